@@ -48,7 +48,7 @@ bench: setup ## Measure throughput, latency and outages; writes build/bench.json
 bench-pipeline: setup ## Measure the data pipeline against replay, DuckDB, Polars and the notary; writes build/bench-pipeline.json
 	@$(BIN)/python -m tests.bench.pipeline $(ARGS)
 
-faults: setup-tests ## Every fault against real servers, at full length; LOG=postgres: with the log there
+faults: setup-tests ## Every fault against real servers, at full length; LOG=postgres, raft or embedded: that profile
 	@rm -f build/faults$(LOG:%=-%).json
 	@$(BIN)/pytest -q -m "not short" --quiet-machine $(LOG:%=--log-kind %) tests/faults $(ARGS); code=$$?; $(BIN)/python -m tests.faults.results || code=1; exit $$code
 

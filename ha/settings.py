@@ -196,6 +196,7 @@ class Fault(StrEnum):
 
     STOPPED = "stopped"  # in order, or by switchover; the lock is released on purpose
     KILLED = "killed"  # the process is gone and its kernel closed the sockets
+    KILLED_WITH_NODE = "killed_with_node"  # the same, and with it the log's server beside it
     FROZEN = "frozen"  # stopped, suspended or cut off: the session is silent
 
 
@@ -208,12 +209,24 @@ class BudgetStep:
     worst_s: float
 
 
-def detection_budget(settings: ElectionSettings, fault: Fault) -> tuple[BudgetStep, ...]:
-    """The worst case from the fault until a peer that reaches the log holds the lock, step by step.
+@dataclass(frozen=True, slots=True)
+class EndSeen:
+    """How soon a log whose servers stand beside the replicas is known to show that a holder's process ended; seconds.
+
+    `with_node_s`: if the server beside it ended as well; None: then nobody sees it.
+    """
+
+    alone_s: float
+    with_node_s: float | None
+    with_node_setting: str
+
+
+def detection_budget(settings: ElectionSettings, fault: Fault, seen: EndSeen | None = None) -> tuple[BudgetStep, ...]:
+    """The worst case from the fault until a peer that reaches the log holds the lock, step by step. `seen`: see there.
 
     What follows (epoch, log, barrier, catching up, publishing, health check, the client's retry) is for others to add.
     """
-    freed = _freed_by_silence(settings, fault) if settings.kind == "lease" else _freed_by_a_server(settings, fault)
+    freed = _freed_by_a_server(settings, fault) if settings.kind == "database" else _freed_lease(settings, fault, seen)
     grace_s = 0.0 if fault is Fault.STOPPED else settings.grace_s
     return (
         freed,
@@ -227,16 +240,24 @@ def _freed_by_a_server(settings: ElectionSettings, fault: Fault) -> BudgetStep:
     match fault:
         case Fault.STOPPED:
             return BudgetStep("the active steps down and releases the lock", "drain_max_s", settings.drain_max_s)
-        case Fault.KILLED:
+        case Fault.KILLED | Fault.KILLED_WITH_NODE:
             what = "the server sees that the client is gone, at the latest when its statement ends"
             return BudgetStep(what, "statement_max_s", min(CLIENT_CHECK_S, settings.statement_max_s))
         case Fault.FROZEN:
             return BudgetStep("the lease of the silent session runs out", "lease_s", settings.lease_s)
 
 
-def _freed_by_silence(settings: ElectionSettings, fault: Fault) -> BudgetStep:
-    """Nobody sees that a holder died: it is silent, and the last question to the log takes a heartbeat at most."""
-    if fault is Fault.STOPPED:
-        return BudgetStep("the active steps down and releases the lease", "drain_max_s", settings.drain_max_s)
+def _freed_lease(settings: ElectionSettings, fault: Fault, seen: EndSeen | None) -> BudgetStep:
+    """A holder whose end nobody sees is silent, and the last question to the log takes a heartbeat at most."""
     silent_s = settings.lease_s + settings.heartbeat_s
-    return BudgetStep("the holder is silent for the whole lease", "lease_s, heartbeat_s", silent_s)
+    silent = BudgetStep("the holder is silent for the whole lease", "lease_s, heartbeat_s", silent_s)
+    match fault:
+        case Fault.STOPPED:
+            return BudgetStep("the active steps down and releases the lease", "drain_max_s", settings.drain_max_s)
+        case Fault.KILLED if seen is not None:
+            return BudgetStep("the log node beside it sees its process end", "nothing to set", seen.alone_s)
+        case Fault.KILLED_WITH_NODE if seen is not None and seen.with_node_s is not None:
+            what = "the other log nodes see both end, and elect a leader"
+            return BudgetStep(what, seen.with_node_setting, seen.with_node_s)
+        case _:
+            return silent

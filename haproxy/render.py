@@ -11,17 +11,22 @@ import math
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePosixPath
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
-from jinja2 import Environment, StrictUndefined, Template
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from haproxy.nodes import Node
+
+if TYPE_CHECKING:  # slow to import, and every replica reads these settings without rendering anything
+    from jinja2 import Template
 
 Port = Annotated[int, Field(ge=1, le=65_535)]
 # Names, hosts and paths are written into the configuration as they are: nothing in them may end a word or a line.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,253}$|^\[[0-9A-Fa-f:.]{2,45}\]$|^\*$")]
+Url = Annotated[
+    str, Field(pattern=r"^https?://([A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[1-9][0-9]{0,4})?$", max_length=300)
+]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
@@ -52,6 +57,11 @@ class ReplicaAddress(BaseModel):
     host: Host = Field(description="Address that the replica listens on, as HAProxy reaches it.")
     api_port: Port = Field(description="Port of the ledger API.")
     health_port: Port = Field(description="Port of the health checks and metrics.")
+    api_url: Url | None = Field(
+        None,
+        description="URL at which applications reach this replica's API themselves, listed by GET /v1/endpoints; for "
+        "all replicas, or none.",
+    )
     admin_port: Port | None = Field(
         None,
         description="Port of the admin listener on the replica's own machine; without one there is no status page, and"
@@ -210,6 +220,8 @@ def render_keepalived(settings: HaproxySettings, node: Node) -> str:
 
 @cache
 def _template(name: str) -> Template:
+    from jinja2 import Environment, StrictUndefined
+
     # The output is not HTML, and the settings allow no character that has a meaning in it.
     environment = Environment(  # noqa: S701
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True

@@ -9,25 +9,29 @@ database.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ha.lock.ids import Counter, lock_id
 from ha.lock.interface import LockOwner, ServerLease, WriteSession
+from replica.log.open import open_log
 from replica.notary.errors import Code, ConfigError
+from replica.notary.words import WordsLog, replace
 from replica.store.neighbours import Neighbours
 from replica.store.open import kind_of
 from replica.store.oracle.login import parse_oracle, render_oracle
 from replica.store.sqlite.kind import SQLITE
+from replica.store.words import PRUNED, raised
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ha.clock import Clock
     from ha.settings import ElectionSettings
+    from replica.log.settings import LogSettings
     from replica.store.bulletin import Board
     from replica.store.facts import Export, StoreStatus
     from replica.store.interface import ParticipantStore
@@ -128,9 +132,13 @@ def participant_database(conninfo: str, scope: str, *, reader: Login | None = No
 class EmbeddedLedgers:
     """See Ledgers: each replica writes a ledger of its own. Under rules 2 the log decides all that is in it."""
 
-    def __init__(self, files: Sequence[Path]) -> None:
-        """`files`: a replica's own; or, for tools, those of the replicas that this machine may have."""
+    def __init__(self, files: Sequence[Path], log: LogSettings | None = None) -> None:
+        """`files`: a replica's own; or, for tools, those of the replicas that this machine may have.
+
+        `log`: the request log, in which operators' words are; None: nobody asks for them.
+        """
         self._files = files
+        self._log = log
 
     @property
     def conninfo(self) -> str:
@@ -156,10 +164,28 @@ class EmbeddedLedgers:
 
         return await asyncio.to_thread(read_status, self._files)
 
-    def board(self, name: str) -> AbstractAsyncContextManager[Board]:
-        from replica.store.sqlite.looking import ledger_board
+    @asynccontextmanager
+    async def board(self, name: str) -> AsyncIterator[Board]:
+        from replica.store.sqlite.looking import LedgerBoard
 
-        return ledger_board(self._files)
+        async with self._words() as words:
+            yield LedgerBoard(self._files, words)
+
+    async def prune_all(self, pruned_to: int) -> None:
+        """Let every replica delete its completions up to that ledger offset. Raises LogUnavailable and ConfigError."""
+        async with self._words() as words:
+            if words is None:
+                raise ConfigError("one bound for all replicas needs log nodes", Code.NOT_POSSIBLE_NOW)
+            await replace(words, PRUNED, lambda value: raised(value, pruned_to))
+
+    @asynccontextmanager
+    async def _words(self) -> AsyncIterator[WordsLog | None]:
+        """The log, where operators' words are; None for one that has none."""
+        async with AsyncExitStack() as stack:
+            log = None if self._log is None else open_log(self._log)
+            if log is not None:
+                stack.push_async_callback(log.close)
+            yield log if isinstance(log, WordsLog) else None
 
     def export(self) -> AbstractContextManager[Export]:
         from replica.store.sqlite.looking import export_completions

@@ -64,6 +64,7 @@ class HealthDocument(msgspec.Struct, frozen=True, kw_only=True):
     answers: Sequence[
         int
     ] = ()  # submissions answered since the start, by LATENCY_BOUNDS_S; the last is what took longer
+    clock_us: int | None = None  # its wall clock when it wrote this
 
     def as_json_object(self) -> dict[str, object]:
         """Plain values, in the same order."""
@@ -110,6 +111,7 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     lock_lease: ServerLease | None = None  # what ends its lock session when it is silent; None while it has none
     rules_in_force: int = 0  # by the newest barrier it has read; 0: none, or a release that does not report it
     commands_lag_records: int | None = None  # None: a release that does not keep acceptances of commands
+    clock_us: int | None = None  # its wall clock when it wrote this; None: a release that does not show it
 
 
 _decoder = msgspec.json.Decoder(ReplicaHealth)

@@ -17,7 +17,7 @@ from ha.errors import ActivationFailed
 from ha.lock.interface import DatabaseIdentity, LockSession
 from replica.active.activation import Activation
 from replica.active.counters import Counters
-from replica.active.derived_ledger import DerivedLedger
+from replica.active.derived_ledger import DerivedLedger, LedgerState
 from replica.active.estimate import CompletionEstimate
 from replica.active.failures import SubmissionFailures
 from replica.active.log_questions import LogQuestions
@@ -57,6 +57,7 @@ from replica.store.interface import ParticipantStore, Pruned
 from replica.telemetry.core_spans import UNTRACED, Trace
 
 log = structlog.get_logger()
+_ANY_TIME_US = 2**63 - 1
 
 
 class CoreSession(LockSession, Protocol):
@@ -258,6 +259,10 @@ class Participant(Generic[SessionT]):
         if self.activation is not None and self.activation.epoch and not self.activation.end_recorded:
             self._notes.note_end(self.activation.epoch, str(ending))
 
+    def own_ledger(self) -> LedgerState | None:
+        """How far the ledger is that this replica derives; None where completions are published to a database."""
+        return None if self._ledger is None else self._ledger.state()
+
     def readiness(self) -> Readiness:
         """Whether to ask for the lock, and how far the index lags."""
         if self._settings.standby == "disconnected" and not self._following:
@@ -294,6 +299,17 @@ class Participant(Generic[SessionT]):
             raise NotActive("only the active replica moves the bound")
         kept_s = max(keep_s, self._settings.deduplication_max_s)
         return await activation.prune(up_to, self._clock.wall_us() - round(kept_s * 1e6))
+
+    async def prune_own(self, pruned_to: int) -> None:
+        """Let completions of this replica's own ledger go, as operators said for all. Raises StoreUnavailable, and
+        HaError when the lock session is lost meanwhile."""
+        serving = self._serving()
+        if serving is not None:
+            await serving.prune(pruned_to, _ANY_TIME_US)
+        elif self._ledger is not None:
+            await self._ledger.prune(pruned_to, _ANY_TIME_US)
+            if self.activation is not None:  # it has begun meanwhile, and perhaps read the bound before
+                await self.activation.take_bound()
 
     # ---- the front ends' handler ----
 

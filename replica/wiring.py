@@ -22,6 +22,7 @@ from ha.lock.lease import LeaseSession
 from ha.settings import ElectionSettings
 from replica.active.derived_ledger import DerivedLedger
 from replica.active.lease_log import FollowedLease
+from replica.active.shared_bound import SharedBound
 from replica.active.signer import Signer
 from replica.database import Database, EmbeddedLedgers, Session
 from replica.following.scrub import BOOKMARK, Scrubber
@@ -37,10 +38,12 @@ from replica.notary.errors import InvariantBroken
 from replica.notary.formats import Formats
 from replica.notary.keys import NotaryKey
 from replica.notary.salvage import Salvages
+from replica.notary.words import WordsLog
 from replica.operators.admin import AdminListener, Steering
 from replica.operators.front_ends import FrontEnds
 from replica.operators.metrics import make_metrics
 from replica.operators.neighbourhood import Neighbourhood
+from replica.operators.peers import PeerWatch
 from replica.operators.probes import make_probes
 from replica.operators.status_page import make_status_page
 from replica.operators.systemd import ServiceManager
@@ -82,6 +85,7 @@ class ReplicaSettings:
     health_urls: Mapping[str, str]  # where each of them shows its health, for the status page
     cluster: str = "notary"  # name of the whole, for people
     endpoint: str = ""  # URL that applications are given
+    listing: Mapping[str, object]  # what GET /v1/endpoints lists, as the front end takes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +114,7 @@ class Core:
     pulse: LoopPulse
     scrubber: Scrubber
     front_ends: FrontEnds
+    shared_bound: SharedBound | None  # where each replica has a ledger of its own
 
 
 def index_folder(settings: ReplicaSettings) -> Path:
@@ -130,7 +135,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         name=settings.name,
         request_log=request_log,
         index=index,
-        make_store=lambda session: _store(settings.database, session, participant, ledger),
+        make_store=lambda session: _store(settings.database, session, participant, ledger, bulletin),
         signer=start.signer,
         leadership=election,
         clock=clock,
@@ -154,6 +159,9 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         pulse=LoopPulse(clock),
         scrubber=_scrubber(settings, start, participant=participant, request_log=request_log, index=index, clock=clock),
         front_ends=_front_ends(settings, start, clock),
+        shared_bound=None
+        if ledger is None or not isinstance(request_log, WordsLog)
+        else SharedBound(request_log, ledger, participant.prune_own, clock),
     )
 
 
@@ -163,6 +171,11 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
     stack.push_async_callback(core.link.stop)
     _beside(stack, core.bulletin.run(), "bulletin")
     _beside(stack, core.neighbourhood.run(), "neighbourhood")
+    if settings.listing.get("replicas"):
+        urls = {name: url for name, url in settings.health_urls.items() if name != settings.name}
+        _beside(stack, PeerWatch(urls, core.link.announce_peers, core.clock).run(), "peers")
+    if core.shared_bound is not None:
+        _beside(stack, core.shared_bound.run(), "bound of pruning")
     core.pulse.start()
     stack.callback(core.pulse.stop)
     _beside(stack, core.participant.guarded(core.scrubber.run()), "scrub")
@@ -176,6 +189,7 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
         pulse=core.pulse,
         bulletin=core.bulletin,
         scrubber=core.scrubber,
+        wall_us=core.clock.wall_us,
     )
     await _serve_health(stack, settings, core, probes)
     if settings.admin_port is not None:
@@ -202,6 +216,7 @@ def _store(
     session: Session,
     participant: Participant[Session],
     ledger: DerivedLedger | None,
+    bulletin: Bulletin,
 ) -> ParticipantStore:
     """The store of an activation. The lock was granted, so the log was reached."""
     if not isinstance(database, EmbeddedLedgers):
@@ -209,7 +224,7 @@ def _store(
     position = participant.follower.position
     if ledger is None or position is None:
         raise InvariantBroken("a lease was granted by a log that was not read")
-    return EmbeddedStore(ledger, position.topic_id, Formats())
+    return EmbeddedStore(ledger, position.topic_id, Formats(), bulletin.note_end)
 
 
 def _lease_log(request_log: RequestLog, participant: Participant[Session]) -> FollowedLease:
@@ -288,6 +303,7 @@ def _front_ends(settings: ReplicaSettings, start: Start, clock: Clock) -> FrontE
             "notary_key": start.signer.public_key.hex(),
             "notary_keys": msgspec.to_builtins(start.keys),
             "version": settings.version,
+            "listing": settings.listing,
             "log_nodes": isinstance(settings.log, RaftLogSettings),
         }
 
@@ -316,6 +332,7 @@ async def _serve_health(
         round_trips=lambda: core.request_log.answer_times,
         peers=settings.peers,
         neighbours=lambda: core.neighbourhood.found,
+        own_ledger=core.participant.own_ledger,
     )
     health = HealthListener(probes, host=settings.health_host, port=settings.health_port, metrics=metrics)
     await health.start()

@@ -11,7 +11,7 @@ from collections.abc import Generator
 import hypothesis
 import pytest
 
-from tests.log_kind import pytest_collection_modifyitems, pytest_report_collectionfinish
+from tests.log_kind import KINDS, pytest_collection_modifyitems, pytest_report_collectionfinish
 from tests.promises import breaks_a_promise, note_never_repeated
 
 __all__ = ["pytest_collection_modifyitems", "pytest_report_collectionfinish"]
@@ -21,8 +21,11 @@ hypothesis.settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--log-kind`: the clusters of integration tests, runbooks and fault scenarios have their request log there."""
-    parser.addoption("--log-kind", choices=["kafka", "postgres", "raft"], default="kafka")
+    """`--log-kind`: the clusters of integration tests, runbooks and fault scenarios have their request log there.
+
+    `embedded`: on log nodes, and without any database.
+    """
+    parser.addoption("--log-kind", choices=KINDS, default="kafka")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
+from replica.local.cluster import LogKind
+
+EMBEDDED = "embedded"  # the log on nodes of our own, and no database
+KINDS = ["kafka", "postgres", "raft", EMBEDDED]
 _LEFT_OUT = pytest.StashKey[list[str]]()
+
+
+def log_of(config: pytest.Config) -> LogKind:
+    """Where the log of a run's clusters is."""
+    kind = config.getoption("--log-kind")
+    return "raft" if kind == EMBEDDED else cast("LogKind", kind)
+
+
+def is_embedded(config: pytest.Config) -> bool:
+    """Whether a run's clusters have no database."""
+    return bool(config.getoption("--log-kind") == EMBEDDED)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect what is marked `only_kafka(why)` where the log is elsewhere, and `not_on(kind, why)` on that kind.
 
-    It is not skipped, which would be a failure.
+    What is not on `raft` is not on `embedded` either. It is not skipped, which would be a failure.
     """
     kind = config.getoption("--log-kind")
     reasons = [(item, why) for item in items if (why := _reason(item, kind)) is not None]
@@ -28,6 +45,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 def _reason(item: pytest.Item, kind: str) -> str | None:
     if kind != "kafka" and (marker := item.get_closest_marker("only_kafka")) is not None:
         return str(marker.args[0])
+    kinds = {kind, "raft"} if kind == EMBEDDED else {kind}
     return next(
-        (str(why) for name, why in (marker.args for marker in item.iter_markers("not_on")) if name == kind), None
+        (str(why) for name, why in (marker.args for marker in item.iter_markers("not_on")) if name in kinds), None
     )

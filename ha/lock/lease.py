@@ -34,7 +34,7 @@ class LeaseLog(Protocol):
         """The lease as far as the log was read; None before the log was reached."""
 
     async def moved(self) -> None:
-        """Return when more of the log was read than at the call."""
+        """Return when more of the log was read than at the call, or when the holder was seen to have ended."""
 
     async def catch_up(self) -> None:
         """Return when all was read that the log had at the call."""
@@ -43,7 +43,10 @@ class LeaseLog(Protocol):
         """The same, with proof that the log takes and returns records at this moment."""
 
     async def claim(self, name: str, view: LeaseView) -> bytes | None:
-        """Claim the lease that looks like this; the activation id when the claim is in force, None when it is void."""
+        """Claim the lease that looks like this; the activation id when the claim is in force, None when it is void.
+
+        From now on until `end`, the other replicas may be told if this process ends.
+        """
 
     async def show_life(self, activation_id: bytes, number: int) -> bool:
         """Log a sign of life, numbered from 0, and read it back. False when that activation is not in force."""
@@ -52,7 +55,10 @@ class LeaseLog(Protocol):
         """Log that the lease is free. None: nobody gave it up in order. A newer claim makes this void."""
 
     def end(self) -> None:
-        """The session has ended: what was handed over and not sent is dropped. May be repeated."""
+        """The session has ended, and nobody leads by it: what was handed over and not sent is dropped.
+
+        May be repeated.
+        """
 
 
 class LeaseConnection:
@@ -119,6 +125,7 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
         self._signs_of_life = 0
         self._released = False
         self._heard_epoch = 0  # releases up to this epoch are no news
+        self._ended_epoch = 0  # the same for holders that ended
 
     @property
     def grant(self) -> Grant | None:
@@ -152,7 +159,7 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
         if self._claim is not None:
             raise InvariantBroken("the lease is held already")
         view, free = await self._look_closely()
-        if free and view.holder is None:  # perhaps only as far as was read
+        if free and (view.holder is None or view.holder_ended):  # perhaps only as far as was read
             await self._confirm_end()
             view, free = await self._look_closely()
         asked_at_s = self._clock.boottime_s()
@@ -209,13 +216,16 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
             self._released = True
 
     async def wait_release(self) -> ReleaseNote:
-        """See LockSession."""
+        """See LockSession. A holder that ended gives the lease up as well."""
         while True:
             view = self._log.view()
             if view is not None and view.released is not None and view.epoch > self._heard_epoch:
                 self._heard_epoch = view.epoch
                 if view.released.by != self._name:
                     return view.released
+            if view is not None and view.holder is not None and view.holder_ended and view.epoch > self._ended_epoch:
+                self._ended_epoch = view.epoch
+                return ReleaseNote(view.holder, None)
             await self._log.moved()
 
     async def close(self, why: str = CLOSED) -> None:

@@ -8,6 +8,9 @@ process that was suspended therefore count next to nothing.
 Counting decides only when to claim. What makes a claim safe is its witness: readers void a claim whose holder has a
 record after the one that it names. So no two replicas claim to lead at one time: the holder leads until `lease_s -
 margin_s` after it sent its newest record that counts, and the claim comes into force at least `lease_s` after that.
+
+Nobody counts where the holder's process is proven to have ended. Log nodes on its machine see that in milliseconds
+(`replica/log/raft/lives.py`). The proof names one activation, and holds for ever: whoever has it may claim at once.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ class LeaseView:
     released: ReleaseNote | None
     witnessed: int
     judges_claims: bool = True  # readers judge claims under the rules in force
+    holder_ended: bool = False  # the process of the holder is proven to have ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,5 +77,5 @@ def question_at_s(silence: Silence, settings: ElectionSettings) -> float:
 
 
 def is_free(view: LeaseView, silence: Silence, settings: ElectionSettings) -> bool:
-    """Whether the lease may be claimed: nobody holds it, or its holder has been silent for its whole length."""
-    return view.holder is None or silence.silent_s >= settings.lease_s - _ROUNDING_S
+    """Whether the lease may be claimed: nobody holds it, its holder has ended, or was silent for its whole length."""
+    return view.holder is None or view.holder_ended or silence.silent_s >= settings.lease_s - _ROUNDING_S

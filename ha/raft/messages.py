@@ -21,6 +21,7 @@ class Kind(IntEnum):
     SIGNATURE = 1
     RECONFIGURATION = 2  # `nodes`: the members from here on
     RETIRED_COMMITTED = 3  # `nodes`: members whose removal is committed, and every later leader knows that
+    WORD = 4  # as RAW to the core; drivers tell it from a record
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import re
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +41,11 @@ class Access:
     ca_file: Path | None = None
     certificate_file: Path | None = None
     key_file: Path | None = None
+
+    def tls_for_all(self, endpoints: Sequence[str]) -> ssl.SSLContext | bool:
+        """The TLS settings of connections to several endpoints of one scheme. Raises ConfigError as `tls_for` does."""
+        first, *_ = [self.tls_for(endpoint) for endpoint in endpoints]
+        return first
 
     def tls_for(self, endpoint: str) -> ssl.SSLContext | bool:
         """The TLS settings of connections to an endpoint, as aiohttp takes them.

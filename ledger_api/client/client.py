@@ -16,6 +16,7 @@ from ledger_api.client.access import OPEN, TOKEN_CODES, Access
 from ledger_api.client.answers import Result, read_answer, read_decision, unknown, why_not
 from ledger_api.client.bookmark import Bookmark
 from ledger_api.client.connection import Connection, OnWait, head_decoder, ignore
+from ledger_api.client.endpoints import Given
 from ledger_api.client.errors import AnswerUnreadable, ReceiptInvalid, RequestRejected, success_of
 from ledger_api.client.exchange import decode
 from ledger_api.client.feeds import COMPLETIONS, UPDATES, completion_lines, feed_query, follow, update_lines
@@ -31,6 +32,7 @@ from ledger_api.client.signing import (
 )
 from ledger_api.client.stream import SubmissionStream
 from ledger_api.wire.answers import BatchAnswerDocument, CommitDocument, LogTransactionDocument, NotaryDocument
+from ledger_api.wire.endpoints import EndpointsDocument
 from ledger_api.wire.feed import (
     AttemptsDocument,
     CompletionDocument,
@@ -54,6 +56,7 @@ _ledger_end = msgspec.json.Decoder(LedgerEndDocument)
 _transaction = msgspec.json.Decoder(TransactionStatusDocument)
 _state = msgspec.json.Decoder(StateStatusDocument)
 _attempts = msgspec.json.Decoder(AttemptsDocument)
+_endpoints = msgspec.json.Decoder(EndpointsDocument)
 _log_transaction = msgspec.json.Decoder(LogTransactionDocument)
 _commit = msgspec.json.Decoder(CommitDocument)
 Asked = TypeVar("Asked", Submission, bytes)
@@ -70,13 +73,16 @@ class NotaryClient:
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: Given,
         policy: RetryPolicy | None = None,
         *,
         access: Access = OPEN,
         connections_max: int = 100,
     ) -> None:
-        """Raises ConfigError when the endpoint, or what `access` names, cannot be used."""
+        """`endpoint`: a connection string (`https://a:8080,b:8080,c:8080/`), or a list of endpoints.
+
+        Raises ConfigError when one of them, or what `access` names, cannot be used.
+        """
         self._connection = Connection(endpoint, policy or RetryPolicy(), access, connections_max)
 
     async def __aenter__(self) -> Self:
@@ -149,7 +155,7 @@ class NotaryClient:
         """Submit any number over one stream, many under way at a time; results in order. For bulk work."""
         connection = self._connection
         async with SubmissionStream(
-            connection.endpoint, connection.policy, access=connection.access, deduplication=deduplication
+            connection.endpoints.from_current, connection.policy, access=connection.access, deduplication=deduplication
         ) as stream:
             return list(await asyncio.gather(*map(stream.decide, submissions)))
 
@@ -203,6 +209,10 @@ class NotaryClient:
         """The newest committed entry of the log, and where its views from this one on began (None: left out)."""
         query = "" if view_history_since is None else f"?view_history_since={view_history_since}"
         return await self._connection.fetch(f"/v1/commit{query}", _commit)
+
+    async def endpoints(self) -> EndpointsDocument:
+        """Where applications reach this notary, and which replica is active, as the replica that answers knows it."""
+        return await self._connection.fetch("/v1/endpoints", _endpoints)
 
     async def transaction(self, tx_id: bytes | str) -> TransactionStatusDocument | None:
         """Where, when and for whom a transaction was notarised; None when it was not."""

@@ -15,7 +15,7 @@ ANSWER_MAX_BYTES = 256 * 2**20  # of one answer: the largest body that a server 
 LINE_MAX_BYTES = 16 * 2**20  # a completion with the conflicts of 10,000 states has some 2 MB
 SILENCE_MAX_S = 30.0  # above the interval of the server's checkpoints: a server that is silent for so long is gone
 QUOTE_MAX = 200
-NO_ANSWER = (aiohttp.ClientError, AnswerUnreadable, TimeoutError, OSError)
+NO_ANSWER = (aiohttp.ClientError, AnswerUnreadable, TimeoutError, OSError, UnicodeError)  # the last: of a host's name
 """What an exchange may raise: the server is gone, or is none of ours. What was asked may have been done."""
 
 Document = TypeVar("Document")
@@ -47,14 +47,15 @@ async def read_answer_body(response: aiohttp.ClientResponse) -> bytes:
     return await read_body(response.content)
 
 
-async def read_body(content: aiohttp.StreamReader) -> bytes:
-    """As `read_answer_body`, for a body of unknown size."""
+async def read_body(content: aiohttp.StreamReader, bytes_max: int | None = None) -> bytes:
+    """As `read_answer_body`, for a body of unknown size; `bytes_max` None: ANSWER_MAX_BYTES."""
+    limit = ANSWER_MAX_BYTES if bytes_max is None else bytes_max
     chunks: list[bytes] = []
     size = 0
     async for chunk in content.iter_any():
         size += len(chunk)
-        if size > ANSWER_MAX_BYTES:
-            raise AnswerUnreadable(f"an answer has at most {ANSWER_MAX_BYTES} bytes")
+        if size > limit:
+            raise AnswerUnreadable(f"an answer has at most {limit} bytes")
         chunks.append(chunk)
     return b"".join(chunks)
 

@@ -16,7 +16,7 @@ import msgspec
 
 from ledger_api.client.access import headers_with
 from ledger_api.client.bookmark import Bookmark
-from ledger_api.client.connection import Connection
+from ledger_api.client.connection import Connection, end_now
 from ledger_api.client.errors import AnswerUnreadable, StreamEnded
 from ledger_api.client.exchange import (
     NO_ANSWER,
@@ -102,15 +102,17 @@ async def _follow(
     clock_s = asyncio.get_running_loop().time
     bearer, policy = connection.bearer, connection.policy
     failures = 0
+    asked: set[str] = set()  # endpoints without a stream for us, in this round
     good_at_s, unreadable_at_s = -math.inf, math.inf  # of the last good line, and of the first bad one after it
     ahead_at_s = math.inf  # since when the server has reported that the ledger ends before our offset
     while True:
         was_ahead_at_s, ahead_at_s = ahead_at_s, math.inf
-        url = f"{connection.endpoint}{path}?{feed_query(after, user_id, parties)}&follow=true"
+        endpoint, stays = connection.endpoints.current, False
+        query = f"{path}?{feed_query(after, user_id, parties)}&follow=true"
         retry_after_s = 0.0
         token = await bearer.token()
         try:
-            async for line in _lines(connection, url, token, decoder):
+            async for line in _lines(connection, endpoint, query, token, decoder):
                 if not isinstance(line, ProblemDocument):
                     good_at_s = clock_s()
                 if isinstance(line, ProblemDocument | EndDocument):
@@ -118,15 +120,17 @@ async def _follow(
                     was_good = clock_s() - good_at_s < policy.deadline_s
                     if problem.retry is Retry.NO and not await bearer.outlives(problem, token, was_good):
                         raise StreamEnded(bearer.explain(problem), after)
-                    if problem.code == Code.OFFSET_AFTER_END.name:
-                        ahead_at_s = min(was_ahead_at_s, clock_s())
-                        if clock_s() - ahead_at_s >= policy.deadline_s:
-                            raise StreamEnded(problem, after)
+                    is_ahead = problem.code == Code.OFFSET_AFTER_END.name
+                    ahead_at_s = min(was_ahead_at_s, clock_s()) if is_ahead else math.inf
+                    if clock_s() - ahead_at_s >= policy.deadline_s:
+                        raise StreamEnded(problem, after)
                     retry_after_s = problem.retry_after_s or 0.0
+                    stays = problem.code != Code.NOT_ACTIVE.name
                     break
                 if line.offset < after + (not isinstance(line, CheckpointDocument)):
                     raise AnswerUnreadable(f"offset {line.offset} came after {after}")
                 after, failures, unreadable_at_s = line.offset, 0, math.inf
+                asked.clear()
                 if not isinstance(line, CheckpointDocument):
                     yield line
         except AnswerUnreadable:
@@ -135,6 +139,8 @@ async def _follow(
                 raise
         except NO_ANSWER:
             pass  # after any failure: reconnect, and resume after the last offset
+        if not stays and connection.endpoints.next_of_round(endpoint, asked):
+            continue
         await asyncio.sleep(policy.delay_s(failures, retry_after_s, connection.random()))
         failures += 1
 
@@ -148,20 +154,29 @@ def feed_query(after: int, user_id: str | None, parties: Sequence[str]) -> str:
 
 async def _lines(
     connection: Connection,
-    url: str,
+    endpoint: str,
+    query: str,
     token: str | None,
     decoder: Decoder[Entry | CheckpointDocument | EndDocument],
 ) -> AsyncIterator[Entry | CheckpointDocument | EndDocument | ProblemDocument]:
     connect_max_s = connection.policy.attempt_max_s
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_max_s, sock_read=SILENCE_MAX_S)
     headers = headers_with(token, {})
+    clock_s = asyncio.get_running_loop().time
     try:
-        async with connection.session.get(url, timeout=timeout, headers=headers, allow_redirects=False) as response:
-            if response.status != HTTPStatus.OK:
-                with suppress(AnswerUnreadable):  # for example of a proxy without a server
-                    yield decode(_problem, await read_answer_body(response))
-                return
-            async for raw in read_lines(response.content):
-                yield decode(decoder, raw)
+        async with asyncio.timeout(None) as limit:
+            with connection.watched(endpoint, lambda: end_now(limit)):
+                url = endpoint + query
+                response = await connection.session.get(url, timeout=timeout, headers=headers, allow_redirects=False)
+        with connection.watched(endpoint, response.close) as waiting:
+            async with response:
+                if response.status != HTTPStatus.OK:
+                    with suppress(AnswerUnreadable):  # for example of a proxy without a server
+                        yield decode(_problem, await read_answer_body(response))
+                    return
+                async for raw in read_lines(response.content):
+                    if waiting is not None:
+                        waiting.since_s = clock_s()
+                    yield decode(decoder, raw)
     except aiohttp.ClientConnectorCertificateError as error:  # the server's certificate is not trusted
         raise AnswerUnreadable(describe_failure(error)) from None

@@ -14,8 +14,11 @@ import aiohttp
 import msgspec
 
 from ledger_api.client.access import OPEN, Access, Bearer, headers_with
+from ledger_api.client.connection import end_now
+from ledger_api.client.endpoints import Endpoints, Given
 from ledger_api.client.errors import AnswerUnreadable
 from ledger_api.client.exchange import NO_ANSWER, decode, describe_failure
+from ledger_api.client.lookout import Lookout, Waiting
 from ledger_api.client.retry import RetryPolicy
 from ledger_api.client.signing import Deduplication, check_signed_period
 from ledger_api.wire.answers import ACCEPTED
@@ -66,7 +69,7 @@ class SubmissionStream:
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: Given,
         policy: RetryPolicy | None = None,
         *,
         access: Access = OPEN,
@@ -77,11 +80,11 @@ class SubmissionStream:
         """`asynchronous`: the answer is Accepted, as soon as a submission is recorded; its outcome is a completion.
 
         `deduplication`: how far back an acceptance of the same command counts; without, the longest that is allowed.
-        Raises ConfigError when the endpoint, or what `access` names, cannot be used.
+        `endpoint`: as of NotaryClient. Raises ConfigError when one, or what `access` names, cannot be used.
         """
-        self._url = endpoint.rstrip("/") + STREAM_PATH
+        self._endpoints = Endpoints(endpoint)
         self._policy = policy or RetryPolicy()
-        self._tls = access.tls_for(endpoint)
+        self._tls = access.tls_for_all(self._endpoints.configured)
         self._bearer = Bearer(access.token)
         period = deduplication or Deduplication()
         self._deduplication = deduplication
@@ -89,6 +92,8 @@ class SubmissionStream:
         self._room = asyncio.Semaphore(under_way_max)
         self._random = random.Random().random  # noqa: S311 (spreads retries; no secret)
         self._loop = asyncio.get_running_loop()
+        self._lookout = Lookout(self._endpoints, self._bearer, self._tls) if self._endpoints.several else None
+        self._waiting: Waiting | None = None  # on this connection, for answers
         self._numbers = 0
         self._asked: dict[int, _Asked] = {}
         self._sent: set[int] = set()  # on this connection, and without an answer
@@ -98,12 +103,16 @@ class SubmissionStream:
         self._trouble = "no answer in time"  # why there is no connection
         self._was_refused: ProblemDocument | None = None  # this connection's token
         self._good_at_s = -math.inf  # when a token was last accepted
+        self._useful = False  # this connection: it brought an answer
         self.connections_count = 0  # made so far: all but the first are reconnections
 
     async def __aenter__(self) -> Self:
         """Raises ConfigError or TokenUnavailable when a token is configured and none is available."""
         await self._bearer.token()
-        self._tasks = [asyncio.create_task(work) for work in (self._keep_connected(), self._sweep_for_ever())]
+        work = [self._keep_connected(), self._sweep_for_ever()]
+        if self._lookout is not None:
+            work.append(self._lookout.run())
+        self._tasks = [asyncio.create_task(one) for one in work]
         return self
 
     async def __aexit__(
@@ -141,12 +150,14 @@ class SubmissionStream:
 
     async def _keep_connected(self) -> None:
         failures = 0
+        asked: set[str] = set()  # endpoints that failed, in this round
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._tls)) as session:
             while True:
                 token = await self._bearer.token()
-                self._was_refused = None
+                self._was_refused, self._useful = None, False
+                endpoint = self._endpoints.current
                 try:
-                    if await self._converse(session, token):
+                    if await self._converse(session, endpoint, token):
                         failures = 0
                 except NO_ANSWER as error:
                     self._trouble = describe_failure(error)  # reconnect, and resend submissions without an answer
@@ -156,6 +167,10 @@ class SubmissionStream:
                 self._sent.clear()
                 if self._was_refused is not None:
                     await self._after_refusal(self._was_refused, token)
+                elif self._useful:
+                    asked.clear()
+                if self._was_refused is None and self._endpoints.next_of_round(endpoint, asked):
+                    continue
                 await asyncio.sleep(self._policy.delay_s(failures, 0.0, self._random()))
                 failures += 1
 
@@ -170,11 +185,11 @@ class SubmissionStream:
             if not asked.attempts:
                 self._finish(number, asked, problem)
 
-    async def _converse(self, session: aiohttp.ClientSession, token: str | None) -> bool:
+    async def _converse(self, session: aiohttp.ClientSession, endpoint: str, token: str | None) -> bool:
         """One connection, from start to end. Returns True when the server accepted it."""
         async with asyncio.timeout(self._policy.attempt_max_s):
             socket = await session.ws_connect(
-                self._url,
+                endpoint + STREAM_PATH,
                 protocols=(PROTOCOL,),
                 heartbeat=_PING_S,
                 max_msg_size=FRAME_MAX_BYTES,
@@ -190,14 +205,28 @@ class SubmissionStream:
             self._trouble = "no answer in time"
             sending = asyncio.create_task(self._send_for_ever(socket, welcome))
             try:
-                async for message in socket:
-                    self._good_at_s = self._loop.time()
-                    if not self._take(_frame_in(message)):
-                        break
+                await self._listen(socket, endpoint)
             finally:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
         return True
+
+    async def _listen(self, socket: aiohttp.ClientWebSocketResponse, endpoint: str) -> None:
+        """Take frames until it is better to connect again. Raises TimeoutError when another replica is active."""
+        async with asyncio.timeout(None) as limit:
+            self._waiting = Waiting(endpoint, math.inf, lambda: end_now(limit))
+            if self._lookout is not None:
+                self._lookout.add(self._waiting)
+            try:
+                async for message in socket:
+                    self._good_at_s = self._loop.time()
+                    if not self._take(_frame_in(message)):
+                        break
+                    self._waiting.since_s = self._good_at_s if self._sent else math.inf
+            finally:
+                if self._lookout is not None:
+                    self._lookout.remove(self._waiting)
+                self._waiting = None
 
     async def _send_for_ever(self, socket: aiohttp.ClientWebSocketResponse, welcome: Welcome) -> None:
         while True:
@@ -215,6 +244,8 @@ class SubmissionStream:
                     batch.append((number, asked.submission))
                     size += len(asked.submission.request)
             if batch:
+                if self._waiting is not None:
+                    self._waiting.since_s = min(self._waiting.since_s, self._loop.time())
                 await socket.send_bytes(encoder.encode(Submissions(batch, *self._terms)))
             else:
                 await self._wake.wait()
@@ -246,12 +277,16 @@ class SubmissionStream:
                 stays = stays and answer.code != Code.NOT_ACTIVE.name
                 self._later(number, asked, answer)
             else:
+                self._useful = True
                 self._finish(number, asked, answer)
         self._wake.set()
         return stays
 
     def _later(self, number: int, asked: _Asked, answer: NotNow) -> None:
         asked.last = answer
+        if self._endpoints.several and answer.code == Code.NOT_ACTIVE.name:
+            self._sent.add(number)  # for the next endpoint, with all that has no answer here
+            return
         delay_s = self._policy.delay_s(asked.attempts - 1, answer.retry_after_s, self._random())
         retry_after_s = self._policy.believed_s(answer.retry_after_s)
         asked.deadline_s = max(asked.deadline_s, self._loop.time() + retry_after_s)

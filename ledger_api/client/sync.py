@@ -12,9 +12,11 @@ from ledger_api.client.access import OPEN, Access
 from ledger_api.client.answers import Result
 from ledger_api.client.bookmark import Bookmark
 from ledger_api.client.client import NotaryClient
+from ledger_api.client.endpoints import Given
 from ledger_api.client.retry import RetryPolicy
 from ledger_api.client.signing import Deduplication
 from ledger_api.wire.answers import CommitDocument, LogTransactionDocument, NotaryDocument
+from ledger_api.wire.endpoints import EndpointsDocument
 from ledger_api.wire.feed import (
     CompletionDocument,
     LedgerEndDocument,
@@ -37,7 +39,7 @@ class SyncNotaryClient:
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: Given,
         policy: RetryPolicy | None = None,
         *,
         access: Access = OPEN,
@@ -119,6 +121,10 @@ class SyncNotaryClient:
     def ledger_end(self) -> LedgerEndDocument:
         """See NotaryClient.ledger_end."""
         return self._run(self._client.ledger_end())
+
+    def endpoints(self) -> EndpointsDocument:
+        """See NotaryClient.endpoints."""
+        return self._run(self._client.endpoints())
 
     def transaction(self, tx_id: bytes | str) -> TransactionStatusDocument | None:
         """See NotaryClient.transaction."""

@@ -15,6 +15,7 @@ from ledger_api.server.authorisation import EVERYBODY, Caller, holder_of
 from ledger_api.server.bodies import body_size, read_body
 from ledger_api.server.capacity import Capacity
 from ledger_api.server.contract import Contract
+from ledger_api.server.endpoint_routes import EndpointRoutes
 from ledger_api.server.explorer import explorer_routes
 from ledger_api.server.feed import Feed
 from ledger_api.server.ledger_routes import LedgerRoutes
@@ -26,7 +27,7 @@ from ledger_api.server.rate import RateExceeded, Rates
 from ledger_api.server.rendering import Renderer
 from ledger_api.server.replies import Reply
 from ledger_api.server.routes import About, Call, Found, Right, Route, RouteTable
-from ledger_api.server.settings import ApiSettings
+from ledger_api.server.settings import UNLISTED, ApiSettings, Listing
 from ledger_api.server.submission_routes import SubmissionRoutes
 from ledger_api.server.submission_session import Shared
 from ledger_api.server.submission_stream import SubmissionStreams
@@ -68,10 +69,11 @@ class Api:
         about: NotaryDocument,
         authentication: Authentication | None = None,
         log_nodes: bool = False,
+        listing: Listing = UNLISTED,
     ) -> None:
         """The byte budget of `feed` is for all answers, those to submissions as well.
 
-        `log_nodes`: the request log is on nodes of the participant's own.
+        `log_nodes`: the request log is on nodes of the participant's own. `listing`: where applications reach it.
         """
         self._log_nodes = log_nodes
         self._loop = asyncio.get_running_loop()
@@ -94,6 +96,7 @@ class Api:
                 *LedgerRoutes(feed, counts, settings, self._renderer).routes(),
                 *Lookups(core, feed, counts, settings, capacity=self.capacity, renderer=self._renderer).routes(),
                 *LogRoutes(core, feed, self._renderer, log_nodes=log_nodes).routes(),
+                *EndpointRoutes(core, about.replica, listing).routes(),
                 *contract.routes(),
                 *explorer_routes(),
             ]

@@ -162,6 +162,7 @@ class FrontEnd:
             about=about,
             authentication=authentication,
             log_nodes=document.log_nodes,
+            listing=document.listing,
         )
 
     def _open_traces(self) -> FrontEndTraces | None:

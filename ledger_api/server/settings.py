@@ -143,6 +143,27 @@ class ApiSettings(BaseModel):
         return self
 
 
+class ListedReplica(BaseModel):
+    """Where applications reach one replica."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(description="Name of the replica.")
+    url: str = Field(description="URL of its API, as applications reach it.")
+
+
+class Listing(BaseModel):
+    """What `GET /v1/endpoints` lists: the replicas' own addresses, or one that leads to all of them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    replicas: tuple[ListedReplica, ...] = Field((), description="Where applications reach the replicas.")
+    balanced: str | None = Field(None, description="URL of the balanced endpoint, which is then the only one.")
+
+
+UNLISTED = Listing()
+
+
 class FrontEndDocument(BaseModel):
     """What the core writes to a front end's standard input: the token must not show in arguments or environment."""
 
@@ -162,6 +183,7 @@ class FrontEndDocument(BaseModel):
         (), description="All keys that its receipts may name, as in the API."
     )
     version: str = Field(description="Release of the notary.")
+    listing: Listing = Field(UNLISTED, description="Where applications reach this notary.")
     log_nodes: bool = Field(
         False, description="The request log is on log nodes of this participant (`log.kind = raft`)."
     )

@@ -18,7 +18,7 @@ from aiohttp import web
 from ledger_api.server.connections import Handle
 from ledger_api.server.replies import Reply
 from replica.link.change_signal import ChangeSignal
-from replica.link.interface import DEFAULT_OPTIONS, CoreLink, LogAnswer, LogQuestion, Standing, SubmitOptions
+from replica.link.interface import DEFAULT_OPTIONS, CoreLink, LogAnswer, LogQuestion, PeerSeen, Standing, SubmitOptions
 from replica.notary.answers import Answer, NotNow, StateStatus
 from replica.notary.canonical import tx_id_in
 from replica.notary.requests import Submission
@@ -134,6 +134,11 @@ class TracedCoreLink:
     def standing_changes(self) -> ChangeSignal:
         """See CoreLink."""
         return self._core.standing_changes
+
+    @property
+    def peers(self) -> Sequence[PeerSeen]:
+        """See CoreLink."""
+        return self._core.peers
 
     async def submit(
         self,

@@ -87,6 +87,7 @@ class Activation:
             tasks=self._tasks,
         )
         self.serving = False
+        self._bound_moved = False  # while this opened
         self.end_recorded = False  # the reason why this activation ended is in the database
 
     @property
@@ -108,6 +109,8 @@ class Activation:
         self._tasks.start(self.admission.run(), "admit")
         self._tasks.start(self._watchdog.run(), "watch")
         self.serving = True
+        if self._bound_moved:
+            await self.take_bound()
 
     def _admit_with(self, admission: type[_AdmissionT]) -> _AdmissionT:
         return admission(
@@ -131,9 +134,17 @@ class Activation:
         """Move the bound up to which completions may be deleted; front ends are notified before any deletion."""
         async with self.admission.bound:  # no deduplication period reaches below the new bound
             pruned = await self._store.prune(up_to, recorded_before_us)
-            self.publisher.note_pruned(await self._store.published())
-        self._parts.announce()
+            await self.take_bound()
         return pruned
+
+    async def take_bound(self) -> None:
+        """Tell front ends the bound that the store has now. While this opens, it is left to the end of `open`: the
+        opening's own question fixes where publishing begins, so none may come before it."""
+        if not self.serving:
+            self._bound_moved = True
+            return
+        self.publisher.note_pruned(await self._store.published())
+        self._parts.announce()
 
     async def close(self, reason: str) -> None:
         """Stop serving, wait briefly for answers to what is in flight, purge the rest, and answer it as unknown.

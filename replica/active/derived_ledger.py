@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -34,6 +35,16 @@ from replica.store.sqlite.tables import FILE, LedgerDamaged
 log = structlog.get_logger()
 
 _MEANWHILE_MAX = 50_000  # records applied while the ledger catches up; more are judged again instead
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """How far a replica's own ledger is. `written_offset`: log offset that its file covers; -1 for none."""
+
+    written_offset: int
+    lag_records: int  # applied records that the file does not cover
+    backlog_completions: int  # of those, handed over and waiting for the disk
+    size_bytes: int
 
 
 class DerivedLedger:
@@ -74,6 +85,18 @@ class DerivedLedger:
             return 0
         fed_offset = BEGIN if self._lagging is None else self._lagging.fed_offset
         return max(0, offset_of(self._index.position()) - fed_offset)
+
+    def state(self) -> LedgerState:
+        """For operators. A file that is not open covers nothing."""
+        ledger = self._current or self._lagging
+        position = None if ledger is None else ledger.progress.position
+        written = BEGIN if position is None else position.offset
+        size_bytes = 0
+        for suffix in ("", "-wal"):
+            with suppress(FileNotFoundError):
+                size_bytes += (self._folder / f"{FILE}{suffix}").stat().st_size
+        lag = max(0, offset_of(self._index.position()) - written)
+        return LedgerState(written, lag, 0 if ledger is None else ledger.backlog, size_bytes)
 
     def take(self, applied: Applied) -> None:
         """Hand over a run, right after it was applied. Raises InvariantBroken when the ledger has another history."""

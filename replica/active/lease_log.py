@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from ha.errors import LockLost
 from ha.lock.interface import ReleaseNote
 from ha.lock.silence import LeaseView
 from replica.following.follower import Follower
-from replica.log.interface import ConsensusLog, LogWriter, RequestLog
+from replica.log.interface import ConsensusLog, Lifeline, LogWriter, RequestLog, WatchingLog
 from replica.notary.errors import NotaryError
 from replica.notary.leases import NOTHING_WITNESSED, claim_text, release_text, releaser_in
 from replica.notary.position import LeasedPosition, Position
@@ -30,18 +31,29 @@ class FollowedLease:
         self._follower = follower
         self._random_bytes = random_bytes
         self._writer: LogWriter | None = None
+        self._holder = HolderWatch(request_log, follower.look_again)
+        self._lifeline: Lifeline | None = None  # of a claim of ours
         self._ended = False
-        self._closing: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
 
     def view(self) -> LeaseView | None:
         """See LeaseLog."""
         position = self._follower.position
-        return None if position is None else view_at(position)
+        if position is None:
+            return None
+        view = view_at(position)
+        return replace(view, holder_ended=view.holder is not None and view.activation_id == self._holder.ended_id)
 
     async def moved(self) -> None:
         """See LeaseLog."""
-        before = self._follower.position
-        await self._follower.wait_for(lambda position: position is not before)
+        before, ended_id = self._follower.position, self._holder.ended_id
+        if before is not None and self._lifeline is None and not self._ended:
+            self._holder.watch(view_at(before))
+
+        def has_news(position: Position) -> bool:
+            return position is not before or self._holder.ended_id != ended_id
+
+        await self._follower.wait_for(has_news)
 
     async def catch_up(self) -> None:
         """See LeaseLog."""
@@ -64,6 +76,8 @@ class FollowedLease:
     async def claim(self, name: str, view: LeaseView) -> bytes | None:
         """See LeaseLog."""
         activation_id = self._random_bytes(ACTIVATION_ID_BYTES)
+        if isinstance(self._log, WatchingLog):
+            self._lifeline = self._log.tie(activation_id)
         text = claim_text(view.log_id, view.witnessed)
         await self._append(BarrierRecord(view.epoch + 1, activation_id, name, text, _FORMAT, _FORMAT))
         # once the lease looks different, the claim is in force, or void wherever it will be read
@@ -91,18 +105,54 @@ class FollowedLease:
     def end(self) -> None:
         """See LeaseLog."""
         self._ended = True
-        if self._writer is not None and self._closing is None:
-            self._closing = asyncio.ensure_future(self._writer.close())
+        self._holder.stop()
+        for opened in (self._lifeline, self._writer):
+            if opened is not None:
+                closing = asyncio.create_task(opened.close(), name="lease log closing")
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
 
     async def _append(self, record: Record) -> None:
         if self._writer is None:
-            self._writer = await _asked(self._log.open_writer())
+            opening = self._log.open_claimant if isinstance(self._log, WatchingLog) else self._log.open_writer
+            self._writer = await _asked(opening())
             if self._ended:
                 self.end()
         try:
             self._writer.append(encode_record(record))
         except NotaryError as error:
             raise LockLost(error.detail) from error
+
+
+class HolderWatch:
+    """Watches the process of the replica that holds the lease, where the log's servers see such processes end."""
+
+    def __init__(self, request_log: RequestLog, on_ended: Callable[[], None]) -> None:
+        self._log = request_log if isinstance(request_log, WatchingLog) else None
+        self._on_ended = on_ended
+        self._activation_id = b""
+        self.ended_id: bytes | None = None  # of the activation whose process was seen to end
+        self._watching: asyncio.Task[None] | None = None
+
+    def watch(self, view: LeaseView) -> None:
+        """Watch its holder from now on, and no other."""
+        if self._log is None or view.activation_id == self._activation_id:
+            return
+        self.stop()
+        self._activation_id = view.activation_id
+        if view.holder is not None:
+            self._watching = asyncio.create_task(self._watch(self._log), name="lease holder")
+
+    def stop(self) -> None:
+        """Watch nobody. May be repeated."""
+        if self._watching is not None:
+            self._watching.cancel()
+        self._watching = None
+
+    async def _watch(self, log: WatchingLog) -> None:
+        await log.wait_for_end(self._activation_id)
+        self.ended_id = self._activation_id
+        self._on_ended()
 
 
 def view_at(position: Position) -> LeaseView:

@@ -34,7 +34,7 @@ def check(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     The steps of an activation are measured ones when a replica is active, else they are left out and said to be.
     """
     from ledger_api.client.retry import RetryPolicy
-    from replica.cli.budget import FAULTS, failover_budget
+    from replica.cli.budget import end_seen_by, failover_budget, faults_of
 
     path = find_config(config)
     settings = load(path)
@@ -43,9 +43,11 @@ def check(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     measured = None if active is None else active.activation_steps_s
     server = settings.election.kind == "database"  # which frees the lock of a silent session
     lease = ((active and active.lock_lease) or settings.shared_database().lease(settings.election)) if server else None
-    haproxy = settings.haproxy_settings()
+    haproxy, log = settings.haproxy_settings(), settings.log.settings
+    seen = end_seen_by(log)
     budgets = [
-        failover_budget(settings.election, haproxy, RetryPolicy(), fault, measured, lease=lease) for fault in FAULTS
+        failover_budget(settings.election, haproxy, RetryPolicy(), fault, measured, lease=lease, seen=seen)
+        for fault in faults_of(log)
     ]
     if as_json:
         rules = [asdict(rule) for rule in settings.election.rules()]

@@ -106,28 +106,32 @@ def _refusals(
 async def _find_out(config: Config) -> Plan | Refused:
     import aiohttp
 
+    owner = None if config.election.kind == "lease" else await _lock_owner(config)
+    async with config.ledgers().board("notary-failover") as board, aiohttp.ClientSession() as session:
+        return plan_failover(await healths_of(session, config), owner, await board.paused())
+
+
+async def _lock_owner(config: Config) -> LockOwner | None:
+    """Whose session holds the database's lock. A lease has none: it runs out by itself when its holder is silent."""
     from ha.clock import SystemClock
 
     database = config.shared_database()
     lock = database.lock_session(name="notary-failover", settings=config.election, clock=SystemClock())
     try:
         await lock.open()
-        owner = (await lock.look()).owner
+        return (await lock.look()).owner
     finally:
         await lock.close()
-    async with database.board("notary-failover") as board, aiohttp.ClientSession() as session:
-        return plan_failover(await healths_of(session, config), owner, await board.paused())
 
 
 async def _carry_out(config: Config, plan: Plan) -> Forced:
     import aiohttp
 
-    database = config.shared_database()
     if plan.end_pause:
-        async with database.board("notary-failover") as board:
+        async with config.ledgers().board("notary-failover") as board:
             await board.resume()
     if plan.end_session is not None:
-        await database.end_holder(plan.end_session, config.election)
+        await config.shared_database().end_holder(plan.end_session, config.election)
     deadline_s = monotonic() + config.election.lease_s + ACTIVE_WAIT_S
     async with aiohttp.ClientSession() as session:
         while monotonic() < deadline_s:

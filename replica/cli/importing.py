@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, out, print_json, run
+from replica.cli.ledger import access_of
 from replica.notary.errors import ConfigError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
@@ -67,7 +68,7 @@ def import_states(
     try:
         _fill(staging, file, database, table, CORDA if columns is None else parse_columns(columns))
         began_s = monotonic()
-        progress = run(_submit(staging, configured.endpoint_url, configured.client.access(), importer))
+        progress = run(_submit(staging, configured.endpoint_url, access_of(configured.client), importer))
         _show(staging, progress, monotonic() - began_s, as_json)
     finally:
         staging.close()

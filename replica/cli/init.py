@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,7 +46,6 @@ _LOGS: dict[Profile, dict[str, Any]] = {
     },
 }
 _LOGS[Profile.EMBEDDED] = _LOGS[Profile.RAFT]
-_WITHOUT_DATABASE = {"database": {"conninfo": "sqlite:"}, "election": {"kind": "lease"}}
 EXAMPLE: dict[str, Any] = {
     "data_dir": "data",
     "notary_key_file": "notary.key",
@@ -92,8 +92,10 @@ CheckOption = Annotated[
 
 def example(profile: Profile) -> dict[str, Any]:
     """The values of a configuration to start from."""
-    own = _WITHOUT_DATABASE if profile is Profile.EMBEDDED else {}
-    return EXAMPLE | {"log": _LOGS[profile]} | own
+    from replica.config.model import WITHOUT_DATABASE
+
+    own: Mapping[str, Any] = WITHOUT_DATABASE if profile is Profile.EMBEDDED else {}
+    return EXAMPLE | {"log": _LOGS[profile]} | dict(own)
 
 
 def write_config(

@@ -12,7 +12,8 @@ from replica.notary.errors import BadRequest, ConfigError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
-    from ledger_api.client import NotaryClient, Result
+    from ledger_api.client import Access, NotaryClient, Result
+    from replica.config.client import ClientSettings
     from replica.notary.requests import Submission
 
 GIVE_UP_S = 120.0
@@ -23,7 +24,11 @@ FileArgument = Annotated[
     typer.Argument(help="Signed submissions as JSON, one a line, as the API takes them; '-': standard input."),
 ]
 EndpointOption = Annotated[
-    str | None, typer.Option("--endpoint", help="URL of the ledger API; else that of the configuration.")
+    str | None,
+    typer.Option(
+        "--endpoint",
+        help="URL of the ledger API, or of several: https://a:8080,b:8080; else that of the configuration.",
+    ),
 ]
 NotaryKeyOption = Annotated[
     str | None,
@@ -129,7 +134,7 @@ def make_client(
 ) -> NotaryClient:
     """A client of the endpoint that is named, else of the configured one; so is each file. Raises ConfigError."""
     from ledger_api.client import NotaryClient, RetryPolicy
-    from ledger_api.client.settings import ClientSettings
+    from replica.config.client import ClientSettings
 
     if endpoint is None:
         configured = load(find_config(config))
@@ -137,7 +142,19 @@ def make_client(
     else:
         settings = ClientSettings()
     settings = settings.model_copy(update={name: path for name, path in named.items() if path is not None})
-    return NotaryClient(endpoint, RetryPolicy(deadline_s=deadline_s), access=settings.access())
+    return NotaryClient(endpoint, RetryPolicy(deadline_s=deadline_s), access=access_of(settings))
+
+
+def access_of(settings: ClientSettings) -> Access:
+    """What a client takes."""
+    from ledger_api.client import Access
+
+    return Access(
+        token=settings.token_file,
+        ca_file=settings.ca_file,
+        certificate_file=settings.certificate_file,
+        key_file=settings.key_file,
+    )
 
 
 def _read(lines: list[bytes]) -> list[Submission]:

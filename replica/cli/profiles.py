@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from replica.notary.errors import ConfigError
+
 if TYPE_CHECKING:
     from replica.local.cluster import LogKind
 
@@ -30,6 +32,34 @@ class Profile(Enum):
             case _:
                 return "raft"
 
+    def kept(self) -> dict[str, str]:
+        """What a local cluster keeps: folders, and what is in them."""
+        index = {"replicas": "has each replica's index of what is spent, which is made of the log, and its log lines"}
+        database = {"postgres": "has the lock, commands in flight and completions, on ONE server"}
+        nodes = {"log": "is the request log, with a copy for each log node"}
+        match self:
+            case Profile.REFERENCE:
+                return {"kafka": "is the request log, on ONE broker"} | database | index
+            case Profile.POSTGRES:
+                return {"postgres": "has the request log, the lock and completions, on ONE server"} | index
+            case Profile.RAFT:
+                return nodes | database | index
+            case Profile.EMBEDDED:
+                return nodes | {"replicas": "has each replica's index and ledger, made of the log, and its log lines"}
+
+
+def check_raised(profile: Profile | None, *, raised: bool) -> None:
+    """Raises ConfigError where a new ledger cannot begin with the first rules."""
+    if profile is Profile.EMBEDDED and not raised:
+        raise ConfigError("profile embedded needs rules 2: leave --not-raised out, or name another --profile")
+
+
+def profile_of(log: LogKind, *, embedded: bool) -> Profile | None:
+    """The profile of a cluster; None for one of no profile, as those of tests are."""
+    if embedded:
+        return Profile.EMBEDDED
+    return next((profile for profile in Profile if profile.log == log), None)
+
 
 _HELP = (
     "reference: the log on Kafka. postgres: in the database itself. raft: on nodes of our own beside the replicas. "
@@ -38,7 +68,8 @@ _HELP = (
 
 ProfileOption = Annotated[Profile, typer.Option("--profile", help=_HELP)]
 KnownProfileOption = Annotated[
-    Profile | None, typer.Option("--profile", help=f"{_HELP} Left out: as the cluster was made.")
+    Profile | None,
+    typer.Option("--profile", help=f"{_HELP} Left out: as the cluster was made; a new one is embedded."),
 ]
 RaisedOption = Annotated[
     bool,

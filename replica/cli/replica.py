@@ -44,6 +44,7 @@ def replica_settings(config: Config, name: str) -> ReplicaSettings:
         peers=tuple(replica.name for replica in config.replicas),
         cluster=config.cluster,
         endpoint=config.endpoint_url,
+        listing=config.listing.model_dump(mode="json"),
         health_urls={replica.name: f"http://{replica.host}:{replica.health_port}" for replica in config.replicas},
     )
 

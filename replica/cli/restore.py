@@ -176,13 +176,12 @@ def _plan(
 ) -> RestorePlan:
     from pipeline.archive.restore import plan_restore
     from replica.store.archive_head import ArchiveHeads
-    from replica.store.postgres.status import read_status
 
     head = published = None
     if not options.pop("offline"):
         head = ArchiveHeads(config.conninfo()).newest(manifest.opened.archive_id)
         with suppress(StoreMismatch):  # a new database has nothing to lose
-            published = run_coroutine(read_status(config.conninfo())).published_offset
+            published = run_coroutine(config.shared_database().status()).published_offset
     return plan_restore(manifest, public_key, target, until, head=head, published=published, **options)
 
 

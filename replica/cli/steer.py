@@ -79,7 +79,8 @@ def switchover(
 def pause(reason: ReasonArgument, config: ConfigChoice = None) -> None:
     """Pause fail-over: only the replica that is active now may lead, until `notary resume`.
 
-    It goes on serving. If it fails, nobody takes over. Kept in the database, so restarts change nothing.
+    It goes on serving. If it fails, nobody takes over. Kept in the database, or in the log where there is none, so
+    restarts change nothing. Without a database, run it on the machine of a replica that runs.
     """
     settings = load(find_config(config))
     paused, unheard = run(_pause(settings, reason))
@@ -239,7 +240,7 @@ async def healths_of(session: aiohttp.ClientSession, config: Config) -> dict[str
 
 
 async def _pause(config: Config, reason: str) -> tuple[str, list[str]]:
-    async with config.shared_database().board("notary-pause") as board:
+    async with config.ledgers().board("notary-pause") as board:
         paused = await board.pause(reason)
     if paused is None:
         raise ConfigError("no replica was ever active: there is nothing to keep as it is", Code.NOT_POSSIBLE_NOW)
@@ -247,7 +248,7 @@ async def _pause(config: Config, reason: str) -> tuple[str, list[str]]:
 
 
 async def _resume(config: Config) -> tuple[bool, list[str]]:
-    async with config.shared_database().board("notary-resume") as board:
+    async with config.ledgers().board("notary-resume") as board:
         ended = await board.resume()
     return ended is not None, await _heard(config, False)
 

@@ -11,7 +11,6 @@ from replica.notary.errors import Code, ConfigError
 
 if TYPE_CHECKING:
     from replica.config.model import Config
-    from replica.database import Database
     from replica.store.interface import Pruned
 
 app = typer.Typer(help="Look after the shared database.", no_args_is_help=True)
@@ -62,34 +61,41 @@ def prune(
     """Let old completions go: the active moves the bound, on the lock session, and this command deletes what is below.
 
     Run it on the active's machine: its admin listener takes calls from there only. What deduplication may still ask for
-    is never let go. May be stopped and repeated. Audit what is to go before: it cannot be audited again.
+    is never let go. May be stopped and repeated. Audit what is to go before: it cannot be audited again. Without a
+    database the bound is said in the log, and each replica deletes in its own ledger.
     """
-    from replica.database import participant_database
-
     settings = load(find_config(config))
-    deleter = participant_database(pruner, settings.database.scope) if pruner else settings.shared_database()
-    pruned, deleted = run(_prune(settings, up_to, keep_days * 86_400, deleter))
+    if settings.database.is_embedded and pruner:
+        raise ConfigError("--as: without a database each replica deletes in its own ledger")
+    pruned, deleted = run(_prune(settings, up_to, keep_days * 86_400, pruner))
     if as_json:
         print_json({"pruned_to": pruned.pruned_to, "safe_to": pruned.safe_to, "deleted": deleted})
     else:
-        out.print(f"completions up to ledger offset {pruned.pruned_to} are pruned; {deleted} were deleted just now")
+        done = "each replica deletes its own" if deleted is None else f"{deleted} were deleted just now"
+        out.print(f"completions up to ledger offset {pruned.pruned_to} are pruned; {done}")
 
 
-async def _prune(config: Config, up_to: int | None, keep_s: float, deleter: Database) -> tuple[Pruned, int]:
+async def _prune(config: Config, up_to: int | None, keep_s: float, pruner: str | None) -> tuple[Pruned, int | None]:
+    """What the active answered, and how many were deleted here; None: each replica deletes in its own ledger."""
     import aiohttp
 
     from replica.cli.admin_calls import ask_admin
+    from replica.database import EmbeddedLedgers, participant_database
     from replica.local.health import find_active
     from replica.operators.admin import PRUNE_PATH, PruneCall
     from replica.store.interface import Pruned
 
+    ledgers = participant_database(pruner, config.database.scope) if pruner else config.ledgers()
     async with aiohttp.ClientSession() as session:
         active = await find_active(session, config.replicas)
         if active is None:
             raise ConfigError("no replica is active: only the active one moves the bound", Code.NOT_POSSIBLE_NOW)
         call = PruneCall(active, up_to, keep_s)
         pruned = await ask_admin(session, config, active, call, Pruned, path=PRUNE_PATH)
-    return pruned, await deleter.delete_pruned(lambda count: err.print(f"{count} deleted"))
+    if isinstance(ledgers, EmbeddedLedgers):
+        await ledgers.prune_all(pruned.pruned_to)
+        return pruned, None
+    return pruned, await ledgers.delete_pruned(lambda count: err.print(f"{count} deleted"))
 
 
 @app.command()

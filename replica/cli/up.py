@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import DATA_FOLDER, out, run, say
-from replica.cli.profiles import KnownProfileOption, Profile, RaisedOption
+from replica.cli.profiles import KnownProfileOption, Profile, RaisedOption, check_raised, profile_of
 
 if TYPE_CHECKING:
     from replica.local.cluster import ClusterSettings, LocalCluster
 
 
+REPLICAS = 3
 ENDPOINT_PORT = 8080  # of the examples in docs/api.md
 
 
@@ -27,7 +28,10 @@ class Standby(Enum):
 
 
 NameArgument = Annotated[str, typer.Argument(help="Name of the cluster: everything it keeps is in data/NAME.")]
-ReplicasOption = Annotated[int, typer.Option("--replicas", min=1, max=9, help="Replicas to run.")]
+ReplicasOption = Annotated[
+    int | None,
+    typer.Option("--replicas", min=1, max=9, help="Replicas to run. Left out: as many as the last time; at first 3."),
+]
 StandbyOption = Annotated[Standby, typer.Option("--standby", help="Whether passives follow the log or stay away.")]
 WorkersOption = Annotated[int, typer.Option("--api-workers", min=1, max=16, help="Front ends of each replica.")]
 PartiesOption = Annotated[int, typer.Option("--parties", min=1, max=100, help="Parties to make keys for.")]
@@ -36,23 +40,29 @@ PartiesOption = Annotated[int, typer.Option("--parties", min=1, max=100, help="P
 def run_cluster(
     name: NameArgument = "local",
     *,
-    replicas: ReplicasOption = 3,
+    replicas: ReplicasOption = None,
     standby: StandbyOption = Standby.FOLLOWING,
     api_workers: WorkersOption = 2,
     parties: PartiesOption = 5,
     profile: KnownProfileOption = None,
     raised: RaisedOption = True,
 ) -> None:
-    """Bring up database, the log's servers, replicas and HAProxy here, and keep them running until Ctrl-C.
+    """Bring up a whole participant here, all on loopback, and keep it running until Ctrl-C.
 
-    For development: one server of each kind, all on loopback. A replica that ends is started again, and so
-    is HAProxy. What the cluster keeps, settings and keys among it, is found again at the next start.
+    A new cluster is of profile embedded: replicas and log nodes, nothing else. A replica that ends is started
+    again, and so is whatever it needs. What the cluster keeps, its profile, settings and keys among it, is found
+    again at the next start.
     """
-    from replica.local.cluster import ClusterSettings
+    from replica.local.cluster import ClusterSettings, replicas_made
 
+    folder = DATA_FOLDER / name
+    made = replicas_made(folder)
+    if made is None and profile is None:
+        profile = Profile.EMBEDDED
+    check_raised(profile, raised=raised)
     settings = ClusterSettings(
-        folder=DATA_FOLDER / name,
-        replicas=replicas,
+        folder=folder,
+        replicas=replicas or made or REPLICAS,
         standby=standby.value,
         api_workers=api_workers,
         parties=parties,
@@ -83,11 +93,16 @@ def show_where(cluster: LocalCluster, *more: str) -> None:
     here = Path.cwd()
     config, first = cluster.config_path, cluster.config.replicas[0].name
     shown = config.relative_to(here) if config.is_relative_to(here) else config
+    profile = profile_of(cluster.log_kind, embedded=cluster.embedded)
     out.print()
+    if profile is not None:
+        out.print(f"  [bold]{profile.value}[/]  is the profile, which this cluster keeps")
     out.print(f"  [bold]{cluster.endpoint}[/]  is the endpoint; curl {cluster.endpoint}/v1/notary")
     out.print(f"  {cluster.config.admin_url(first)}/  is the status page of {first}, which shows all replicas")
     out.print(f"  {shown}  is the configuration; in another terminal: notary try, notary status")
     out.print(f"  {shown.parent}/parties/  has the keys of {len(cluster.parties)} registered parties")
+    for folder, what in ({} if profile is None else profile.kept()).items():
+        out.print(f"  {shown.parent}/{folder}/  {what}")
     for line in more:
         out.print(f"  {line}")
     out.print("  Ctrl-C stops everything\n")

@@ -6,6 +6,7 @@ override the file (`NOTARY_ELECTION__LEASE_S=5`). Secrets are files, named here,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -15,10 +16,10 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from ha.settings import ElectionSettings
 from ha.watch.settings import WatchSettings
-from haproxy.render import Endpoint, HaproxySettings, Name, ReplicaAddress
-from ledger_api.client.settings import ClientSettings
-from ledger_api.server.settings import ApiSettings
+from haproxy.render import Endpoint, HaproxySettings, Name, ReplicaAddress, Url
+from ledger_api.server.settings import ApiSettings, ListedReplica, Listing
 from replica.active.signer import Signer, open_signer
+from replica.config.client import ClientSettings
 from replica.config.former_names import variable_today
 from replica.database import Database, EmbeddedLedgers, Login, participant_database
 from replica.link.settings import LinkSettings
@@ -85,6 +86,23 @@ class DatabaseSettings(BaseModel):
     def is_embedded(self) -> bool:
         """Whether each replica derives a ledger of its own, and no database is shared."""
         return self.conninfo == SQLITE
+
+
+WITHOUT_DATABASE: Mapping[str, Mapping[str, Any]] = {
+    "database": {"conninfo": SQLITE},
+    "election": {
+        "kind": "lease",
+        "lease_s": 0.9,
+        "heartbeat_s": 0.15,
+        "margin_s": 0.1,
+        "answer_max_s": 0.65,
+        "statement_max_s": 0.4,
+        "drain_max_s": 0.65,
+    },
+    "core": {"standby_read_pause_s": 0.05, "drain_answers_s": 0.15},
+}
+"""Of a profile without any database. No network lies between a replica and its log node, and no database's client has
+to be given up, so the lease is shorter than a database's: only a holder that is frozen or cut off waits for its end."""
 
 
 def _place(given: object) -> object:
@@ -156,6 +174,11 @@ class Config(BaseSettings):
     )
     api_workers: int = Field(2, ge=1, le=64, description="Front-end processes of a replica.")
     endpoint: Endpoint = Field(description="The balanced endpoint that applications are given.")
+    public_url: Url | None = Field(
+        None,
+        description="URL of that endpoint as applications reach it: GET /v1/endpoints lists it alone. Either this or "
+        "replicas.api_url; without both, nothing is listed.",
+    )
     replicas: tuple[ReplicaAddress, ...] = Field(min_length=1, description="All replicas of the participant.")
     database: DatabaseSettings
     log: LogChoice
@@ -259,6 +282,28 @@ class Config(BaseSettings):
                 f"database.conninfo = sqlite: is supported with log.kind = raft only, not with {self.log.kind}"
             )
 
+    @model_validator(mode="after")
+    def _listed_addresses_are_whole(self) -> Self:
+        """Check what applications are told: a list that lacks a replica would hide it when it leads."""
+        urls = [replica.api_url for replica in self.replicas if replica.api_url is not None]
+        if not urls:
+            return self
+        if self.public_url is not None:
+            raise ValueError("either public_url or replicas.api_url: where there is a balancer, it is the way in")
+        if len(set(urls)) != len(self.replicas):
+            raise ValueError("replicas.api_url is given for all replicas, one of its own each, or for none")
+        if len({url.partition(":")[0] for url in urls}) != 1:
+            raise ValueError("replicas.api_url: all of them http, or all of them https")
+        return self
+
+    @property
+    def listing(self) -> Listing:
+        """What GET /v1/endpoints lists."""
+        replicas = [
+            ListedReplica(name=replica.name, url=replica.api_url) for replica in self.replicas if replica.api_url
+        ]
+        return Listing(replicas=tuple(replicas), balanced=self.public_url)
+
     @property
     def endpoint_url(self) -> str:
         """The balanced endpoint as a URL; for a wildcard address, the URL on this machine."""
@@ -305,7 +350,8 @@ class Config(BaseSettings):
         if not self.database.is_embedded:
             return self.shared_database()
         names = [one.name for one in self.replicas] if replica is None else [replica]
-        return EmbeddedLedgers([self.replica_dir(name) / LEDGER for name in names])
+        log = self.log.settings if replica is None else self.log.beside(replica)
+        return EmbeddedLedgers([self.replica_dir(name) / LEDGER for name in names], log)
 
     def shared_database(self) -> Database:
         """The database that the replicas share. Raises ConfigError, also where they share none."""

@@ -98,6 +98,14 @@ class LogFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClockFacts:
+    """A replica's wall clock, as its answer showed it."""
+
+    ahead_s: float  # of this machine's
+    within_s: float  # so far off that may be: half the time of question and answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFacts:
     """One replica, by its health port; `answers` False: everything else is unknown."""
 
@@ -113,6 +121,7 @@ class ReplicaFacts:
     index_digests: Mapping[str, str] = field(default_factory=dict)  # by the number of records that they cover
     commands_lag_records: int | None = None  # acceptances of commands its index lacks; None: an older release
     rules_in_force: int = 0  # by the newest barrier it has read; 0: none, or an older release
+    clock: ClockFacts | None = None  # None: an older release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from replica.doctor.facts import Facts
 from replica.doctor.verdict import Checks, Verdict, ok, problem, unknown, unless_development, warning
 from replica.notary.formats import known
@@ -226,6 +228,24 @@ def _signed_commands(facts: Facts) -> Verdict:
     if in_force:
         return problem(f"{refused} until the raise is in force", "notary switchover")
     return ok("signatures must cover the command, and the first activation writes a format for that")
+
+
+@CHECKS.check("clock-replicas")
+def _clock_replicas(facts: Facts) -> Verdict:
+    """The replicas' clocks agree: the active stamps requests by its own, and a stamp stays in the log."""
+    clocks = {replica.name: replica.clock for replica in facts.replicas if replica.clock is not None}
+    if len(clocks) < 2:
+        return unknown("fewer than two replicas show their clocks")
+    middle_s, limit_s = median(clock.ahead_s for clock in clocks.values()), facts.clock_skew_max_s
+    off_s = {name: clock.ahead_s - middle_s for name, clock in clocks.items()}
+    sure_s = {name: abs(off_s[name]) - clock.within_s for name, clock in clocks.items()}
+    worst = max(sure_s, key=lambda name: sure_s[name])
+    text = f"{worst} is {off_s[worst]:+.3f} s off their median, to within {clocks[worst].within_s:.3f} s"
+    if sure_s[worst] > limit_s:
+        return problem(text, f"above clock_skew_max_s = {limit_s:g}: set the clock of {worst} right before it leads")
+    if sure_s[worst] > limit_s / 2:
+        return warning(text, f"set the clock of {worst} right, and keep it right: run chrony or systemd-timesyncd")
+    return ok(text)
 
 
 @CHECKS.check("versions")

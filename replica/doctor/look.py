@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from time import time_ns
 
 import aiohttp
 from cryptography import x509
@@ -20,7 +21,7 @@ from ledger_api.server.authentication import fetch_jwks
 from ledger_api.server.settings import TokenSettings
 from ledger_api.server.tokens import parse_keys
 from replica.config.model import Config
-from replica.doctor.facts import BalancerFacts, Facts, LogFacts, ReplicaFacts
+from replica.doctor.facts import BalancerFacts, ClockFacts, Facts, LogFacts, ReplicaFacts
 from replica.doctor.look_database import look_at_database
 from replica.doctor.look_here import look_at_files, look_at_machine
 from replica.local.haproxy import check_config
@@ -65,6 +66,13 @@ async def look(config: Config) -> Facts:
         log=log,
         replicas=tuple(replicas),
         balancer=balancer,
+    )
+
+
+def clock_shown(clock_us: int, asked_ns: int, answered_ns: int) -> ClockFacts:
+    """A clock by an answer that was asked for and came at these times of our own; it was written somewhere between."""
+    return ClockFacts(
+        ahead_s=clock_us / 1e6 - (asked_ns + answered_ns) / 2e9, within_s=abs(answered_ns - asked_ns) / 2e9
     )
 
 
@@ -176,7 +184,9 @@ def _first_certificate(path: Path) -> bytes | None:
 
 
 async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddress) -> ReplicaFacts:
+    asked_ns = time_ns()
     health = await fetch_health(session, address)
+    answered_ns = time_ns()
     steerable = address.admin_port is not None
     if health is None:
         return ReplicaFacts(name=address.name, answers=False, has_admin_port=steerable)
@@ -193,4 +203,5 @@ async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddre
         granted_by=health.granted_by,
         commands_lag_records=health.commands_lag_records,
         rules_in_force=health.rules_in_force,
+        clock=None if health.clock_us is None else clock_shown(health.clock_us, asked_ns, answered_ns),
     )

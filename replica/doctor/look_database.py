@@ -92,15 +92,22 @@ async def look_at_database(config: Config) -> DatabaseFacts:
 
 
 async def _look_at_ledgers(ledgers: Ledgers) -> DatabaseFacts:
-    """What the replicas of this machine have derived from the log, where they share no database."""
+    """What the replicas of this machine have derived from the log, where they share no database; and whether
+    operators have paused fail-over, as the log says."""
     status, _, reach_problem = await _status(ledgers)
+    pause = None
     async with ledgers.board("notary-doctor") as board:
         formats = await board.formats()
+        try:
+            pause = await board.paused()
+        except NotaryError as error:
+            reach_problem = reach_problem or error.detail
     return DatabaseFacts(
         embedded=True,
         reach_problem=reach_problem,
         bound_topic_id=None if status is None else status.topic_id,
         published_offset=-1 if status is None else status.published_offset,
+        paused_because=None if pause is None else pause.reason,
         formats=formats,
     )
 

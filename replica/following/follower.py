@@ -130,12 +130,17 @@ class Follower:
             self._moved.clear()
             await self._moved.wait()
 
+    def look_again(self) -> None:
+        """Let everybody who waits look at the condition again: it depends on more than the position."""
+        self._moved.set()
+
     async def _session(self) -> None:
         if (known := self._index.position()) is not None and known.barrier is not None:
             self._require_database(known.barrier)
         # An unsafe log is refused at the start. Later it is only reported: all would end, and no record return.
         topic_id = self._topic_id = self._topic_id or await self._identity()
         self._applier = self._applier or Applier(self._index, topic_id, self._salvages)
+        self._moved.set()  # from here on there is a position, also while the log is empty
         reader = await open_after(self._log, topic_id, self._applier.position)
         watch = asyncio.create_task(self.watch_end())
         completing = asyncio.create_task(self._complete_commands(topic_id))

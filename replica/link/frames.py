@@ -15,6 +15,7 @@ import msgspec
 from replica.link.interface import (
     DEFAULT_OPTIONS,
     LogQuestion,
+    PeerSeen,
     Standing,
     SubmitOptions,
     TicketedAnswer,
@@ -82,8 +83,14 @@ class AskLog(msgspec.Struct, frozen=True, array_like=True, tag=7):
     question: LogQuestion
 
 
+class Peers(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """Core to front end: what it saw of the other replicas, after each look."""
+
+    seen: list[PeerSeen]
+
+
 FromFrontEnd = Hello | Submit | LookUp | Report | AskLog
-FromCore = Hello | Answers | Word | Wait
+FromCore = Hello | Answers | Word | Wait | Peers
 Frame = TypeVar("Frame")
 Item = TypeVar("Item")
 _encoder = msgspec.msgpack.Encoder()

@@ -61,6 +61,19 @@ class Standing(msgspec.Struct, frozen=True):
         return Standing(False, self.epoch, self.retry_after_s)
 
 
+class PeerSeen(msgspec.Struct, frozen=True, array_like=True):
+    """What the core last saw of another replica: its role then, and whether it still answers.
+
+    `seen_us`: Unix time of its newest answer; None: it has not answered yet.
+    """
+
+    name: str
+    active: bool
+    epoch: Offset
+    seen_us: Offset | None
+    answers: bool
+
+
 def refuse_as_passive(standing: Standing) -> NotNow:
     """The answer of a replica that is not active, to any question."""
     detail = f"this replica is passive; the newest epoch it knows of is {standing.epoch}"
@@ -100,6 +113,10 @@ class CoreLink(Protocol):
     @property
     def standing_changes(self) -> ChangeSignal:
         """Notified whenever `standing` has changed."""
+
+    @property
+    def peers(self) -> Sequence[PeerSeen]:
+        """What the core last saw of the other replicas; empty where it does not look."""
 
     async def submit(
         self,

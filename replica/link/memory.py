@@ -13,6 +13,7 @@ from replica.link.interface import (
     LogAnswer,
     LogQuestion,
     LookUpAnswer,
+    PeerSeen,
     Standing,
     SubmitOptions,
     TicketedAnswer,
@@ -33,6 +34,7 @@ class MemoryLink:
         self._pending = PendingCalls(answer_max_s)
         self._is_cut = False
         self.standing_changes = ChangeSignal()  # notified by the code that announces the handler's standing
+        self.peers: Sequence[PeerSeen] = ()
 
     @property
     def standing(self) -> Standing:

@@ -25,6 +25,7 @@ from replica.link.frames import (
     Hello,
     LinkBroken,
     LookUp,
+    Peers,
     Report,
     Submit,
     Wait,
@@ -36,6 +37,7 @@ from replica.link.interface import (
     LogAnswer,
     LogQuestion,
     LookUpAnswer,
+    PeerSeen,
     Standing,
     SubmitOptions,
     TicketedLookUp,
@@ -65,6 +67,7 @@ class LinkClient(FrameProtocol[FromCore]):
         self._pending = PendingCalls(settings.answer_max_s)
         self._standing = Standing(False, 0, settings.standing_max_age_s)
         self.standing_changes = ChangeSignal()
+        self.peers: Sequence[PeerSeen] = ()
         self._heard_at_s = float("-inf")
         self._welcome = asyncio.Event()
         self._ended = asyncio.Event()
@@ -188,6 +191,8 @@ class LinkClient(FrameProtocol[FromCore]):
             self._pending.settle(frame.batch)
         elif isinstance(frame, Wait):
             self._pending.prolong(frame.tickets, frame.wait_s)
+        elif isinstance(frame, Peers):
+            self.peers = frame.seen
         elif frame.standing != self._standing:
             self._standing = frame.standing
             self.standing_changes.notify()

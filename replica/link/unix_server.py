@@ -24,13 +24,14 @@ from replica.link.frames import (
     Hello,
     LinkBroken,
     LookUp,
+    Peers,
     Submit,
     Wait,
     Word,
     encode_batch,
     encode_frame,
 )
-from replica.link.interface import Handler, TicketedAnswer
+from replica.link.interface import Handler, PeerSeen, TicketedAnswer
 from replica.link.settings import LinkSettings
 from replica.notary.errors import ConfigError
 from replica.telemetry.counts import ApiCounts
@@ -49,6 +50,7 @@ class LinkServer:
         self._path = path
         self._connections: set[_FrontEnd] = set()
         self._ended = ApiCounts()  # counts of front ends that are gone
+        self._peers: Sequence[PeerSeen] = ()
         self._server: asyncio.Server | None = None
         self._keep_alive: asyncio.Task[None] | None = None
 
@@ -85,6 +87,17 @@ class LinkServer:
         word = encode_frame(Word(self.handler.standing()), self.settings.frame_max_bytes)
         for connection in self._connections:
             connection.announce(word)
+
+    def announce_peers(self, seen: Sequence[PeerSeen]) -> None:
+        """Send to every front end, also to those that come later, what was seen of the other replicas."""
+        self._peers = seen
+        told = self.peers_frame()
+        for connection in self._connections:
+            connection.announce(told)
+
+    def peers_frame(self) -> bytes:
+        """What was last seen of the other replicas, as a frame."""
+        return encode_frame(Peers(list(self._peers)), self.settings.frame_max_bytes)
 
     def api_counts(self) -> ApiCounts:
         """What the front ends of this generation have counted, those that ended included."""
@@ -181,7 +194,7 @@ class _FrontEnd(FrameProtocol[FromFrontEnd]):
             self.transport.write(encode_frame(Wait(list(tickets), wait_s), self._server.settings.frame_max_bytes))
 
     def announce(self, word: bytes) -> None:
-        """Send the core's report. A front end that does not read gets none, and so regards the core as passive."""
+        """Send what the core reports. A front end that does not read gets none, and so regards the core as passive."""
         if self.name and self.transport is not None and not self._writing_paused:
             self.transport.write(word)
 
@@ -195,7 +208,8 @@ class _FrontEnd(FrameProtocol[FromFrontEnd]):
         if self._hello_due is not None:
             self._hello_due.cancel()
         welcome = encode_frame(Hello(PROTOCOL, server.generation, "core"), server.settings.frame_max_bytes)
-        self.announce(welcome + encode_frame(Word(server.handler.standing()), server.settings.frame_max_bytes))
+        word = encode_frame(Word(server.handler.standing()), server.settings.frame_max_bytes)
+        self.announce(welcome + word + server.peers_frame())
 
     def _take_tickets(self, count: int) -> None:
         self._open_tickets += count

@@ -16,55 +16,42 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import aiohttp
-from psycopg.conninfo import make_conninfo
 
-from ha.lock.ids import Counter, lock_id
 from haproxy.render import ReplicaAddress
 from ledger_api.client.signing import Party
 from replica.config.former_names import in_todays_names
 from replica.config.load import load_config
-from replica.config.model import Config
+from replica.config.model import WITHOUT_DATABASE, Config
 from replica.health import ReplicaHealth
 from replica.local.forwarder import Forwarder
 from replica.local.haproxy import HaproxyServer
 from replica.local.health import fetch_health
-from replica.local.kafka import KafkaCluster
 from replica.local.kept import Say
-from replica.local.log_nodes import LogNodeProcess, make_log_nodes, ports_in, values_of
+from replica.local.log_nodes import LogNodeProcess, log_is_created, make_log_nodes, ports_in, values_of
 from replica.local.machine import THIS_MACHINE, Machine
 from replica.local.memory_log import MemoryLogProcess
-from replica.local.participant import ParticipantFiles, merged
+from replica.local.participant import DATABASE, OWNER, READER, ROLE, ParticipantFiles, merged
 from replica.local.ports import PortReservation
-from replica.local.postgres import PostgresServer
 from replica.local.process import ServerFailed, until
 from replica.local.replica import ReplicaProcess
 from replica.local.run_file import ReplicaRun, RunFile, this_process
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.open import open_log_admin
-from replica.log.postgres.install import grant
-from replica.log.postgres.settings import PostgresLogSettings
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.notary.errors import NotaryError
-from replica.notary.formats import known
-from replica.store.postgres.board import postgres_board
-from replica.store.postgres.migrate import migrate
-from replica.store.postgres.store import named_statement
 from replica.store.sqlite.kind import SQLITE
 
-DATABASE = "notary"
-OWNER, ROLE, READER = "notary_owner", "notary", "notary_api"  # who migrates; what cores and front ends log in as
-_RIGHTS = b"""
-GRANT CONNECT ON DATABASE notary TO notary_reader;
-GRANT notary_writer, notary_archivist TO notary;
-GRANT notary_reader TO notary_api;
-GRANT pg_read_all_stats TO notary_owner; -- the owner of a log in the database counts its standbys
-"""
+if TYPE_CHECKING:  # slow to import, with the clients of servers that an embedded participant has none of
+    from replica.local.kafka import KafkaCluster
+    from replica.local.postgres import PostgresServer
+
 LogKind = Literal["kafka", "postgres", "raft", "memory"]
 STANDBY_NAME = "standby"  # the standby's name at the primary
 LOG_FOLDER = "kafka"
+POSTGRES_FOLDER = "postgres"
 LOCK_NAME = "cluster.lock"  # held while a supervisor runs; also marks a folder as a cluster's
 ACTIVE_MAX_S = 60.0
 # The rows of commands in flight are replaced all the time: vacuum checks them more often than once a minute.
@@ -88,6 +75,7 @@ class ClusterSettings:
     parties: int = 5
     log: LogKind | None = None
     embedded: bool | None = None  # no database: lease, and ledgers of the replicas' own; None: as it was made
+    haproxy: bool | None = None  # in front of the replicas; None: where they share a database, else a forwarder
     brokers: int = 1
     database_standby: bool = False
     topics_deletable: bool = False
@@ -110,7 +98,7 @@ class LocalCluster:
     postgres_standby: PostgresServer | None
     kafka: KafkaCluster  # where the log is on Kafka
     memory_log: MemoryLogProcess  # where it is in memory
-    haproxy: HaproxyServer  # where there is a database
+    haproxy: HaproxyServer  # unless a forwarder has the endpoint
     balancer: HaproxyServer | Forwarder  # whichever has the endpoint
     topic_id: str
     log_kind: LogKind
@@ -189,14 +177,20 @@ class LocalCluster:
     async def prepare_log(self) -> str:
         """Have the log there before the replicas start; returns the topic's id. A recovery restores it here."""
         if self.log_kind == "postgres":
-            await self._make_log_in_database()
+            from replica.local.database import make_log
+
+            await make_log(self.postgres, self._files)
         if self.log_kind == "raft":
             self._start_log_nodes()
-        admin = open_log_admin(self.config.log.settings)
+        settings = self.config.log.settings
+        admin = open_log_admin(settings)
         try:
-            return await admin.create()
+            topic_id = await admin.create()
         finally:
             await admin.close()
+        if isinstance(settings, RaftLogSettings):
+            log_is_created(settings)
+        return topic_id
 
     def _start_log_nodes(self) -> None:
         """They read the configuration, so it must be there."""
@@ -207,15 +201,6 @@ class LocalCluster:
         self._stack.push_async_callback(self._stop_log_nodes)
         for node in self.log_nodes.values():
             node.start()
-
-    async def _make_log_in_database(self) -> None:
-        """As the owner of the log's schema, which the replicas' role may only append to."""
-        owner = open_log_admin(PostgresLogSettings(conninfo=self.owner_dsn(), single_server=True))
-        try:
-            await owner.create()
-        finally:
-            await owner.close()
-        await grant(self.owner_dsn(), writers=(ROLE,))
 
     async def stop(self) -> None:
         """Stop everything in reverse order. May be repeated."""
@@ -298,7 +283,9 @@ class LocalCluster:
 
     def owner_dsn(self) -> str:
         """Connection string of the tables' owner, password included."""
-        return self.postgres.dsn(DATABASE, OWNER, self._files.password(OWNER))
+        from replica.local.database import owner_dsn
+
+        return owner_dsn(self.postgres, self._files)
 
     def kill(self, name: str) -> None:
         """SIGKILL for a replica, and for the log node beside it if there is one, as if the machine died."""
@@ -310,6 +297,8 @@ class LocalCluster:
         """The options of `notary restore` that name a log which does not exist yet, beside this cluster's own."""
         if self.log_kind != "postgres":
             return ("--to-topic", f"{self.topic}-{name}")
+        from psycopg.conninfo import make_conninfo
+
         await self.postgres.ensure_database(name, OWNER)
         file = self._files.pgpass(OWNER)
         host, port = self.postgres.machine.address, self.postgres.port
@@ -320,7 +309,7 @@ class LocalCluster:
     async def _start_servers(self, before: Mapping[str, Any]) -> None:
         """Database and request log at the same time: the log takes longest."""
         if not self.embedded:
-            self.postgres = self._database_server("postgres", "db1")
+            self.postgres = self._database_server(POSTGRES_FOLDER, "db1")
             self.postgres_standby = self._database_server("standby", "db2") if self.settings.database_standby else None
         log_starts = self._prepare_log_servers()
         names = [f"r{number}" for number in range(1, self.settings.replicas + 1)]
@@ -365,6 +354,8 @@ class LocalCluster:
 
     def _prepare_brokers(self) -> Coroutine[Any, Any, None]:
         """Make the brokers; returns the coroutine that starts them."""
+        from replica.local.kafka import KafkaCluster
+
         ports = [self._ports.take() for _ in range(2 * self.settings.brokers)]
         machines = [self._machine(f"k{node}") for node in range(1, self.settings.brokers + 1)]
         self.kafka = KafkaCluster(self.folder / LOG_FOLDER, ports, machines=machines)
@@ -387,20 +378,9 @@ class LocalCluster:
         )
         if self.postgres_standby is not None:
             await self._start_database_standby(self.postgres_standby)
-        for role in (OWNER, ROLE, READER):
-            await self.postgres.ensure_role(role, self._files.password(role))
-        await self.postgres.ensure_database(DATABASE, OWNER)
-        applied = await migrate(self.owner_dsn(), lock_id(DATABASE, Counter.NODE_MIGRATIONS))
-        await self.postgres.run_script(named_statement("roles") + _RIGHTS, DATABASE)
-        self._say("Postgres", f"database {DATABASE}: {', '.join(applied) or 'schema is up to date'}")
-        if self.settings.newest_formats and not self._files.settings():
-            await self._raise_formats()
+        from replica.local.database import make_database
 
-    async def _raise_formats(self) -> None:
-        """Raise all formats in a new cluster, whose replicas are of this release and whose log is empty."""
-        async with postgres_board(self.owner_dsn(), "notary-format") as board:
-            raised = await board.raise_formats(known().newest)
-        self._say("Postgres", f"a new ledger: {raised}")
+        await make_database(self.postgres, self._files, self._say, newest_formats=self.settings.newest_formats)
 
     async def _start_database_standby(self, standby: PostgresServer) -> None:
         self._stack.push_async_callback(self._stopped, "standby", standby.stop)
@@ -420,8 +400,9 @@ class LocalCluster:
         self._say(
             "replicas", f"{', '.join(self.replicas)} started, each a core and {self.config.api_workers} front ends"
         )
-        what = "forwarder" if self.embedded else "HAProxy"
-        self.balancer = self._make_forwarder() if self.embedded else self._make_haproxy()
+        with_haproxy = not self.embedded if self.settings.haproxy is None else self.settings.haproxy
+        what = "HAProxy" if with_haproxy else "forwarder"
+        self.balancer = self._make_haproxy() if with_haproxy else self._make_forwarder()
         self._stack.push_async_callback(self._stopped, what, self.balancer.stop)
         await self._timed(what, f"endpoint {self.endpoint}", self.balancer.start())
 
@@ -443,7 +424,6 @@ class LocalCluster:
                 "port": self._port(before.get("endpoint", {}).get("port", self.settings.endpoint_port)),
             },
             "replicas": [self._address(number, before) for number in range(1, self.settings.replicas + 1)],
-            **self._database_values(),
             "log": self._log_values(before),
             "core": {"standby": self.settings.standby},
             "haproxy": {
@@ -452,12 +432,12 @@ class LocalCluster:
                 "threads": 1,  # the machine is shared with all the rest
             },
         }
-        return merged(values, in_todays_names(self.settings.further))
+        return merged(merged(values, self._database_values()), in_todays_names(self.settings.further))
 
-    def _database_values(self) -> dict[str, Any]:
+    def _database_values(self) -> Mapping[str, Any]:
         """The tables that say where lock and completions are."""
         if self.embedded:
-            return {"database": {"conninfo": SQLITE}, "election": {"kind": "lease"}}
+            return WITHOUT_DATABASE
         return {"database": {"conninfo": self._database_conninfo(THIS_MACHINE), "scope": DATABASE}}
 
     def _ways_of(self, name: str) -> dict[str, str]:
@@ -489,7 +469,8 @@ class LocalCluster:
                 return {"kind": "postgres", "postgres": values}
             case "raft":
                 known = ports_in(before.get("log", {}))
-                names = [f"r{number}" for number in range(1, self.settings.replicas + 1)]
+                # A node that was made stays: with fewer replicas than before, the log still needs most of its copies.
+                names = sorted({*known, *(f"r{number}" for number in range(1, self.settings.replicas + 1))})
                 return values_of(
                     {name: f"{self._machine(name).address}:{self._port(known.get(name))}" for name in names}
                 )
@@ -507,26 +488,31 @@ class LocalCluster:
                 return ()
 
     def _database_conninfo(self, client: Machine) -> str:
+        from replica.local.database import conninfo_of
+
         servers = [server for server in (self.postgres, self.postgres_standby) if server is not None]
-        return make_conninfo(
-            host=",".join(client.reach(server.machine.address, server.port) for server in servers),
-            port=",".join(str(server.port) for server in servers),
-            dbname=DATABASE,
-            user=ROLE,
-            **({"target_session_attrs": "read-write"} if len(servers) > 1 else {}),
-        )
+        return conninfo_of(servers, client)
 
     def _address(self, number: int, before: Mapping[str, Any]) -> dict[str, Any]:
         known = before.get("replicas", [])
         old = known[number - 1] if number <= len(known) else {}
         ports = {name: self._port(old.get(name)) for name in ("api_port", "health_port", "admin_port")}
         name = f"r{number}"
-        return ReplicaAddress(name=name, host=self._machine(name).address, **ports).model_dump()
+        host = self._machine(name).address
+        api_url = self._api_url(host, ports["api_port"]) if self.embedded else None
+        return ReplicaAddress(name=name, host=host, api_url=api_url, **ports).model_dump(exclude_none=True)
+
+    def _api_url(self, host: str, port: int) -> str:
+        """Where applications reach a replica themselves: no balancer is needed without HAProxy."""
+        has_tls = "tls" in self.settings.further.get("api", {})
+        return f"{'https' if has_tls else 'http'}://{host}:{port}"
 
     def _machine(self, part: str) -> Machine:
         return self.settings.machines.get(part, THIS_MACHINE)
 
     def _database_server(self, folder: str, part: str) -> PostgresServer:
+        from replica.local.postgres import PostgresServer
+
         return PostgresServer(self.folder / folder, self._ports.take(), POSTGRES_SETTINGS, self._machine(part))
 
     def _port(self, wanted: object) -> int:
@@ -568,11 +554,16 @@ class LocalCluster:
             postgres_pid=None if self.embedded else self.postgres.process.pid,
             log_address=self.config.log.settings.address,
             log_pids=self.log_pids(),
-            haproxy_pid=None if self.embedded else self.haproxy.process.pid,
+            haproxy_pid=self.balancer.process.pid if isinstance(self.balancer, HaproxyServer) else None,
             haproxy_stats_socket=Path(self.config.haproxy_settings().stats_socket),
         ).write(self.folder)
         for part in (*self.replicas.values(), *self.log_nodes.values()):
             part.on_start = self._write_run_file
+
+
+def replicas_made(folder: Path) -> int | None:
+    """How many replicas the cluster in a folder was last started with; None where there is none yet."""
+    return len(ParticipantFiles(folder).settings().get("replicas", [])) or None
 
 
 async def remove_cluster(folder: Path) -> bool:
@@ -584,7 +575,11 @@ async def remove_cluster(folder: Path) -> bool:
         return False
     release = _lock(folder / LOCK_NAME)
     try:
-        await PostgresServer(folder / "postgres", 1).remove()  # its data may be elsewhere; the port is not used
+        if (folder / POSTGRES_FOLDER).exists():
+            from replica.local.postgres import PostgresServer
+
+            server = PostgresServer(folder / POSTGRES_FOLDER, 1)  # its data may be elsewhere; the port is not used
+            await server.remove()
         shutil.rmtree(folder)
     finally:
         release()

@@ -16,6 +16,7 @@ from replica.local.process import ServerFailed
 
 CHECK_EVERY_S = 0.05
 CHECK_MAX_S = 0.5
+LATE_MAX = 1  # checks in a row that an active replica may leave without an answer, as on a busy machine
 CONNECT_MAX_S = 2.0
 CONNECTIONS_MAX = 2_000  # past it, a new one is cut at once
 CHUNK_BYTES = 65_536
@@ -36,10 +37,10 @@ class Forwarder:
         self._bind = bind
         self._replicas = {replica.name: replica for replica in replicas}
         self._present: str | None = None
-        self._active: list[str] = []  # by the newest checks
+        self._active: set[str] = set()  # by the newest checks
         self._connections: dict[asyncio.Task[None], str] = {}
         self._server: asyncio.Server | None = None
-        self._checking: asyncio.Task[None] | None = None
+        self._checking: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Listen and begin to check. Raises ServerFailed."""
@@ -48,13 +49,16 @@ class Forwarder:
             self._server = await asyncio.start_server(self._take, host, self._bind.port)
         except OSError as error:
             raise ServerFailed(f"the endpoint {self._bind.host}:{self._bind.port} is not free: {error}") from None
-        self._checking = asyncio.create_task(self._check_for_ever(), name="forwarder")
+        self._checking = [
+            asyncio.create_task(self._check_for_ever(replica), name=f"forwarder {replica.name}")
+            for replica in self._replicas.values()
+        ]
 
     async def stop(self) -> None:
         """Close every connection and end. May be repeated."""
         if self._server is not None:
             self._server.close()
-        tasks = [*self._connections, *([] if self._checking is None else [self._checking])]
+        tasks = [*self._connections, *self._checking]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -72,15 +76,24 @@ class Forwarder:
         open_now = sum(of == name for of in self._connections.values())
         return ServerState(name, up, False, "L7OK" if up else "L7STS", open_now, 0, 0, 0)
 
-    async def _check_for_ever(self) -> None:
+    async def _check_for_ever(self, replica: ReplicaAddress) -> None:
+        """Each replica by itself: one that does not answer must not delay what the others say."""
+        late = 0
         while True:
-            found = await asyncio.gather(*(_is_active(replica) for replica in self._replicas.values()))
-            self._active = [name for name, active in zip(self._replicas, found, strict=True) if active]
-            self._present = chosen(self._present, self._active)
-            for task, name in self._connections.items():
-                if name != self._present:  # it would go on to get refusals from a replica that was demoted
-                    task.cancel()
+            active = await _says_active(replica)
+            late = late + 1 if active is None else 0
+            if active:
+                self._active.add(replica.name)
+            elif active is not None or late > LATE_MAX:
+                self._active.discard(replica.name)
+            self._choose()
             await asyncio.sleep(CHECK_EVERY_S)
+
+    def _choose(self) -> None:
+        self._present = chosen(self._present, sorted(self._active))
+        for task, name in self._connections.items():
+            if name != self._present:  # it would go on to get refusals from a replica that was demoted
+                task.cancel()
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -97,8 +110,8 @@ class Forwarder:
             del self._connections[task]
 
 
-async def _is_active(replica: ReplicaAddress) -> bool:
-    """Whether it answers 200 to the question that HAProxy asks."""
+async def _says_active(replica: ReplicaAddress) -> bool | None:
+    """Whether it answers 200 to the question that HAProxy asks; None: no answer in time, though it may listen."""
     try:
         async with asyncio.timeout(CHECK_MAX_S):
             reader, writer = await asyncio.open_connection(replica.host, replica.health_port)
@@ -107,7 +120,9 @@ async def _is_active(replica: ReplicaAddress) -> bool:
                 words = (await reader.readline()).split()
             finally:
                 writer.transport.abort()
-    except (OSError, TimeoutError, ValueError):
+    except TimeoutError:
+        return None
+    except (OSError, ValueError):
         return False
     return len(words) > 1 and words[1] == b"200"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,6 +16,7 @@ from replica.local.replica import COMMAND_LINE
 from replica.log.raft.log_settings import RaftLogSettings
 
 FOLDER = "log"
+_UNFINISHED = "unfinished"  # this file is there from the first start of the nodes until the log was created
 GROUP = "local"
 
 
@@ -36,15 +38,29 @@ class LogNodeProcess(KeptProcess):
 def make_log_nodes(
     settings: RaftLogSettings, config_path: Path, machines: Mapping[str, Machine], say: Say
 ) -> dict[str, LogNodeProcess]:
-    """The nodes by their names, none of which runs yet. Where none of them has a disk, the first begins the log."""
+    """The nodes by their names, none of which runs yet. Where none of them has a disk, the first begins the log.
+
+    What a first start left that was cut short is removed: some disks, and no log on them. Replicas start later, so
+    there was no record.
+    """
+    if (settings.data_dir / _UNFINISHED).exists():
+        shutil.rmtree(settings.data_dir)
     is_new = not any((settings.data_dir / name).exists() for name in settings.addresses)
     first = min(settings.addresses)
+    if is_new:
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        (settings.data_dir / _UNFINISHED).touch()
     return {
         name: LogNodeProcess(
             name, config_path, settings.data_dir / f"{name}.log", machines[name], say, begins=is_new and name == first
         )
         for name in settings.addresses
     }
+
+
+def log_is_created(settings: RaftLogSettings) -> None:
+    """Note that the log is there. Call it before anything writes to the log."""
+    (settings.data_dir / _UNFINISHED).unlink(missing_ok=True)
 
 
 def ports_in(table: Mapping[str, Any]) -> dict[str, int]:

@@ -20,6 +20,8 @@ from replica.notary.errors import ConfigError
 from replica.notary.untrusted import parse_toml
 
 CONFIG_NAME = "notary.toml"
+DATABASE = "notary"  # where replicas share one
+OWNER, ROLE, READER = "notary_owner", "notary", "notary_api"  # who migrates; what cores and front ends log in as
 PARTIES = "parties"  # the folder of the parties' keys
 _TITLE = (
     "A local cluster: all of it on loopback, for development. Written at each start: addresses change, other settings "

@@ -97,6 +97,27 @@ class ConsensusLog(Protocol):
         """What the node beside knows to be committed, with the views from `since_view` on. Raises LogUnavailable."""
 
 
+class Lifeline(Protocol):
+    """What ends with this process, or by `close`, and is seen to end by the servers of a log."""
+
+    async def close(self) -> None:
+        """End it: from now on everybody may know that this activation is led by nobody. May be repeated."""
+
+
+@runtime_checkable
+class WatchingLog(Protocol):
+    """A log whose servers see at once when the process of a replica ends."""
+
+    def tie(self, activation_id: bytes) -> Lifeline:
+        """Tie this process to an activation that it claims. Close the lifeline only once it leads no more with it."""
+
+    async def open_claimant(self) -> LogWriter:
+        """A writer for one who is not the active yet: of several that claim none moves the log to its own server."""
+
+    async def wait_for_end(self, activation_id: bytes) -> None:
+        """Return once the process that leads with this activation is seen to have ended; perhaps never."""
+
+
 @runtime_checkable
 class LogInDatabase(Protocol):
     """A log in a database, whose promotions may leave an old primary that still answers.

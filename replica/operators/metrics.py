@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from ha.election.driver import Election, Role
 from ha.lock.interface import LockOwner, ServerLease
+from replica.active.derived_ledger import LedgerState
 from replica.following.scrub import Scrubber
 from replica.log.interface import RoundTrip
 from replica.notary.outcomes import CODE_OF
@@ -209,6 +210,24 @@ class _Neighbours(Collector):
         yield _gauge("notary_name_borrowers", text, len(found.strangers))
 
 
+class _OwnLedger(Collector):
+    """The ledger that a replica derives by itself; nothing where replicas share a database."""
+
+    def __init__(self, state: Callable[[], LedgerState | None]) -> None:
+        self._state = state
+
+    def collect(self) -> Iterator[Metric]:
+        state = self._state()
+        if state is None:
+            return
+        text = "Log offset that the replica's own ledger covers on disk"
+        yield _gauge("notary_ledger_written_offset", text, state.written_offset)
+        yield _gauge("notary_ledger_lag_records", "Applied records that this ledger does not cover", state.lag_records)
+        text = "Completions that wait for this ledger's disk"
+        yield _gauge("notary_ledger_backlog_completions", text, state.backlog_completions)
+        yield _gauge("notary_ledger_size_bytes", "Size of this ledger's file and its journal", state.size_bytes)
+
+
 class _Disk(Collector):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -255,6 +274,7 @@ def make_metrics(
     round_trips: Callable[[], Mapping[str, RoundTrip]] = dict,
     peers: Collection[str],
     neighbours: Callable[[], Neighbours] = Neighbours,
+    own_ledger: Callable[[], LedgerState | None] = lambda: None,
 ) -> Callable[[], bytes]:
     """A function that renders all metrics of the replica, its front ends' included. `folder`: where its data lie.
 
@@ -267,6 +287,7 @@ def make_metrics(
         registry.register(_Scrub(scrubber))
     registry.register(_Disk(folder))
     registry.register(_Neighbours(neighbours))
+    registry.register(_OwnLedger(own_ledger))
     registry.register(_Brokers(round_trips))
     registry.register(_Pause(is_paused))
     registry.register(_CoreMetrics(participant, election, version, peers))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ha.election.driver import Election
 from ha.health import LoopPulse, Probes
@@ -27,6 +27,7 @@ def make_probes(
     pulse: LoopPulse,
     bulletin: Bulletin,
     scrubber: Scrubber,
+    wall_us: Callable[[], int],
 ) -> Probes:
     """The probes of the replica of that name, which runs that release."""
 
@@ -64,6 +65,7 @@ def make_probes(
             rules_in_force=0 if position is None or position.barrier is None else position.barrier.rules_version,
             commands_lag_records=follower.commands_lag_records,
             answers=submission_latency(link.api_counts()),
+            clock_us=wall_us(),
         ).as_json_object()
 
     return Probes(

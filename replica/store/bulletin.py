@@ -1,9 +1,10 @@
-"""Notes that operators and replicas leave in the database for one another, on a connection of its own.
+"""Notes that operators and replicas leave for one another in the database, on a connection of its own; or, without a
+database, as words in the log.
 
 There are two kinds of note. A pause of fail-over must be visible to every replica, also to one without the lock. The
-reason why an activation ended comes from a replica that lost its lock session and could not record it there. The
-notary's answers depend on neither, so the lock's connection is not needed. A failed read or write is tried again;
-nothing here raises.
+reason why an activation ended comes from a replica that lost its lock session and could not record it there, or whose
+lock is a lease. The notary's answers depend on neither, so the lock's connection is not needed. A failed read or write
+is tried again; nothing here raises.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class PastActivation(msgspec.Struct, frozen=True):
 
 
 class Board(Protocol):
-    """One connection to the database, never the lock's. Every method raises StoreUnavailable and StoreMismatch."""
+    """One connection to the database, never the lock's; or to the log. Every method raises StoreUnavailable and
+    StoreMismatch, or LogUnavailable."""
 
     async def paused(self) -> Pause | None:
         """Whether fail-over is paused."""
@@ -94,7 +96,7 @@ class Bulletin:
         return not self._asked or (self.pause is not None and self.pause.keeper != self._replica)
 
     def note_end(self, epoch: int, reason: str) -> None:
-        """Note why this replica's activation of that epoch ended just now; `run` records it in the database."""
+        """Note why this replica's activation of that epoch ended just now; `run` records it."""
         self._unrecorded.append((epoch, reason, asyncio.get_running_loop().time()))
         self._all_recorded.clear()
         self._left.set()

@@ -23,6 +23,7 @@ from tests.bench.machines import Each
 from tests.bench.open_loop import draw_curve, measure_curve, measure_half, measure_rival_half
 from tests.bench.outages import measure_disconnected, measure_fail_over
 from tests.bench.pictures import Curve
+from tests.bench.profiles import measure_profiles
 from tests.bench.report import Report
 from tests.bench.rival import alternative, measure_rival
 from tests.bench.scale import measure_scale
@@ -37,9 +38,22 @@ from tests.bench.throughput import measure_capacity, measure_full_speed, measure
 FOLDER = Path("build/bench")
 JSON = Path("build/bench.json")
 PICTURES = Path("build/bench/pictures")  # those of the documentation are in docs/pictures
-THROUGHPUT, STREAM, RIVAL, OPEN, CURVE, SERVICE, FAIL_OVER, DISCONNECTED, SWITCHOVER, SCALE, SIZING, RAFT, LOGS = (
-    PARTS
-) = (
+(
+    THROUGHPUT,
+    STREAM,
+    RIVAL,
+    OPEN,
+    CURVE,
+    SERVICE,
+    FAIL_OVER,
+    DISCONNECTED,
+    SWITCHOVER,
+    SCALE,
+    SIZING,
+    RAFT,
+    LOGS,
+    PROFILES,
+) = PARTS = (
     "throughput",
     "stream",
     "rival",
@@ -53,6 +67,7 @@ THROUGHPUT, STREAM, RIVAL, OPEN, CURVE, SERVICE, FAIL_OVER, DISCONNECTED, SWITCH
     "sizing",
     "raft",
     "logs",
+    "profiles",
 )
 SPEED = {THROUGHPUT, STREAM, RIVAL, OPEN, CURVE, SERVICE}
 
@@ -127,6 +142,8 @@ async def run(
         await measure_log_nodes_notary(FOLDER / RAFT / "notary", sizes, report)
     if LOGS in parts:
         await measure_logs(FOLDER / LOGS, sizes, report)
+    if PROFILES in parts:
+        await measure_profiles(FOLDER / PROFILES, sizes, report)
 
 
 async def measure_speed(parts: set[str], sizes: Sizes, report: Report, pictures: Path, newest_formats: bool) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Iterator
 
 from confluent_kafka import Producer
 
@@ -28,8 +29,6 @@ def fill_log(settings: KafkaSettings, epoch: int, count: int, inputs: int, forma
 
     `formats` must not be older than those in the log.
     """
-    source = random.Random(os.urandom(16))
-    activation_id = source.randbytes(16)
     producer = Producer(
         {
             "bootstrap.servers": settings.bootstrap_servers,
@@ -40,20 +39,27 @@ def fill_log(settings: KafkaSettings, epoch: int, count: int, inputs: int, forma
             "on_delivery": _refuse_failure,
         }
     )
-    barrier = BarrierRecord(epoch, activation_id, "filler", "postgres:0:0", formats.records, formats.rules)
-    producer.produce(settings.topic, encode_record(barrier), partition=0)
-    for sequence in range(count):
-        stamp_us = time.time_ns() // 1_000
-        of_all = (formats.records, activation_id, sequence, stamp_us, unsigned_submission(source, inputs))
-        record = RequestRecord(*of_all) if formats.records == 1 else RequestRecordV2(*of_all, DEDUPLICATION_US, -1)
+    for value in filling(epoch, count, inputs, formats):
         while True:
             try:
-                producer.produce(settings.topic, encode_record(record), partition=0)
+                producer.produce(settings.topic, value, partition=0)
                 break
             except BufferError:
                 producer.poll(0.1)
     if producer.flush(FLUSH_MAX_S):
         raise RuntimeError("the broker did not take every record")
+
+
+def filling(epoch: int, count: int, inputs: int, formats: Formats = FIRST_FORMATS) -> Iterator[bytes]:
+    """The records that `fill_log` appends."""
+    source = random.Random(os.urandom(16))
+    activation_id = source.randbytes(16)
+    yield encode_record(BarrierRecord(epoch, activation_id, "filler", "postgres:0:0", formats.records, formats.rules))
+    for sequence in range(count):
+        stamp_us = time.time_ns() // 1_000
+        of_all = (formats.records, activation_id, sequence, stamp_us, unsigned_submission(source, inputs))
+        record = RequestRecord(*of_all) if formats.records == 1 else RequestRecordV2(*of_all, DEDUPLICATION_US, -1)
+        yield encode_record(record)
 
 
 def _refuse_failure(error: object, _: object) -> None:

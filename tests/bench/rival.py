@@ -17,8 +17,9 @@ import aiohttp
 from psycopg.conninfo import make_conninfo
 
 from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
-from replica.local.cluster import ROLE, LocalCluster
+from replica.local.cluster import LocalCluster
 from replica.local.haproxy import HaproxyServer
+from replica.local.participant import ROLE
 from replica.local.ports import LOOPBACK, PortReservation
 from replica.local.process import Command, ManagedProcess, descendants
 from tests.bench.load import BATCH, SINGLE, LoadGenerator, Shape

@@ -16,7 +16,8 @@ import numpy as np
 
 from replica.index.interface import COMMANDS_POSITION_KEY, POSITION_KEY
 from replica.index.rocks import COMMANDS_NAME, SORTED_RUNS_SLOW
-from replica.local.cluster import DATABASE, ClusterSettings, LocalCluster, remove_cluster
+from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
+from replica.local.participant import DATABASE
 from replica.store.postgres.status import read_status
 from tests.bench.bulk import (
     COMMAND,

@@ -24,7 +24,8 @@ from ha.lock.ids import Counter, lock_id
 from ha.lock.postgres import PostgresLockSession
 from replica.index.rocks import RocksIndex
 from replica.link.memory import MemoryLink
-from replica.local.cluster import ROLE, LocalCluster
+from replica.local.cluster import LocalCluster
+from replica.local.participant import ROLE
 from replica.log.kafka.log import KafkaLog
 from replica.log.kafka.topic import create_topic
 from replica.notary.acceptances import VALUE_BYTES, first_key

@@ -22,6 +22,7 @@ class Sizes:
     freezes: int  # of the core alone, and as many of the whole group
     stops: int
     switchovers: int
+    starts: int  # of each profile, from an empty folder
     states: tuple[int, ...]  # in the index, ascending
 
 
@@ -39,6 +40,7 @@ FULL = Sizes(
     freezes=2,
     stops=5,
     switchovers=21,
+    starts=5,
     states=(1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000),
 )
 QUICK = Sizes(
@@ -55,5 +57,6 @@ QUICK = Sizes(
     freezes=1,
     stops=1,
     switchovers=9,
+    starts=2,
     states=(1_000_000, 3_000_000),
 )

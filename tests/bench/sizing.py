@@ -19,7 +19,8 @@ import msgspec
 import psycopg
 
 from haproxy.runtime import BACKEND
-from replica.local.cluster import DATABASE, ClusterSettings, LocalCluster, remove_cluster
+from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
+from replica.local.participant import DATABASE
 from replica.local.process import until
 from tests.bench import machines
 from tests.bench.conditions import add_conditions, tell_deployment

@@ -46,15 +46,25 @@ _answers = msgspec.msgpack.Decoder(tuple[int, list[tuple[int, msgspec.Raw]]])
 async def measure_stream(cluster: LocalCluster, sizes: Sizes, report: Report) -> None:
     """Submissions a second over a few streams."""
     report.section("Streams of submissions through HAProxy, 4 inputs, one active and one following passive")
-    count = int(PER_SECOND * sizes.run_s) // PER_FRAME * PER_FRAME
-    await _rate(cluster, count)  # warms up
+    count, endpoint = _count(sizes), cluster.config.endpoint
+    await _rate(endpoint, cluster.parties, count)  # warms up
     parts = await parts_of(cluster)
     before = cpu_s(parts)
-    rates = [await _rate(cluster, count) for _ in range(sizes.runs)]
+    rates = [await _rate(endpoint, cluster.parties, count) for _ in range(sizes.runs)]
     after = cpu_s(parts)
     report.add_runs("stream_tps_4_inputs", rates, f"{STREAMS} streams, {PER_FRAME} a frame", "submissions/s")
     each_s = {part: (after[part] - before[part]) / (count * sizes.runs) for part in parts}
     add_cpu("stream_cpu_us_per_submission", each_s, "stream, processor time per submission", report)
+
+
+async def measure_rate(endpoint: Endpoint, parties: Sequence[Party], sizes: Sizes) -> list[float]:
+    """Submissions a second in each run, after one that warms up."""
+    count = _count(sizes)
+    return [await _rate(endpoint, parties, count) for _ in range(1 + sizes.runs)][1:]
+
+
+def _count(sizes: Sizes) -> int:
+    return int(PER_SECOND * sizes.run_s) // PER_FRAME * PER_FRAME
 
 
 def _fresh(parties: Sequence[Party]) -> Iterator[Submission]:
@@ -63,12 +73,12 @@ def _fresh(parties: Sequence[Party]) -> Iterator[Submission]:
         yield random.choice(parties).sign(random.randbytes(32), fresh_states(random, INPUTS))
 
 
-async def _rate(cluster: LocalCluster, count: int) -> float:
-    frames = await asyncio.to_thread(_frames, cluster.parties, count)
+async def _rate(endpoint: Endpoint, parties: Sequence[Party], count: int) -> float:
+    frames = await asyncio.to_thread(_frames, parties, count)
     meter = _Meter()
     async with asyncio.TaskGroup() as group:
         for number in range(STREAMS):
-            group.create_task(_drive(cluster.config.endpoint, frames[number::STREAMS], meter))
+            group.create_task(_drive(endpoint, frames[number::STREAMS], meter))
     return meter.per_second()
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from replica.local.cluster import LocalCluster
 from replica.local.process import until
-from replica.store.postgres.status import read_status
 from tests.promises import PromiseBroken
 
 PUBLISHED_MAX_S = 60.0
@@ -55,8 +54,10 @@ async def wait_until_published(cluster: LocalCluster) -> None:
     async def published() -> bool:
         active = await cluster.active()
         health = None if active is None else (await cluster.healths())[active.name]
-        status = await read_status(cluster.conninfo)
-        return health is not None and status.in_flight == 0 and status.published_offset >= health.applied_offset
+        if active is None or health is None:
+            return False
+        status = await cluster.config.ledgers(active.name).status()
+        return status.in_flight == 0 and status.published_offset >= health.applied_offset
 
     async with asyncio.timeout(PUBLISHED_MAX_S):
         await until(published)

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from replica.local.cluster import ClusterSettings, LocalCluster, LogKind, remove_cluster
+from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from tests.ends import none_ends_unasked
 from tests.faults.recorder import pytest_addoption, pytest_runtest_makereport, pytest_runtest_setup, scenario
 from tests.faults.renewed import Renewed
+from tests.log_kind import is_embedded, log_of
 
 __all__ = [
     "cluster",
@@ -40,13 +41,15 @@ def short_folder() -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def _running(further: Mapping[str, Any], log: LogKind, newest_formats: bool) -> AsyncIterator[LocalCluster]:
-    """Three replicas, one broker or none, one database server, on a short path that other accounts may enter."""
+async def _running(settings: Mapping[str, Any]) -> AsyncIterator[LocalCluster]:
+    """Three replicas, one broker or none, one database server or none, on a short path that other accounts may enter.
+
+    `settings`: fields of ClusterSettings.
+    """
     parent = Path(tempfile.mkdtemp(prefix="notary-faults-"))
     parent.chmod(0o755)
     try:
-        settings = ClusterSettings(folder=parent / "cluster", log=log, further=further, newest_formats=newest_formats)
-        async with LocalCluster(settings) as running:
+        async with LocalCluster(ClusterSettings(folder=parent / "cluster", **settings)) as running:
             yield running
         await remove_cluster(parent / "cluster")
     finally:
@@ -60,9 +63,14 @@ async def clusters(request: pytest.FixtureRequest) -> AsyncIterator[Renewed[Loca
     A module's FURTHER are settings on top of a cluster's own, nested as in the configuration file. With NEWEST_FORMATS
     False its ledger is not raised.
     """
-    log = request.config.getoption("--log-kind")
-    newest_formats = getattr(request.module, "NEWEST_FORMATS", True)
-    clusters = Renewed(partial(_running, getattr(request.module, "FURTHER", {}), log, newest_formats))
+    settings = {
+        "log": log_of(request.config),
+        "embedded": is_embedded(request.config),
+        "haproxy": True,
+        "further": getattr(request.module, "FURTHER", {}),
+        "newest_formats": getattr(request.module, "NEWEST_FORMATS", True),
+    }
+    clusters = Renewed(partial(_running, settings))
     yield clusters
     await clusters.drop()
 

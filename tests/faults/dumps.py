@@ -12,7 +12,8 @@ from typing import LiteralString
 import psycopg
 from psycopg import sql
 
-from replica.local.cluster import DATABASE, OWNER, LocalCluster
+from replica.local.cluster import LocalCluster
+from replica.local.participant import DATABASE, OWNER
 from replica.local.postgres import find_binaries
 
 TOOL_MAX_S = 120.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -11,11 +13,14 @@ from time import monotonic_ns
 
 import psycopg
 
-from replica.local.cluster import DATABASE, LocalCluster
+from replica.local.cluster import LocalCluster
+from replica.local.participant import DATABASE
+from replica.log.raft.log import RaftLog
+from replica.log.raft.log_settings import RaftLogSettings
 from replica.store.facts import StoreStatus
 from replica.store.postgres.status import read_status
 from replica.store.postgres.store import CARRY_ROWS, named_statement
-from tests.bench.filler import fill_log
+from tests.bench.filler import fill_log, filling
 from tests.faults.dumps import dump, restore
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
@@ -24,6 +29,7 @@ from tests.faults.under_load import end_of_log, loaded
 from tests.faults.witness import witness
 from tests.promises import promised
 
+TOGETHER = 500  # records in one append
 BACKLOG = 60_000  # requests that the log has and the backup has not; three times what one statement may look at
 CATCH_UP_GOAL_S = 20.0  # to start three processes, to read the backlog three times, and to publish it once
 PATIENCE_S = 120  # of clients who wait for that, on a machine that does other things
@@ -41,7 +47,7 @@ async def catch_up(cluster: LocalCluster, scenario: Scenario, folder: Path) -> S
             await spender.spend(200)  # the backup does not contain these
         await stop_replicas(cluster)
         newest = await read_status(cluster.conninfo)
-        await asyncio.to_thread(fill_log, cluster.kafka_settings, newest.epoch + 1, BACKLOG, 1)
+        await fill(cluster, newest.epoch + 1)
         await cluster.postgres.drop_database(DATABASE)
         await restore(cluster, folder / "notary.dump")
         old = await read_status(cluster.conninfo)
@@ -60,20 +66,36 @@ async def catch_up(cluster: LocalCluster, scenario: Scenario, folder: Path) -> S
 
 
 async def dump_in_flight(cluster: LocalCluster, path: Path) -> None:
-    """A dump while the broker stands still for a moment: what was admitted is not logged yet."""
+    """A dump while the log stands still for a moment: what was admitted is not logged yet."""
     with still(cluster):
         await asyncio.sleep(0.3)
         await dump(cluster, path)
 
 
+async def fill(cluster: LocalCluster, epoch: int) -> None:
+    """Append the backlog, under an activation that no replica has."""
+    if not isinstance(cluster.config.log.settings, RaftLogSettings):
+        await asyncio.to_thread(fill_log, cluster.kafka_settings, epoch, BACKLOG, 1)
+        return
+    log = RaftLog(cluster.config.log.settings)
+    client = await log.connect(await log.leader())
+    records = filling(epoch, BACKLOG, 1)
+    while values := list(itertools.islice(records, TOGETHER)):
+        await client.append(values)
+    await client.close()
+    await log.close()
+
+
 @contextmanager
 def still(cluster: LocalCluster) -> Iterator[None]:
-    """The broker does nothing while the block runs."""
-    cluster.kafka.brokers[0].process.signal_group(signal.SIGSTOP)
+    """The log's servers do nothing while the block runs."""
+    for pid in cluster.log_pids():
+        os.killpg(pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        cluster.kafka.brokers[0].process.signal_group(signal.SIGCONT)
+        for pid in cluster.log_pids():
+            os.killpg(pid, signal.SIGCONT)
 
 
 @asynccontextmanager

@@ -25,6 +25,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.not_on("embedded", "there is no database")
 @pytest.mark.scenario("F31", "the database is restored into one that cannot hold every name")
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
 async def test_a_database_that_is_not_unicode_is_refused(
@@ -49,7 +50,8 @@ async def test_a_database_that_is_not_unicode_is_refused(
         await spender.spend_again()
 
 
-@pytest.mark.only_kafka("a backup has log and completions of one moment: the indexes are ahead, and all refuse")
+@pytest.mark.not_on("postgres", "a backup has log and completions of one moment: the indexes are ahead, and all refuse")
+@pytest.mark.not_on("embedded", "there is no database")
 @pytest.mark.scenario(
     "F32", "a backup made under load is restored much later; from the replicas' start", outage_goal_s=CATCH_UP_GOAL_S
 )

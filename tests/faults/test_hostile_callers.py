@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 
 from replica.local.cluster import LocalCluster
-from replica.store.postgres.status import read_status
 from tests.faults.hostile import EVERY_ATTACK, Rounds, Target, Watched, besieged, hostile_notes
 from tests.faults.recorder import Scenario
 from tests.faults.test_system import epoch_of
@@ -38,7 +37,7 @@ async def test_hostile_callers_harm_nobody_else(cluster: LocalCluster, scenario:
     once for a while: no handshakes, no JSON, half a connection, the largest pages, noise for the lock; under load."""
     async with under_load(cluster, scenario, singles=8, batches=1) as load:
         async with witness(cluster, scenario) as spender:
-            after = (await read_status(cluster.conninfo)).ledger_end
+            after = (await cluster.config.ledgers().status()).ledger_end
             state = await spender.collide(CONFLICTS, STATES)
             await spender.spend(50)
             before = await epoch_of(cluster), await cluster.wait_for_active()

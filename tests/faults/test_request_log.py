@@ -19,7 +19,8 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from ha.lock.ids import Counter, lock_id
-from replica.local.cluster import DATABASE, LocalCluster
+from replica.local.cluster import LocalCluster
+from replica.local.participant import DATABASE
 from replica.local.replica import ReplicaProcess
 from replica.local.topic_reader import read_topic
 from replica.log.raft.log import RaftLog

@@ -100,7 +100,11 @@ async def test_a_failed_fsync_is_not_taken_for_success(
 
 @pytest.mark.scenario("F19", "a disk is slow: each commit waits, or a broker stands still most of the time")
 @pytest.mark.parametrize(
-    "slow", ["database", pytest.param("broker", marks=pytest.mark.only_kafka("there is no broker"))]
+    "slow",
+    [
+        pytest.param("database", marks=pytest.mark.not_on("embedded", "there is no database")),
+        pytest.param("broker", marks=pytest.mark.only_kafka("there is no broker")),
+    ],
 )
 async def test_a_slow_disk_slows_down_and_no_more(cluster: LocalCluster, scenario: Scenario, slow: str) -> None:
     """Goal: back-pressure, no fail-over storm. Method: slow commits, or a limping broker, for a while, under load."""

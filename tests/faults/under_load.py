@@ -43,9 +43,15 @@ async def loaded(cluster: LocalCluster, scenario: Scenario, **changes: int) -> A
 
 
 async def end_of_log(cluster: LocalCluster) -> int:
-    """The offset that the next record gets."""
+    """The offset that the next record gets.
+
+    A broker that was cut off until now may still take itself for the leader, and answer with an older end. So what the
+    replicas have applied counts as well.
+    """
     log = open_log(cluster.config.log.settings)
     try:
-        return await log.end_offset()
+        end = await log.end_offset()
     finally:
         await log.close()
+    applied = [health.applied_offset for health in (await cluster.healths()).values() if health is not None]
+    return max([end, *(offset + 1 for offset in applied)])

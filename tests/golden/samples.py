@@ -40,6 +40,7 @@ from replica.notary.records import (
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref, make_request, state_ref
 from replica.notary.rules import Conflict, Judged, Usage, judge, keys_of
 from replica.notary.terms import Terms, encode_request_2, period_us_of
+from replica.notary.words import NewWord, encode_word
 
 PARTY_KEY = SigningKey(bytes(range(32)))
 NOTARY_KEY = SigningKey(bytes(range(32, 64)))
@@ -460,6 +461,9 @@ def samples() -> dict[str, bytes]:
         "logs/format-2/judged-by-rules-1-and-2.jsonl": _judged_lines(mixed_log()),
         "logs/format-2/index-by-rules-1-and-2.jsonl": entry_lines(judged(mixed_log())[1].added),
         "logs/format-2/acceptances.jsonl": entry_lines(judged(mixed_log())[1].accepted),
+        "words/version-1/pause.msgpack": encode_word(
+            NewWord("pause", 1_234, b'{"keeper":"r1","reason":"a disk","paused_at":"2026-05-01T02:00:00Z"}')
+        ),
         "vectors/canonical.json": _canonical_vectors(),
         "vectors/canonical_2_signed.json": _signed_command_vectors(),
         "vectors/change_id.json": _change_id_vectors(),

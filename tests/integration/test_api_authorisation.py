@@ -75,6 +75,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     # Numbers of the request log that name nobody: whether an entry is committed, and where views began.
     "GET /v1/log/{transaction_id}": ("200",) * 6,
     "GET /v1/commit": ("200",) * 6,
+    "GET /v1/endpoints": ("200",) * 6,  # addresses that every application of this notary may be given
 }
 EXPLORER = ("explorer", "explorer.css", "explorer.js")  # a page without data: its script asks with the reader's token
 PUBLIC = {

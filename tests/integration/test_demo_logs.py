@@ -15,6 +15,7 @@ import pytest
 from replica.config.load import load_config
 from replica.log.in_memory.settings import MemoryLogSettings
 from replica.log.postgres.settings import PostgresLogSettings
+from replica.log.raft.log_settings import RaftLogSettings
 
 pytestmark = pytest.mark.cluster
 
@@ -33,8 +34,12 @@ def folder() -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     ("options", "kind"),
-    [(["--memory-log"], MemoryLogSettings), (["--profile", "postgres"], PostgresLogSettings)],
-    ids=["memory", "postgres"],
+    [
+        (["--memory-log"], MemoryLogSettings),
+        (["--profile", "postgres"], PostgresLogSettings),
+        (["--profile", "raft"], RaftLogSettings),
+    ],
+    ids=["memory", "postgres", "raft"],
 )
 def test_the_demo_runs_without_any_broker(folder: Path, options: list[str], kind: type[object]) -> None:
     """Goal: nothing but the log's own room needs Kafka or Java. Method: the demo, its kill included, over other logs.

@@ -142,6 +142,6 @@ async def fail_over_and_switch_over(world: World) -> list[Row]:
     assert len(own[0]) >= len(world.notarised) + 2
     epochs = (await printed(cluster, "history"))["epochs"]
     assert {killed.name, active.name} <= {one["replica"] for one in epochs}
-    assert "released the lease" in {one["why"] for one in epochs if one["replica"] == active.name}
+    assert "switchover" in {one["why"] for one in epochs if one["replica"] == active.name}
     assert len(await read_all(cluster.endpoint)) >= len(own[0])
     return own[0]

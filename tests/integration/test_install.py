@@ -1,4 +1,4 @@
-"""docs/install.md, followed literally on real servers: three brokers, a primary with a standby, three replicas."""
+"""docs/install.md and docs/install-embedded.md, followed literally: on real servers, and on nothing else."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from replica.local.postgres import PostgresServer, find_binaries
 from replica.notary.formats import known
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/install.md"
+PAGE, EMBEDDED = ROOT / "docs/install.md", ROOT / "docs/install-embedded.md"
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 HOSTS = ("127.78.0.1", "127.78.0.2", "127.78.0.3")  # a machine each, as far as listeners can tell
 FOLDERS = (
@@ -53,15 +53,19 @@ case $unit in
          exec_start=${exec_start//%i/${unit#*@}} ;;
 esac
 exec_start=${exec_start//\\/opt\\/notary\\/.venv\\/bin\\//} exec_start=${exec_start//\\/etc\\/notary/$STAGE/etc/notary}
+# Each machine has its own certificate as log.crt; here all share one folder.
+if grep -qs '^kind = "raft"' notary.toml && [[ $unit == *@* ]]; then
+    export NOTARY_LOG__RAFT__TLS__CERTIFICATE_FILE=${unit#*@}.crt NOTARY_LOG__RAFT__TLS__KEY_FILE=${unit#*@}.key
+fi
 setsid $exec_start > "$STAGE/$name.log" 2>&1 < /dev/null &
-echo $! >> "$STAGE/pids"
+echo $! | tee -a "$STAGE/pids" > "$STAGE/$name.pid"
 """
 
 
-def blocks() -> Iterator[tuple[str, str]]:
+def blocks(page: Path = PAGE) -> Iterator[tuple[str, str]]:
     """Heading and text of each block of commands, in their order."""
     heading = ""
-    for found in re.finditer(r"^## ([^\n]+)$|^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL):
+    for found in re.finditer(r"^## ([^\n]+)$|^```sh\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
         if found[1] is not None:
             heading = found[1]
         else:
@@ -90,6 +94,7 @@ class Stage:
         self._script("notary", f'exec {sys.executable} -m replica.cli "$@"')
         self._script("useradd", "exit 0")
         self._script("chown", "exit 0")
+        self._script("runuser", 'shift 3; exec "$@"')  # -u NAME --
         self._script("haproxy", f'exec {find_haproxy()} "$@"')
         self._script("keepalived", f'exec {find_keepalived() if network_interface() else "true"} "$@"')
         (folder / "bin/systemctl").write_text(SYSTEMCTL)
@@ -121,6 +126,11 @@ class Stage:
         logs = "".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in self.folder.glob("*.log"))
         assert done.returncode == 0, f"{where}: code {done.returncode}\n{text}\n---\n{done.stdout}\n{logs}"
         return done.stdout
+
+    def kill(self, *units: str) -> None:
+        """SIGKILL for what the stand-in for systemd started last under these names: the loss of a machine."""
+        for unit in units:
+            os.killpg(int(self._here(f"{unit}.pid").read_text()), signal.SIGKILL)
 
     def file(self, path: str) -> str:
         return self._here(path).read_text()
@@ -213,4 +223,45 @@ async def test_the_install_page_leads_to_a_notary_that_works(servers_folder: Pat
                     assert answer.status == 200
         finally:
             stage.stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.slow
+async def test_the_embedded_install_page_leads_to_a_notary_that_works(
+    servers_folder: Path, ports: PortReservation
+) -> None:
+    """Goal: three machines and this page are enough. Method: every command of the page, in its order; no server but
+    HAProxy. TLS between the log nodes, each with a certificate of its own; then the loss of the active's machine."""
+    folder = servers_folder / "install-embedded"
+    folder.mkdir()
+    folder.chmod(0o755)
+    endpoint, api, health, log = (str(ports.take()) for _ in range(4))
+    stage = Stage(
+        folder / "stage",
+        {
+            **{f"R{number}_HOST": host for number, host in enumerate(HOSTS, 1)},
+            "ENDPOINT_HOST": LOOPBACK,
+            "ENDPOINT_PORT": endpoint,
+            "API_PORT": api,
+            "HEALTH_PORT": health,
+            "LOG_PORT": log,
+            "VIRTUAL_ADDRESS": "10.0.0.10/24",
+            "INTERFACE": network_interface() or "eth0",
+            "NOTARY_HAPROXY": f'{{"stats_socket": "{folder}/admin.sock", "state_file": "{folder}/server.state"}}',
+        },
+    )
+    (folder / "server.state").write_text("1\n")
+    try:
+        printed = {}
+        for number, (heading, text) in enumerate(blocks(EMBEDDED)):
+            where = f"install-embedded.md, block {number}, {heading}"
+            printed[heading] = await asyncio.to_thread(stage.run, text, where)
+        assert "STATE_CONFLICT" in printed["See that it works"]
+        before = json.loads(await asyncio.to_thread(stage.run, "notary status --json", "afterwards"))["lock_owner"]
+        stage.kill(f"notary@{before}", f"notary-log@{before}")
+        another = f"notary status --json | jq -e '.lock_owner != \"{before}\" and .lock_owner != null' >/dev/null"
+        await asyncio.to_thread(stage.run, f"until {another}; do sleep 0.2; done", "the loss of a machine")
+        await asyncio.to_thread(stage.run, list(blocks(EMBEDDED))[-1][1], "after the loss of a machine")
+    finally:
+        stage.stop()
     shutil.rmtree(folder, ignore_errors=True)

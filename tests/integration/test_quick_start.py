@@ -69,7 +69,6 @@ async def terminal(servers_folder: Path) -> AsyncIterator[Terminal]:
     folder = servers_folder / "quick-start"
     (folder / ".venv").mkdir(parents=True)
     (folder / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
-    (folder / ".tools").symlink_to(ROOT / ".tools")
     process = await asyncio.create_subprocess_exec(".venv/bin/notary", "up", cwd=folder, stdout=PIPE)
     try:
         endpoint = await _endpoint(process)

@@ -21,6 +21,7 @@ from replica.log.raft.segments import Job, SegmentLog, fresh, segment_name
 from replica.log.raft.settings import LogNodeSettings
 from replica.log.raft.signing import SignedLog, encode_keys, public_key_of
 from replica.notary.errors import LogUnavailable
+from replica.notary.words import UNSAID, NewWord, Word, encode_word, fold
 from tests.lognode.sim_files import Crash, SimFiles
 from tests.lognode.test_signing import AT_MS, KEYS, Writer, replaced
 
@@ -40,8 +41,24 @@ def written(turns: int = 60) -> list[Entry]:
     log = list(writer.log)
     for turn in range(turns):
         entries = [Entry(4, idx, body=b"%d" % turn * 40) for idx in range(len(log) + 1, len(log) + 5)]
+        entries[1] = said(entries[1], f"name-{turn % 4}", log) if turn % 3 else entries[1]
         log += [*entries, third.sign(entries, 4, AT_MS)]
     return log
+
+
+def said(instead_of: Entry, name: str, before: Sequence[Entry]) -> Entry:
+    """A word in place of that record, which replaces the one in force."""
+    word = NewWord(name, words_of(before).get(name, UNSAID).version, b"%d" % instead_of.idx)
+    return Entry(instead_of.view, instead_of.idx, Kind.WORD, encode_word(word))
+
+
+def words_of(log: Sequence[Entry]) -> dict[str, Word]:
+    """The words in force after a log that is committed."""
+    words: dict[str, Word] = {}
+    for entry in log:
+        if entry.kind is Kind.WORD:
+            fold(words, entry.idx, entry.body)
+    return words
 
 
 LOG = written()
@@ -109,6 +126,7 @@ class Joiner:
             assert raft.details() == whole.details()
             assert (raft.last_idx, raft.commit_idx) == (last_idx, whole.commit_idx)
             assert raft.view_history() == whole.view_history()
+            assert opened.words.under("") == words_of(LOG[:last_idx])
         self.opened.signed.extended()
         assert self.opened.signed.keys == want.keys
 

@@ -21,8 +21,20 @@ from replica.log.raft import wire
 from replica.log.raft.client import LogClient
 from replica.log.raft.links import Lines, Links
 from replica.log.raft.settings import LogNodeSettings, LogNodeTls
-from replica.log.raft.wire import Answer, Call, FrameRefused, Frames, Hello, Refusal, Told, encode_frame
+from replica.log.raft.wire import (
+    Answer,
+    AskWords,
+    Call,
+    FrameRefused,
+    Frames,
+    Hello,
+    Refusal,
+    Say,
+    Told,
+    encode_frame,
+)
 from replica.notary.errors import LogUnavailable
+from replica.notary.words import VALUE_MAX_BYTES, NewWord, decode_word, encode_word
 from tests.certificates import Authority
 from tests.closing import listening
 from tests.lognode.real_nodes import free_ports
@@ -33,6 +45,7 @@ class Hearer:
         self.heard: list[tuple[NodeId, Message]] = []
         self.cores = 0
         self.gone: set[str] = set()
+        self.lives_ended: list[bytes] = []
 
     def receive(self, src: NodeId, message: Message) -> None:
         self.heard.append((src, message))
@@ -45,6 +58,9 @@ class Hearer:
 
     def ended(self, name: str) -> None:
         self.gone.add(name)
+
+    def life_ended(self, activation_id: bytes) -> None:
+        self.lives_ended.append(activation_id)
 
 
 def settings(folder: Path, name: str, ports: dict[str, int], **more: object) -> LogNodeSettings:
@@ -302,6 +318,34 @@ def test_any_bytes_are_frames_or_refused(raw: bytes, step: int) -> None:
                     wire.decode(decoder, frame)
         except FrameRefused:
             pass
+
+
+@given(st.binary(min_size=1, max_size=4), st.integers(0, 60), st.sampled_from(("say", "ask")))
+def test_a_changed_word_is_a_frame_or_refused(put: bytes, at: int, kind: str) -> None:
+    """Goal: no word beyond its bounds gets in, and no traceback. Method: bytes put into valid frames."""
+    word = NewWord("pause", 7, b"{}")
+    frame = bytearray(encode_frame(Say(1, word) if kind == "say" else AskWords(1, "pause"))[4:])
+    frame[at % len(frame) : at % len(frame) + len(put)] = put
+    with suppress(FrameRefused):
+        wire.decode(wire.calls, bytes(frame))
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        NewWord("a" * 65, 0, b""),
+        NewWord("", 0, b""),
+        NewWord("Pause", 0, b""),
+        NewWord("pause\n", 0, b""),
+        NewWord("pause", -1, b""),
+        NewWord("pause", 0, bytes(VALUE_MAX_BYTES + 1)),
+    ],
+)
+def test_a_word_beyond_its_bounds_is_refused(word: NewWord) -> None:
+    """Goal: the memory of words is bounded. Method: each bound, one above."""
+    with pytest.raises(FrameRefused):
+        wire.decode(wire.calls, encode_frame(Say(1, word))[4:])
+    assert decode_word(encode_word(word)) is None
 
 
 async def test_only_the_core_of_its_own_replica_is_heard(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from replica.log.raft.proof import problem_of
 from replica.log.raft.settings import LogNodeSettings
 from replica.log.raft.wire import name_of
 from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
+from replica.notary.words import UNSAID, NewWord
 from replica.operators.admin import AdminListener
 from replica.settings import AdminSettings
 from tests.lognode.real_nodes import GROUP, WAIT_S, free_ports
@@ -233,6 +234,42 @@ async def test_a_stall_of_the_machine_is_no_silence_of_the_leader(topic_under_te
     await topic_under_test.put(b"after")
 
 
+async def test_a_word_counts_once_and_outlives_its_leader(topic_under_test: NodesHere) -> None:
+    """Goal: a late copy changes nothing, after a change of leader and a restart of all as well. Method: say two words
+    and a copy of the first between records; kill the leader; ask other nodes; stop all, start, ask."""
+    log = topic_under_test.raft_log()
+    first = NewWord("pause", UNSAID.version, b"for r1")
+    said = await log.say(first)
+    await topic_under_test.put(*numbered(3))
+    ended = await log.say(NewWord("pause", said.version, b""))
+    assert (said.value, ended.value) == (b"for r1", b"")
+    assert await log.say(first) == ended
+    await log.say(NewWord("other", UNSAID.version, b"x"))
+    assert await log.end_offset() == 3  # a word has no offset
+    leader = await log.leader()
+    await topic_under_test.kill_node(leader)
+    other = topic_under_test.raft_log(next(iter(topic_under_test.nodes)))
+    assert await other.say(first) == ended
+    assert await other.words("pau") == {"pause": ended}
+    assert await read_all(await other.open_reader(0), 3) == list(enumerate(numbered(3)))
+    for opened in (log, other):
+        await opened.close()
+    for name in list(topic_under_test.nodes):
+        await topic_under_test.stop_node(name)
+    for name in topic_under_test.addresses:
+        topic_under_test.start_node(name)
+    again = topic_under_test.raft_log("r3")
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                found = await again.words("")
+                break
+            except LogUnavailable:
+                await asyncio.sleep(0.05)
+    assert (found["pause"], found["other"].value) == (ended, b"x")
+    await again.close()
+
+
 async def test_too_few_members_are_refused(topic_under_test: NodesHere) -> None:
     """Goal: nobody serves on one disk unawares. Method: demand more members than there are."""
     log = topic_under_test.raft_log(members_min=4)
@@ -294,6 +331,39 @@ async def test_a_node_that_does_not_keep_up_is_not_nominated(topic_under_test: N
     assert (leader.raft.leadership, leader.raft.view) == (Leadership.LEADER, view)
     topic_under_test.start_node("r3")
     await log.close()
+
+
+async def test_a_nominated_node_leads_whatever_clients_append(topic_under_test: NodesHere) -> None:
+    """Goal: no election is lost to a nomination. Method: hand over ten times under appends; each costs one view."""
+    logs = {name: topic_under_test.raft_log(name) for name in ("r1", "r2", "r3")}
+    stop = asyncio.Event()
+
+    async def append() -> int:
+        writer, count = await logs["r1"].open_claimant(), 0
+        while not stop.is_set():
+            writer.append(b"%d" % count)
+            count += 1
+            await asyncio.sleep(0.001)
+        return count
+
+    appending = asyncio.create_task(append())
+    lost = 0
+    for turn in range(10):
+        name = ("r2", "r3", "r1")[turn % 3]
+        async with asyncio.timeout(WAIT_S):
+            before = await logs["r1"].any_leader()
+            view = topic_under_test.nodes[before].raft.view
+            found = await logs[name].leader_for_writing()
+            lost += topic_under_test.nodes[found].raft.view - view > (found != before)
+    stop.set()
+    count = await appending
+    assert count > 0
+    assert not lost
+    async with asyncio.timeout(WAIT_S):
+        while await logs["r1"].end_offset() < count:
+            await asyncio.sleep(0.05)
+    for log in logs.values():
+        await log.close()
 
 
 async def test_a_replica_whose_node_is_gone_uses_another(topic_under_test: NodesHere) -> None:

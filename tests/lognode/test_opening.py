@@ -12,6 +12,7 @@ from replica.log.raft.opening import Opened, Opening, Shape
 from replica.log.raft.segments import segment_name
 from replica.log.raft.settings import LogNodeSettings
 from replica.log.raft.signing import SignedLog
+from replica.log.raft.words import KeptWords
 from tests.lognode.test_copying import LOG, NEW, NEW_SEED, SEGMENT_BYTES, Peer
 
 SEALED = [
@@ -35,7 +36,10 @@ def one_by_one(peer: Peer) -> Opened:
     signed, shape = SignedLog("g", NEW, NEW_SEED), Shape()
     signed.append(LOG)
     shape.add(LOG, log.hard_state.commit_idx)
-    return Opened(NEW, log, signed, shape)
+    words = KeptWords()
+    words.append(LOG)
+    words.committed(log.hard_state.commit_idx)
+    return Opened(NEW, log, signed, shape, words)
 
 
 @pytest.mark.parametrize("damaged", [[], SEALED[:1], SEALED[1:2], SEALED[-1:], SEALED])
@@ -53,6 +57,8 @@ def test_a_log_is_the_same_whether_read_by_files_or_by_entries(damaged: list[int
     assert list(found.log.entries()) == LOG
     assert (found.signed.root(), found.signed.last_idx) == (wanted.signed.root(), len(LOG))
     assert found.signed.keys == wanted.signed.keys
+    assert found.words.under("") == wanted.words.under("")
+    assert len(found.words.under("name-")) == 4
     assert core_of(found).details() == core_of(wanted).details()
 
 

@@ -31,6 +31,7 @@ LATE_MAX_MS = 300
 MEMBERS_MAX = 5
 NODES_MAX = 14
 QUEUE_MAX = 100  # messages of one sender; a bounded queue drops what is more
+LYING_SHARE = 0.5  # of full disks: they have taken some of what they refused
 
 Duty: TypeAlias = Callable[[], None]
 
@@ -69,6 +70,7 @@ class Simulation:
         self.cores_silent: set[NodeId] = set()
         self.arrivals: dict[tuple[NodeId, NodeId], float] = {}
         self.counts: Counter[str] = Counter()
+        self.disks = Random(f"disks of {seed}")  # apart: the other draws stay as they were
 
     # ------------------------------------------------------------------------------------------------------- running
 
@@ -343,7 +345,19 @@ class Simulation:
             return
         node_id = self.random.choice(up)
         self._do(f"disk_full,{node_id},true")
-        self._after(self.random.uniform(0, 300), lambda: self._do(f"disk_full,{node_id},false"))
+        self._after(self.random.uniform(0, 300), lambda: self._give_room(self.world.nodes[node_id]))
+
+    def _give_room(self, node: Node) -> None:
+        """The disk has room again. It may have lied: its node ends, and finds some of what there was no room for."""
+        disk, draw = node.disk, self.disks
+        if disk is not None and disk.is_full and node.is_up and not self.is_calm and draw.random() < LYING_SHARE:
+            kept = draw.randint(0, len(disk.unsynced))
+            self.counts["disks lied"] += kept > 0
+            self._do(f"crash,{node.node_id},{kept},{draw.choice(('true', 'false'))}")
+            self._notice_end(node.node_id)
+            self._after(draw.uniform(0, 2 * self.weather.down_ms), lambda: self._restart(node))
+        elif disk is not None:
+            self._do(f"disk_full,{node.node_id},false")
 
     def _lose(self) -> None:
         """A node is gone for good, with its disk."""

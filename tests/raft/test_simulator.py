@@ -117,6 +117,7 @@ def test_every_misfortune_strikes() -> None:
         "cores silent",
         "leader_ended",
         "ends feared",
+        "disks lied",
     }
     assert wanted <= counts.keys()
 

@@ -12,8 +12,8 @@ import pytest
 from ledger_api.client import NotaryClient
 from replica.config.file import render_config
 from replica.config.load import load_config
-from replica.local.cluster import DATABASE, OWNER, ROLE, ClusterSettings
-from replica.local.participant import ParticipantFiles, merged
+from replica.local.cluster import ClusterSettings
+from replica.local.participant import DATABASE, OWNER, ROLE, ParticipantFiles, merged
 from replica.notary.answers import Notarised
 from replica.notary.receipts import verify_receipt
 from replica.notary.untrusted import parse_toml

@@ -12,8 +12,8 @@ import pytest
 
 from ledger_api.client import NotaryClient
 from replica.index.rocks import RocksIndex
-from replica.local.cluster import DATABASE, OWNER, ROLE, ClusterSettings
-from replica.local.participant import ParticipantFiles
+from replica.local.cluster import ClusterSettings
+from replica.local.participant import DATABASE, OWNER, ROLE, ParticipantFiles
 from replica.notary.answers import Notarised, Refused
 from replica.notary.requests import parse_state_ref
 from replica.notary.rules import STATE_KEY

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from replica.local.cluster import DATABASE, OWNER, ClusterSettings, LocalCluster
-from replica.local.participant import ParticipantFiles
+from replica.local.cluster import ClusterSettings, LocalCluster
+from replica.local.participant import DATABASE, OWNER, ParticipantFiles
 from tests.runbooks.conftest import all_well, staged, under_load
 from tests.runbooks.releases import build_wheel, install, make_environment, version_of, write_old_config
 from tests.runbooks.stage import Stage

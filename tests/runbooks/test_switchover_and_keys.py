@@ -10,8 +10,8 @@ import pytest
 from nacl.signing import SigningKey
 
 from ledger_api.client import NotaryClient, Party, Result
-from replica.local.cluster import DATABASE, OWNER, ClusterSettings
-from replica.local.participant import ParticipantFiles
+from replica.local.cluster import ClusterSettings
+from replica.local.participant import DATABASE, OWNER, ParticipantFiles
 from replica.notary.answers import Notarised
 from replica.notary.requests import state_ref
 from tests.runbooks.conftest import all_well, staged, under_load

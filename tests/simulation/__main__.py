@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest import MonkeyPatch
 
-from tests.simulation.draw import Size, draw
+from tests.simulation.draw import Size, draw_profile
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.plan import Plan, decode_plan, encode_plan
 from tests.simulation.shrink import shrink
@@ -52,7 +52,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _plan(file: Path | None, seed: int, size: Size | None) -> Plan:
-    return decode_plan(file.read_bytes()) if file else draw(seed, size)
+    return decode_plan(file.read_bytes()) if file else draw_profile(seed, size)
 
 
 if __name__ == "__main__":

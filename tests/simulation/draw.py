@@ -47,6 +47,8 @@ _STRANGERS_SHARE = 0.1
 _PRUNING_SHARE = 0.1
 _RULES_1_SHARE, _RULES_2_SHARE = 0.3, 0.4  # the others are raised from 1 to 2 in the middle of the run
 _NOT_UNDER_A_LEASE = (FaultKind.RULES_RAISED, FaultKind.RELEASE_CHANGED)  # they began earlier
+_LEASED_SHARE = 0.25
+_WATCHED_SHARE = 0.5  # of those with a lease
 _BLIND_SHARE = 0.25  # of those that begin with rules 2
 _RESTORE_SHARE = 0.08
 _TAIL_SHARE = 0.06
@@ -115,15 +117,22 @@ def draw(seed: int, size: Size | None = None) -> Plan:
     )
 
 
+def draw_profile(seed: int, size: Size | None = None) -> Plan:
+    """The plan of a seed, in a quarter of the seeds under a lease, as the profile without a database has it."""
+    plan = draw(seed, size)
+    return leased(plan) if Random(f"{seed}/profile").random() < _LEASED_SHARE else plan
+
+
 def leased(plan: Plan) -> Plan:
     """The same plan for a cluster whose leadership is a lease over the log. It begins with rules 2, and every replica
     follows the log: one that stays away from it could not count a silence. Its pauses are short beside the longest wait
-    for an answer, as the configuration demands."""
+    for an answer, as the configuration demands. Beside half of them stand log nodes, which see processes end."""
     replicas = tuple([replace(replica, standby="following", older=False) for replica in plan.replicas])
     faults = tuple([fault for fault in plan.faults if fault.kind not in _NOT_UNDER_A_LEASE])
     pause_s = min(plan.core["standby_read_pause_s"], plan.election["answer_max_s"] / 10)
     core = plan.core | {"standby_read_pause_s": pause_s}
-    return replace(plan, lease=True, rules=2, replicas=replicas, faults=faults, core=core)
+    watched = Random(f"{plan.seed}/watched").random() < _WATCHED_SHARE
+    return replace(plan, lease=True, watched=watched, rules=2, replicas=replicas, faults=faults, core=core)
 
 
 def _hostile(random: Random, duration_s: float) -> tuple[Hostile, ...]:

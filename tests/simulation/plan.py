@@ -171,6 +171,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     hostile: tuple[Hostile, ...] = ()
     rules: int = 1  # those that the cluster begins with
     lease: bool = False  # leadership is a lease over the log, and the database only a store
+    watched: bool = False  # servers of the log see at once when a replica's process ends, as log nodes do
     blind: bool = False  # an active looks nothing up: the log alone decides, as beside other writers
 
     @property

@@ -319,6 +319,7 @@ class Replica:
         self._world.buried.append(core.process)
         core.link.cut()
         if heard_s is not None:
+            self._world.lives.process_ended(core.process)
             for server in self._world.servers:
                 server.process_ended(core.process, heard_s)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.simulation.draw import Size, draw
+from tests.simulation.draw import Size, draw_profile
 from tests.simulation.many import Totals, coverage_table, run_in_parallel
 from tests.simulation.plan import encode_plan
 from tests.simulation.shrink import shrink
@@ -96,7 +96,7 @@ def _summary(totals: Totals) -> str:
 
 def _keep_failure(seed: int, violation: str, size: Size | None) -> None:
     print(f"\nseed {seed} FAILED: {violation}\nshrinking ...", flush=True)
-    plan = shrink(draw(seed, size), print)
+    plan = shrink(draw_profile(seed, size), print)
     file = FOLDER / f"seed-{seed}.json"
     file.write_bytes(encode_plan(plan))
     file.with_suffix(".txt").write_text("\n".join(simulate(plan).story.lines()) + "\n")

@@ -25,6 +25,7 @@ from replica.participant import Participant
 from tests.simulation.clients import AFTER_HEALING_MAX, STRANGER, Balancer, Client, Content, Stranger
 from tests.simulation.doubles import DatabaseServer, SimulatedLog, Tables, Topic
 from tests.simulation.followers import Follower
+from tests.simulation.lives import Lives, WatchedLog
 from tests.simulation.misfortune import Misfortune
 from tests.simulation.plan import FaultKind, Plan
 from tests.simulation.process import Process, SimulatedTask, make_task
@@ -92,6 +93,7 @@ class World:
         self.bounds_told: list[tuple[SubmitOptions, DeduplicationBound]] = []  # of refused periods
         self.recalled: list[tuple[str, Asked, object]] = []  # final answers of replicas that name no record
         self.topic = self.make_topic()
+        self.lives = Lives(Random(f"{plan.seed}/lives"))
         self.salvages = NO_SALVAGES  # what every replica was given
         tables = Tables(self.story, any(fault.kind in _FORGETS for fault in plan.faults))
         if plan.rules > 1:
@@ -121,7 +123,11 @@ class World:
 
     def make_log(self, name: str, process: Process) -> Any:
         """A replica's access to it."""
-        return SimulatedLog(self.topic, name, process, self.skies, self.story, self.append_linger_s)
+        kind = WatchedLog if self.plan.watched else SimulatedLog
+        log = kind(self.topic, name, process, self.skies, self.story, self.append_linger_s)
+        if isinstance(log, WatchedLog):
+            log.lives = self.lives
+        return log
 
     # ---- the run ----
 

@@ -20,7 +20,7 @@ from ledger_api.server.byte_budget import ByteBudget
 from ledger_api.server.connections import HttpServer
 from ledger_api.server.feed import Feed
 from ledger_api.server.registry import Registry, write_registry
-from ledger_api.server.settings import ApiSettings
+from ledger_api.server.settings import UNLISTED, ApiSettings, Listing
 from ledger_api.server.tls import make_tls
 from ledger_api.server.traces import FrontEndTraces
 from ledger_api.server.validation import Validator
@@ -30,6 +30,7 @@ from replica.link.interface import (
     DEFAULT_OPTIONS,
     LogAnswer,
     LogQuestion,
+    PeerSeen,
     Replies,
     Standing,
     SubmitOptions,
@@ -91,6 +92,7 @@ class StubParticipant:
         self.log_answer: LogAnswer | None = None  # None: whatever fits
         self.gate: asyncio.Event | None = None  # answers wait for it, when there is one
         self.standing_changes = ChangeSignal()
+        self.peers: Sequence[PeerSeen] = ()
         self.database = MemoryDatabase()
 
     @property
@@ -185,6 +187,7 @@ class ApiWorld:
         traces: FrontEndTraces | None = None,
         *,
         log_nodes: bool = False,
+        listing: Listing = UNLISTED,
         **settings: object,
     ) -> None:
         registry_path = folder / "parties.toml"
@@ -220,6 +223,7 @@ class ApiWorld:
             about=about,
             authentication=authentication,
             log_nodes=log_nodes,
+            listing=listing,
         )
         self.server = HttpServer(self.api.handle if traces is None else traces.around(self.api.handle), self.settings)
         self.port = 0

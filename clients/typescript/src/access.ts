@@ -43,6 +43,11 @@ export function isLoopback(host: string): boolean {
   return isIP(address) !== 0 && (isIPv4(address) ? address.startsWith("127.") : address === "::1");
 }
 
+/** What protects connections to several endpoints of one scheme. Throws ConfigError as `tlsFor` does. */
+export function tlsForAll(endpoints: readonly string[], access: Access): TlsOptions {
+  return endpoints.map((endpoint) => tlsFor(endpoint, access))[0] ?? {};
+}
+
 /** What protects connections to an endpoint. Throws ConfigError: no URL of the API, a bad file, a token in the clear. */
 export function tlsFor(endpoint: string, access: Access): TlsOptions {
   let url: URL;

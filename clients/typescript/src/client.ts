@@ -5,6 +5,7 @@ import { type Accepted, type AcceptedEarly, integer, integerOrNull, type Json, t
 import { fromHex } from "./bytes.js";
 import { formatStateRef, parseStateRef } from "./canonical.js";
 import { Connection, type OnWait, whyNot } from "./connection.js";
+import type { Given } from "./endpoints.js";
 import { AnswerUnreadable, NotaryError, ReceiptInvalid, RequestRejected, successOf } from "./errors.js";
 import { type Completion, completionOf, type FeedOptions, follow, type Update, updateOf } from "./feeds.js";
 import { certifies } from "./receipts.js";
@@ -85,8 +86,11 @@ export class NotaryClient {
   readonly #connection: Connection;
   readonly #options: ClientOptions;
 
-  /** Throws ConfigError when the endpoint, or what `access` names, cannot be used. */
-  constructor(endpoint: string, options: ClientOptions = {}) {
+  /**
+   * `endpoint`: a connection string (`https://a:8080,b:8080,c:8080/`), or a list of endpoints. Throws ConfigError when one of them, or
+   * what `access` names, cannot be used.
+   */
+  constructor(endpoint: Given, options: ClientOptions = {}) {
     this.#options = options;
     const policy = new RetryPolicy(options.policy);
     this.#connection = new Connection(endpoint, policy, options.access ?? {}, options.connectionsMax ?? 100);
@@ -155,7 +159,7 @@ export class NotaryClient {
   /** A stream for many submissions at a time. Close it. */
   stream(options: { asynchronous?: boolean; deduplication?: Deduplication; underWayMax?: number } = {}): SubmissionStream {
     const { policy, access } = this.#options;
-    return new SubmissionStream(this.#connection.endpoint, {
+    return new SubmissionStream(this.#connection.endpoints.fromCurrent, {
       ...options,
       ...(policy === undefined ? {} : { policy }),
       ...(access === undefined ? {} : { access }),

@@ -3,8 +3,9 @@
 import * as http from "node:http";
 import * as https from "node:https";
 
-import { type Access, bearerHeader, Bearer, isOfToken, tlsFor, type TlsOptions } from "./access.js";
+import { type Access, bearerHeader, Bearer, isOfToken, tlsForAll, type TlsOptions } from "./access.js";
 import { integer, type Json, parseJson, type Problem, problemIn } from "./answers.js";
+import { Endpoints, type Given, turns, usable } from "./endpoints.js";
 import { AnswerUnreadable, NotActive, RequestRejected } from "./errors.js";
 import { clockS, RetryPolicy, sleepS, timerMs } from "./retry.js";
 
@@ -22,24 +23,29 @@ const ANSWER_MAX_BYTES = 256 * 2 ** 20;
 const LINE_MAX_BYTES = 16 * 2 ** 20;
 const NEWLINE = 10;
 
+const REFRESH_EVERY_S = 30;
+const REFRESH_AGAIN_S = 5; // after one that failed
+const LIST_MAX_CHARACTERS = 65_536;
+
 export class Connection {
   readonly bearer: Bearer;
   readonly tls: TlsOptions;
-  readonly endpoint: string;
+  readonly endpoints: Endpoints;
+  #refreshAtS = -Infinity;
   readonly #agent: http.Agent | https.Agent;
   readonly #isTls: boolean;
 
-  /** Throws ConfigError when the endpoint, or what `access` names, cannot be used. */
+  /** Throws ConfigError when an endpoint, or what `access` names, cannot be used. */
   constructor(
-    endpoint: string,
+    endpoint: Given,
     readonly policy: RetryPolicy,
     readonly access: Access,
     connectionsMax: number,
   ) {
-    this.endpoint = endpoint.replace(/\/+$/, "");
-    this.tls = tlsFor(endpoint, access);
+    this.endpoints = new Endpoints(endpoint);
+    this.tls = tlsForAll(this.endpoints.configured, access);
     this.bearer = new Bearer(access.token);
-    this.#isTls = new URL(endpoint).protocol === "https:";
+    this.#isTls = this.endpoints.current.startsWith("https:");
     const settings = { keepAlive: true, maxSockets: connectionsMax };
     this.#agent = this.#isTls ? new https.Agent({ ...settings, ...this.tls }) : new http.Agent(settings);
   }
@@ -48,15 +54,50 @@ export class Connection {
     this.#agent.destroy();
   }
 
-  /** Status and body of an answer. A token that is refused is asked for anew, once. */
+  /**
+   * Status and body of an answer. Asks the endpoint in use, and turns to the next one where `turns` says so, each endpoint once at
+   * most. What is sent is the same, its ids too, so an endpoint that is asked second answers as the first one did or would have.
+   */
   async call(method: string, path: string, body?: string, onWait: OnWait = () => undefined): Promise<Exchange> {
+    const asked = new Set<string>();
+    let unknown: Exchange | null = null; // something may have been done, and nobody said what
+    for (;;) {
+      const endpoint = this.endpoints.current;
+      const answer = await this.#call(endpoint, method, path, body, onWait);
+      if (!turns(answer.status, answer.body)) {
+        this.#refreshSoon();
+        // a token refused now does not settle an earlier attempt, whose outcome stays unknown
+        return unknown !== null && answer.status === 401 ? unknown : answer;
+      }
+      if (problemIn(answer.body) === null) unknown = answer;
+      if (!this.endpoints.nextOfRound(endpoint, asked)) return answer;
+    }
+  }
+
+  /** One endpoint's answer. A token that is refused is asked for anew, once. */
+  async #call(endpoint: string, method: string, path: string, body: string | undefined, onWait: OnWait): Promise<Exchange> {
     const token = await this.bearer.token();
-    const answer = await this.#exchange(method, path, body, token, onWait);
+    const answer = await this.#exchange(endpoint, method, path, body, token, onWait);
     const problem = answer.status === 401 && token !== undefined ? problemIn(answer.body) : null;
     if (problem !== null && isOfToken(problem) && (await this.bearer.renew(token))) {
-      return this.#exchange(method, path, body, await this.bearer.token(), onWait);
+      return this.#exchange(endpoint, method, path, body, await this.bearer.token(), onWait);
     }
     return answer;
+  }
+
+  /** Ask for the list of endpoints, beside the call that was answered, when it is due. */
+  #refreshSoon(): void {
+    if (!this.endpoints.several || clockS() < this.#refreshAtS) return;
+    this.#refreshAtS = clockS() + REFRESH_AGAIN_S;
+    void this.#refresh().catch(() => undefined); // the list before stays in force
+  }
+
+  async #refresh(): Promise<void> {
+    const token = await this.bearer.token();
+    const { status, body } = await this.#exchange(this.endpoints.current, "GET", "/v1/endpoints", undefined, token, () => undefined);
+    if (status !== 200 || body.length > LIST_MAX_CHARACTERS) return;
+    this.endpoints.takeList(usable(parseJson(body), this.endpoints.configured, token !== undefined));
+    this.#refreshAtS = clockS() + REFRESH_EVERY_S;
   }
 
   /** The document at a path, asked for until a replica serves it. Throws RequestRejected, NotActive, AnswerUnreadable. */
@@ -73,10 +114,10 @@ export class Connection {
   }
 
   /** A request whose answer is read as it comes. Rejects when nobody answers within `attemptMaxS`. */
-  open(method: string, path: string, body: string | undefined, headers: http.OutgoingHttpHeaders): Promise<http.IncomingMessage> {
+  open(method: string, url: string, body: string | undefined, headers: http.OutgoingHttpHeaders): Promise<http.IncomingMessage> {
     return new Promise((resolve, reject) => {
       const make = this.#isTls ? https.request : http.request;
-      const request = make(this.endpoint + path, {
+      const request = make(url, {
         method,
         agent: this.#agent,
         headers: body === undefined ? headers : { ...headers, "Content-Length": Buffer.byteLength(body) },
@@ -96,6 +137,7 @@ export class Connection {
   }
 
   async #exchange(
+    endpoint: string,
     method: string,
     path: string,
     body: string | undefined,
@@ -108,7 +150,7 @@ export class Connection {
       ...bearerHeader(token),
     };
     try {
-      const response = await this.open(method, path, body, headers);
+      const response = await this.open(method, endpoint + path, body, headers);
       if (!(response.headers["content-type"] ?? "").startsWith(LINES)) {
         const limit = limitOf(response, this.policy.attemptMaxS);
         try {

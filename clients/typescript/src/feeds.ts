@@ -66,14 +66,16 @@ export async function* follow<Entry extends { offset: number }>(
   let after = options.after ?? 0;
   checkOffset("after", after);
   let failures = 0;
+  const failed = new Set<string>(); // endpoints without a stream for us, in this round
   let [goodAtS, unreadableAtS, aheadAtS] = [-Infinity, Infinity, Infinity];
   for (;;) {
     const wasAheadAtS = aheadAtS;
     aheadAtS = Infinity;
-    let toldS = 0;
+    let [toldS, stays] = [0, false];
+    const endpoint = connection.endpoints.current;
     const token = await bearer.token();
     try {
-      for await (const line of linesBehind(connection, `${path}?${query(after, options)}&follow=true`, token)) {
+      for await (const line of linesBehind(connection, `${endpoint}${path}?${query(after, options)}&follow=true`, token)) {
         if ("problem" in line) {
           const { problem } = line;
           const wasGood = clockS() - goodAtS < policy.deadlineS;
@@ -85,13 +87,14 @@ export async function* follow<Entry extends { offset: number }>(
             aheadAtS = Math.min(wasAheadAtS, clockS());
             if (clockS() - aheadAtS >= policy.deadlineS) throw new StreamEnded(problem, after);
           }
-          toldS = problem.retryAfterS;
+          [toldS, stays] = [problem.retryAfterS, problem.code !== "NOT_ACTIVE"];
           break;
         }
         const offset = integer(line.document, "offset");
         const isEntry = line.document["kind"] === kind;
         if (!isEntry && line.document["kind"] !== "checkpoint") throw new AnswerUnreadable("a line of another kind");
         if (offset < after + (isEntry ? 1 : 0)) throw new AnswerUnreadable(`offset ${offset} came behind ${after}`);
+        failed.clear();
         const entry = isEntry ? read(line.document) : null;
         [after, failures, unreadableAtS, goodAtS] = [offset, 0, Infinity, clockS()];
         if (entry !== null) yield entry;
@@ -103,6 +106,7 @@ export async function* follow<Entry extends { offset: number }>(
         if (clockS() - unreadableAtS >= policy.deadlineS) throw error;
       } // whatever else went wrong: connect again, and go on after the last offset
     }
+    if (!stays && connection.endpoints.nextOfRound(endpoint, failed)) continue;
     await sleepS(policy.delayS(failures, toldS, Math.random()));
     failures++;
   }
@@ -141,8 +145,8 @@ export function updateOf(document: Json): Update {
 
 type Line = { readonly document: Json } | { readonly problem: Problem };
 
-async function* linesBehind(connection: Connection, path: string, token: string | undefined): AsyncGenerator<Line> {
-  const response = await connection.open("GET", path, undefined, bearerHeader(token));
+async function* linesBehind(connection: Connection, url: string, token: string | undefined): AsyncGenerator<Line> {
+  const response = await connection.open("GET", url, undefined, bearerHeader(token));
   response.setTimeout(timerMs(SILENCE_MAX_S), () => response.destroy(new Error("the stream is silent")));
   try {
     if (response.statusCode !== 200) {

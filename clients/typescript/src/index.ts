@@ -6,6 +6,7 @@ export { changeId, contentDigest, encodeRequest, microseconds, type Request, typ
 export { type ClientOptions, type Commit, type LedgerEnd, type LogTransaction, NotaryClient, type NotaryDescription, type StateStatus, type SubmitOptions, type TransactionStatus } from "./client.js";
 export { type Code, isKnown, type Retry, RETRY_BY_CODE } from "./codes.js";
 export type { OnWait } from "./connection.js";
+export type { Given } from "./endpoints.js";
 export * from "./errors.js";
 export { succeeded, type Completion, type FeedOptions, type Update } from "./feeds.js";
 export { certifies, type Receipt, verifyReceipt } from "./receipts.js";

@@ -3,9 +3,10 @@
 import { decode, encode } from "@msgpack/msgpack";
 import { WebSocket } from "ws";
 
-import { type Access, bearerHeader, Bearer, isOfToken, tlsFor, type TlsOptions } from "./access.js";
+import { type Access, bearerHeader, Bearer, isOfToken, tlsForAll, type TlsOptions } from "./access.js";
 import { type Accepted, answerInFrame, decisionOf, type NotNow, problem, type Problem, type Result, unknownOutcome } from "./answers.js";
 import { toldBy } from "./connection.js";
+import { Endpoints, type Given } from "./endpoints.js";
 import { AnswerUnreadable } from "./errors.js";
 import { clockS, RetryPolicy, type RetrySettings, sleepS, timerMs } from "./retry.js";
 import { checkDeduplication, checkSignedPeriod, type Deduplication, type Submission } from "./signing.js";
@@ -48,7 +49,7 @@ interface Asked {
  * longer, a NotNow is the result.
  */
 export class SubmissionStream {
-  readonly #url: string;
+  readonly #endpoints: Endpoints;
   readonly #policy: RetryPolicy;
   readonly #tls: TlsOptions;
   readonly #bearer: Bearer;
@@ -62,6 +63,7 @@ export class SubmissionStream {
   #queue: number[] = [];
   #numbers = 0;
   #socket: WebSocket | null = null;
+  #useful = false; // this connection: it brought an answer
   #window = 0; // 0 before the welcome
   #frameMax = FRAME_SUBMISSIONS;
   #flushing = false;
@@ -73,12 +75,12 @@ export class SubmissionStream {
   connectionsCount = 0;
 
   /** Connects by itself. Throws ConfigError, BadRequest for a deduplication period that is none. */
-  constructor(endpoint: string, options: StreamOptions = {}) {
+  constructor(endpoint: Given, options: StreamOptions = {}) {
     const access = options.access ?? {};
     this.#policy = new RetryPolicy(options.policy);
-    this.#tls = tlsFor(endpoint, access);
+    this.#endpoints = new Endpoints(endpoint);
+    this.#tls = tlsForAll(this.#endpoints.configured, access);
     this.#bearer = new Bearer(access.token);
-    this.#url = endpoint.replace(/^http/, "ws").replace(/\/+$/, "") + STREAM_PATH;
     if (options.deduplication !== undefined) checkDeduplication(options.deduplication);
     this.#deduplication = options.deduplication;
     const { durationS, afterOffset } = (options.deduplication ?? {}) as { durationS?: number; afterOffset?: number };
@@ -122,19 +124,27 @@ export class SubmissionStream {
   // ---- the connection ----
 
   async #keepConnected(): Promise<void> {
+    const failed = new Set<string>(); // endpoints, in this round
     for (let failures = 0; !this.#closed; failures++) {
       let token: string | undefined;
       this.#refusedToken = null;
+      this.#useful = false;
+      const endpoint = this.#endpoints.current;
       try {
         token = await this.#bearer.token();
-        if (await this.#converse(token)) failures = 0;
+        if (await this.#converse(endpoint, token)) failures = 0;
       } catch (error) {
         this.#trouble = toldBy(error); // connect again, and send again what has no answer
       }
       this.#window = 0;
       this.#queue = [...[...this.#sent].sort((one, other) => one - other), ...this.#queue];
       this.#sent.clear();
-      if (this.#refusedToken !== null) await this.#afterRefusal(this.#refusedToken, token);
+      if (this.#refusedToken !== null) {
+        await this.#afterRefusal(this.#refusedToken, token);
+      } else {
+        if (this.#useful) failed.clear();
+        if (this.#endpoints.nextOfRound(endpoint, failed)) continue;
+      }
       await sleepS(this.#policy.delayS(failures, 0, Math.random()));
     }
   }
@@ -148,11 +158,11 @@ export class SubmissionStream {
   }
 
   /** One connection, from its beginning to its end; true when it was let in. */
-  #converse(token: string | undefined): Promise<boolean> {
+  #converse(endpoint: string, token: string | undefined): Promise<boolean> {
     return new Promise((resolve, reject) => {
       if (this.#closed) return resolve(false);
       const limitMs = timerMs(this.#policy.attemptMaxS);
-      const socket = new WebSocket(this.#url, [PROTOCOL], {
+      const socket = new WebSocket(endpoint.replace(/^http/, "ws") + STREAM_PATH, [PROTOCOL], {
         ...this.#tls,
         headers: bearerHeader(token),
         followRedirects: false,
@@ -274,6 +284,7 @@ export class SubmissionStream {
         stays &&= answer.code !== "NOT_ACTIVE";
         this.#later(number, asked, answer);
       } else {
+        this.#useful = true;
         this.#finish(number, asked, answer);
       }
     }
@@ -292,6 +303,10 @@ export class SubmissionStream {
 
   #later(number: number, asked: Asked, answer: NotNow): void {
     asked.last = answer;
+    if (this.#endpoints.several && answer.code === "NOT_ACTIVE") {
+      this.#sent.add(number); // for the next endpoint, with all that has no answer here
+      return;
+    }
     const delayS = this.#policy.delayS(asked.attempts - 1, answer.retryAfterS, Math.random());
     asked.deadlineS = Math.max(asked.deadlineS, clockS() + this.#policy.believedS(answer.retryAfterS));
     setTimeout(() => {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from replica.cli.common import DATA_FOLDER, out, run, say
-from replica.cli.profiles import Profile, ProfileOption, RaisedOption
+from replica.cli.profiles import Profile, ProfileOption, RaisedOption, check_raised
 from replica.cli.up import show_where
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
@@ -56,6 +56,7 @@ def run_demo(
     from replica.cli.demo.requests import find_requests
     from replica.local.cluster import ClusterSettings
 
+    check_raised(profile, raised=raised)
     found = find_requests(requests)  # reports a mistake in the file before anything is started
     say("requests", f"{len(found.requests):,} from {found.origin}" + _left_out(found))
     clean: list[bool] = []

@@ -123,6 +123,11 @@ def is_refusal(error: KafkaError) -> bool:
     return error.code() in _REFUSALS
 
 
+def says_nothing(error: KafkaError) -> bool:
+    """Whether this error only sums up others, which name the cause."""
+    return bool(error.code() == KafkaError._ALL_BROKERS_DOWN)
+
+
 def in_words(error: KafkaError) -> str:
     """Why the client could not reach the brokers."""
     kind = "authentication failed" if error.code() == KafkaError._AUTHENTICATION else error.name()

@@ -43,6 +43,7 @@ from replica.log.kafka.librdkafka import (
     connect,
     in_words,
     is_refusal,
+    says_nothing,
 )
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.kafka.stretch import read_stretch
@@ -267,7 +268,7 @@ class TopicAdmin:
 
     async def close(self) -> None:
         """Drop the client. May be repeated; the next question makes another client."""
-        dropped, self._kept = [self._kept], None
+        dropped, self._kept, self._trouble = [self._kept], None, None
         await asyncio.to_thread(dropped.clear)  # waits for the client's own threads
 
     async def _describe(self) -> TopicDescription:
@@ -301,25 +302,29 @@ class TopicAdmin:
 
     async def _answer(self, future: Future[_T], doing: str) -> _T:
         try:
-            return await answer(future, doing, self._settings.answer_max_s)
+            found = await answer(future, doing, self._settings.answer_max_s)
         except LogUnavailable as error:
             if self._kept is not None:
                 self._kept.poll(0)
             if self._trouble is None:
                 raise
             raise LogUnavailable(f"{error.detail}; {in_words(self._trouble)}") from None
+        self._trouble = None
+        return found
 
     def _client(self) -> AdminClient:
         if self._kept is None:
             quiet = {"error_cb": self._note_trouble, "log_level": 0}  # our exception has what it would log
             self._kept = connect(AdminClient, client_config(self._settings) | quiet)
         self._kept.poll(0)  # processes what the client has reported since the last question
-        self._trouble = None
         return self._kept
 
     def _note_trouble(self, error: KafkaError) -> None:
-        """Called by `poll`. A question that fails because of this error only times out: this keeps the cause."""
-        if self._trouble is None or is_refusal(error):
+        """Called by `poll`. A question that fails because of this error only times out: this keeps the cause.
+
+        It is kept until a question is answered: the client does not repeat what it has reported.
+        """
+        if self._trouble is None or is_refusal(error) or says_nothing(self._trouble):
             self._trouble = error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -18,6 +19,7 @@ from replica.log.raft.wire import (
     Append,
     Appended,
     AppendedHere,
+    AskWords,
     Change,
     Commit,
     CommitTold,
@@ -30,6 +32,7 @@ from replica.log.raft.wire import (
     FrameRefused,
     Frames,
     Hello,
+    Lifeline,
     Nominate,
     Nominated,
     Place,
@@ -37,17 +40,36 @@ from replica.log.raft.wire import (
     Read,
     ReadSealed,
     Refusal,
+    Say,
     SealedBytes,
     Status,
+    Tied,
     Told,
     Tx,
     TxTold,
+    Watch,
+    Watched,
+    WordsTold,
     encode_frame,
 )
 from replica.notary.errors import LogUnavailable
+from replica.notary.words import NewWord, Word
 
 AnswerT = TypeVar(
-    "AnswerT", Appended, Entries, Told, Ends, Placed, Nominated, TxTold, CommitTold, FoundSealed, SealedBytes
+    "AnswerT",
+    Appended,
+    Entries,
+    Told,
+    Ends,
+    Placed,
+    Nominated,
+    TxTold,
+    CommitTold,
+    FoundSealed,
+    SealedBytes,
+    Tied,
+    Watched,
+    WordsTold,
 )
 _CHUNK_BYTES = 256 * 1024
 _SILENCE_MAX_S = 10.0  # a machine that acknowledges nothing for this long is gone
@@ -70,6 +92,7 @@ class LogClient:
         self._numbers = itertools.count(1)
         self._open: dict[int, asyncio.Future[Answer]] = {}
         self._early: dict[int, Callable[[AppendedHere], None]] = {}
+        self._is_kept = False
         self._reading = asyncio.create_task(self._read_for_ever(), name="log client")
         self.node_id: NodeId = ""
 
@@ -137,6 +160,14 @@ class LogClient:
         CallFailed."""
         return await self._call(End(next(self._numbers)), Ends)
 
+    async def say(self, word: NewWord) -> dict[str, Word]:
+        """What is in force under its name once it is committed, whether or not this word counted. Raises CallFailed."""
+        return (await self._call(Say(next(self._numbers), word), WordsTold)).words
+
+    async def words(self, prefix: str) -> dict[str, Word]:
+        """The words in force under names that begin so, by name; a majority confirmed it. Raises CallFailed."""
+        return (await self._call(AskWords(next(self._numbers), prefix), WordsTold)).words
+
     async def place(self, offset: int) -> Placed:
         """The index of the record with this offset, and the number of records."""
         return await self._call(Place(next(self._numbers), offset), Placed)
@@ -169,11 +200,37 @@ class LogClient:
         """Ask the leader, which this node must be, to hand over to a member. Raises CallFailed."""
         await self._call(Nominate(next(self._numbers), name), Nominated)
 
+    async def tie(self, activation_id: bytes) -> None:
+        """Make this connection the lifeline of an activation, see lives.py. Raises CallFailed on another machine."""
+        await self._call(Lifeline(next(self._numbers), activation_id), Tied)
+
+    def keep_open(self) -> int:
+        """A descriptor that keeps the connection open, whatever becomes of this client, until it is closed or the
+        process ends. No other program inherits it.
+        """
+        self._is_kept = True
+        return os.dup(self._writer.get_extra_info("socket").fileno())
+
+    async def watch(self, activation_id: bytes, *, wait_ms: int) -> bool:
+        """Whether the process that leads with this activation has ended; waits for that, but not longer."""
+        return (await self._call(Watch(next(self._numbers), activation_id, wait_ms), Watched)).ended
+
+    async def ended(self) -> None:
+        """Return when the connection is gone."""
+        await asyncio.wait({self._reading})
+
     async def close(self) -> None:
         """End the connection. May be repeated."""
         self._reading.cancel()
-        self._writer.close()
+        self._hang_up()
         await asyncio.gather(self._reading, return_exceptions=True)
+
+    def _hang_up(self) -> None:
+        """A farewell over TLS would look to the node like this process's end, which a kept connection must not show."""
+        if self._is_kept:
+            self._writer.transport.abort()
+        else:
+            self._writer.close()
 
     async def _call(self, call: wire.Call, kind: type[AnswerT]) -> AnswerT:
         if self._reading.done():
@@ -206,7 +263,7 @@ class LogClient:
         except (OSError, FrameRefused) as error:
             why = str(error)
         finally:
-            self._writer.close()
+            self._hang_up()
             for future in self._open.values():
                 if not future.done():
                     future.set_exception(LogUnavailable(why))

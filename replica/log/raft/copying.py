@@ -194,6 +194,7 @@ class _Copy:
             opened.log.committed(seal.last_idx)
         opened.signed.committed(seal.last_idx)
         opened.shape.add_walk(walk, next_idx)
+        opened.words.add_walk(walk, next_idx)
 
 
 def walk_file(files: Files, seal: Seal) -> Walk:

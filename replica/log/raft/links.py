@@ -20,8 +20,19 @@ import structlog
 
 from ha.raft.messages import Message, NodeId
 from replica.log.raft import wire
+from replica.log.raft.lives import has_closed, is_same_machine
 from replica.log.raft.settings import LogNodeSettings, split_address
-from replica.log.raft.wire import Failed, FrameRefused, Frames, Hello, Refusal, encode_frame, name_of
+from replica.log.raft.wire import (
+    Failed,
+    FrameRefused,
+    Frames,
+    Hello,
+    Lifeline,
+    Refusal,
+    Tied,
+    encode_frame,
+    name_of,
+)
 
 _REDIAL_S = 0.05, 1.0  # the first wait, and the longest
 _LISTEN_MAX_S = 2.0
@@ -77,6 +88,9 @@ class Handler(Protocol):
 
     def ended(self, name: str) -> None:
         """A peer's process has ended: its connection is closed, and nobody listens at its address."""
+
+    def life_ended(self, activation_id: bytes) -> None:
+        """The process that led with this activation has ended, or leads no more."""
 
 
 def certificate_names(certificate: Mapping[str, Any]) -> set[str]:
@@ -290,6 +304,7 @@ class _Connection(asyncio.Protocol):
         self.node_id = ""  # once known
         self.transport: asyncio.Transport | None = None
         self.frames = Frames(wire.HELLO_MAX_BYTES)
+        self.ended_here = False  # by this node, not by the other side
         self._hello_due: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -329,12 +344,14 @@ class _Connection(asyncio.Protocol):
         """End it with a reason, for our log and for the other side."""
         if self.transport is None or self.transport.is_closing():
             return
+        self.ended_here = True
         self.links.refused(self.node_id or self.transport.get_extra_info("peername"), why)
         self.transport.write(encode_frame(Refusal(why[:200])))
         self.transport.close()
 
     def end(self) -> None:
         """End it at once."""
+        self.ended_here = True
         if self.transport is not None:
             self.transport.abort()
 
@@ -344,6 +361,7 @@ class _Incoming(_Connection):
 
     _role = ""
     _is_core = False  # of the replica beside this node
+    _life: bytes | None = None  # the activation that ends with it
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -353,6 +371,8 @@ class _Incoming(_Connection):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.links.closed(self)
+        if self._life is not None and has_closed(exc, ended_here=self.ended_here):
+            self.links.handler.life_ended(self._life)
 
     def received(self, frame: bytes) -> None:
         if self._role == "node":
@@ -360,7 +380,11 @@ class _Incoming(_Connection):
         elif self._role == "client":
             if self._is_core:
                 self.links.handler.heard_core()
-            self.links.handler.call(wire.decode(wire.calls, frame), self._reply)
+            call = wire.decode(wire.calls, frame)
+            if isinstance(call, Lifeline):
+                self._reply(self._tie(call))
+            else:
+                self.links.handler.call(call, self._reply)
         else:
             self._greet(wire.decode(wire.greeting, frame))
 
@@ -376,6 +400,16 @@ class _Incoming(_Connection):
             self.node_id = hello.node_id
             self.links.speaks(self, hello.node_id)
         self.transport.write(encode_frame(self.links.hello()))
+
+    def _tie(self, call: Lifeline) -> wire.Answer:
+        """Tie this connection to an activation, once and for all; only on this machine its end is a proof."""
+        assert self.transport is not None
+        if not is_same_machine(*map(self.transport.get_extra_info, ("sockname", "peername"))):
+            return failed(call, "REFUSED", "the process runs on another machine than this node")
+        if self._life not in (None, call.activation_id):
+            return failed(call, "REFUSED", "this connection is another activation's")
+        self._life = call.activation_id
+        return Tied(call.call)
 
     def _reply(self, answer: wire.Answer) -> None:
         if self.transport is None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from ha.raft.messages import Kind, TxId
 from replica.log.interface import LogRecords, RoundTrip
 from replica.log.raft.client import CallFailed, LogClient
+from replica.log.raft.lifelines import Lifelines, wait_for_end
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.raft.operating import Membership, membership_of
 from replica.log.raft.proof import LogProof, Prover, log_id_of
@@ -24,14 +25,17 @@ from replica.log.raft.wire import AppendedHere, name_of
 from replica.notary.answers import CommitUnderstood, TxUnderstood
 from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
 from replica.notary.records import check_sizes
+from replica.notary.words import UNSAID, NewWord, Word
 
-_RETRY_S = 0.05
+_RETRY_S = 0.01
 _LOOK_S = 0.01  # between two looks at who leads
+_NOMINATE_MAX_S = 0.1  # longest wait for the node beside the writer to have the whole log
 _LEAD_MAX_S = 0.5  # longest wait for the node beside the writer to take the lead; any other node may lead, too
 _GRACE_S = 0.05  # for nodes that answer after the first: a leader that was replaced may not know that yet
 _WAIT_MAX_S = 1.0  # of one question to a node
 _RETURN_S = 1.0  # between two looks for the node beside a replica that reads from another one
 ResultT = TypeVar("ResultT")
+FindLeader = Callable[[], Coroutine[Any, Any, str]]
 
 
 class RaftLog:
@@ -147,11 +151,27 @@ class RaftLog:
 
     async def agreed_end_offset(self) -> int:
         """The number of records committed when this was called, confirmed by a majority; waits for an election."""
+        return (await self._ask_leader(lambda client: client.end())).records
+
+    async def words(self, prefix: str) -> Mapping[str, Word]:
+        """See `WordsLog.words`."""
+        return await self._ask_leader(lambda client: client.words(prefix))
+
+    async def say(self, word: NewWord) -> Word:
+        """See `WordsLog.say`. An answer may be lost and the word sent again: the second copy does not count."""
+        return (await self._ask_leader(lambda client: client.say(word))).get(word.name, UNSAID)
+
+    async def _ask_leader(self, ask: Callable[[LogClient], Coroutine[Any, Any, ResultT]]) -> ResultT:
+        """The leader's answer; waits for an election. Raises LogUnavailable.
+
+        A leader that has not answered for an election timeout is replaced by then: another one is asked.
+        """
         until_s = asyncio.get_running_loop().time() + self._settings.answer_max_s
+        asked_max_s = min(self._settings.election_timeout_ms / 1_000, self._settings.answer_max_s)
         while True:
             try:
                 client = await self._client(await self.leader())
-                return (await self._within(client.end())).records
+                return await within(ask(client), asked_max_s)
             except (CallFailed, LogUnavailable) as error:
                 if asyncio.get_running_loop().time() >= until_s:
                     raise LogUnavailable(str(error)) from None
@@ -195,10 +215,25 @@ class RaftLog:
 
     async def open_writer(self) -> RaftWriter:
         """See `RequestLog.open_writer`."""
-        writer = RaftWriter(self, self._settings)
+        return await self._open_writer(self.leader_for_writing)
+
+    async def open_claimant(self) -> RaftWriter:
+        """See `WatchingLog.open_claimant`."""
+        return await self._open_writer(self.any_leader)
+
+    async def _open_writer(self, find_leader: FindLeader) -> RaftWriter:
+        writer = RaftWriter(self, self._settings, find_leader)
         await writer.start()
         self._open.add(writer)
         return writer
+
+    def tie(self, activation_id: bytes) -> Lifelines:
+        """See `WatchingLog.tie`."""
+        return Lifelines(self._names, self.connect, activation_id)
+
+    async def wait_for_end(self, activation_id: bytes) -> None:
+        """See `WatchingLog.wait_for_end`."""
+        await wait_for_end(self._names, self.connect, activation_id)
 
     async def close(self) -> None:
         """See `RequestLog.close`."""
@@ -244,20 +279,10 @@ class RaftLog:
         Then the active's records make one hop less. Raises LogUnavailable.
         """
         loop, own = asyncio.get_running_loop(), self._settings.node
-        until_s = loop.time() + self._settings.answer_max_s
-        while True:
-            try:
-                found = await self.leader()
-                break
-            except LogUnavailable:
-                if loop.time() >= until_s:
-                    raise
-                await asyncio.sleep(_LOOK_S)
+        found = await self.any_leader()
         if own is None or found == own:
             return found
-        try:
-            await self._within((await self._client(found)).nominate(own))
-        except (LogUnavailable, CallFailed):  # it does not keep up, or is no member: another node may lead, too
+        if not await self._nominated(own, found):
             return found
         until_s = loop.time() + _LEAD_MAX_S
         while loop.time() < until_s:
@@ -265,6 +290,32 @@ class RaftLog:
                 return own
             await asyncio.sleep(_LOOK_S)
         return await self.leader()
+
+    async def any_leader(self) -> str:
+        """The leader, once there is one. Raises LogUnavailable."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._settings.answer_max_s
+        while True:
+            try:
+                return await self.leader()
+            except LogUnavailable:
+                if loop.time() >= until_s:
+                    raise
+            await asyncio.sleep(_LOOK_S)
+
+    async def _nominated(self, own: str, leader: str) -> bool:
+        """Whether the leader has asked this node to take over. Not if it does not keep up, or is no member."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + _NOMINATE_MAX_S
+        while loop.time() < until_s:
+            with suppress(CallFailed):
+                try:
+                    await self._within((await self._client(leader)).nominate(own))
+                except LogUnavailable:
+                    return False
+                return True
+            await asyncio.sleep(_LOOK_S)
+        return False
 
     async def connect_near(self) -> LogClient:
         """A connection to the node beside this replica, else to any that has the log. Raises LogUnavailable."""
@@ -468,9 +519,10 @@ class RaftWriter:
     Records without an answer are sent again, perhaps to another leader, and may then be in the log twice.
     """
 
-    def __init__(self, log: RaftLog, settings: RaftLogSettings) -> None:
+    def __init__(self, log: RaftLog, settings: RaftLogSettings, find_leader: FindLeader) -> None:
         self._log = log
         self._settings = settings
+        self._find_leader = find_leader
         self._queue: deque[_Queued] = deque()
         self._gathered = asyncio.Event()
         self._client: LogClient | None = None
@@ -480,7 +532,7 @@ class RaftWriter:
 
     async def start(self) -> None:
         """Connect to the leader. Raises LogUnavailable."""
-        self._client = await self._log.connect(await self._log.leader_for_writing())
+        self._client = await self._log.connect(await self._find_leader())
         self._writing = asyncio.create_task(self._write_for_ever(), name="log writer")
 
     @property
@@ -548,7 +600,7 @@ class RaftWriter:
         """Whether the records are committed; if not, they may be committed later."""
         try:
             if self._client is None:
-                self._client = await self._log.connect(await self._log.leader_for_writing())
+                self._client = await self._log.connect(await self._find_leader())
             early = any(queued.appended is not None for queued in batch)
             on_appended = partial(_report_places, batch) if early else None
             appending = self._client.append([queued.value for queued in batch], on_appended)

@@ -14,7 +14,7 @@ from replica.log.words import LogWords
 from replica.notary.errors import ConfigError
 from replica.notary.loopback import is_loopback
 
-CLOSE_MAX_S = 1.0  # a connection that needs longer to end does so by itself
+CLOSE_MAX_S = 0.2  # closing waits for nothing beyond this process
 SAFE_MEMBERS = 3  # fewer, and one lost disk is a lost log
 
 _NODE = r"[a-z][a-z0-9-]{0,62}=([^\s:\[\],=]+|\[[0-9a-fA-F:.]+\]):\d{1,5}"

@@ -24,6 +24,7 @@ from ha.raft.state import Leadership
 from ha.raft.tx_status import TxStatus
 from replica.log.raft import wire
 from replica.log.raft.links import Lines, Links, failed
+from replica.log.raft.lives import Lives
 from replica.log.raft.members import objection
 from replica.log.raft.opening import Opened
 from replica.log.raft.outbox import HELD_MAX, Calls, Outbox, Questions, Recent, Waiting
@@ -35,6 +36,7 @@ from replica.log.raft.wire import (
     Append,
     Appended,
     AppendedHere,
+    AskWords,
     Call,
     Change,
     Commit,
@@ -50,11 +52,14 @@ from replica.log.raft.wire import (
     Placed,
     Read,
     ReadSealed,
+    Say,
     SealedBytes,
     Status,
     Told,
     Tx,
     TxTold,
+    Watch,
+    WordsTold,
     encode_frame,
     name_of,
 )
@@ -64,6 +69,7 @@ Reply = Callable[[Answer], None]
 _QUESTIONS_MAX = 10_000
 _READERS_MAX = 256  # readers that wait for entries; further ones are answered at once
 _HAND_OVER_MESSAGES = 4  # a node that stops waits this many message times for a successor
+_NOMINATED_MESSAGES = 2  # a leader that nominated another one appends nothing for so long, or until it is replaced
 
 
 @dataclass(slots=True)
@@ -98,6 +104,7 @@ class LogNode:
         self._log = log
         core = settings.raft()
         self._signed = opened.signed
+        self._words = opened.words
         self.raft = Raft.restored(node_id, core, random.SystemRandom().random, log.hard_state, opened.shape)
         self.leader_ahead: str | None = None  # the leader's name, when this node ended to copy segments
         self._copies_from_idx = log.last_idx if may_copy and log.last_idx <= log.hard_state.commit_idx else None
@@ -113,14 +120,16 @@ class LogNode:
         self._needs_hard = self._needs_steps = 0  # the jobs with the newest view and vote, and the newest entries
         self._vote = log.hard_state[:2]
         self._written_idx = log.last_idx
-        self._gathered: list[tuple[Append, Reply]] = []
-        self._calls: Calls[tuple[Append | Change, Reply]] = Calls()
+        self._gathered: list[tuple[Append | Say, Reply]] = []
+        self._calls: Calls[tuple[Append | Say | Change, Reply]] = Calls()
         self._waiting_bytes = 0
-        self._questions: Questions[tuple[End, Reply]] = Questions()
+        self._questions: Questions[tuple[End | AskWords, Reply]] = Questions()
         self._readers: list[_Reader] = []
+        self._lives = Lives()
         self._changing: _Changing | None = None
         self._cleanup: tuple[NodeId, ...] = ()
         self._turn_due = False
+        self._nominated_until_s = 0.0
         self._announcing = False
         self._sealing: asyncio.Task[None] | None = None
         self._work, self._stop = asyncio.Event(), asyncio.Event()
@@ -187,6 +196,7 @@ class LogNode:
             self.raft.tick(min(ms, self.settings.message_timeout_ms))
             self._carry_out()
             self._look_at_change()
+            self._lives.tick(loop.time())
 
     # ------------------------------------------------------------------------------------------------------- effects
 
@@ -217,10 +227,12 @@ class LogNode:
         if effects.truncated_to is not None:
             self._framed = None, []
             self._signed.cut(effects.truncated_to)
+            self._words.cut(effects.truncated_to)
             self._recent.cut(effects.truncated_to)
             self._job.steps.append(effects.truncated_to)
         if effects.appended:
             self._verify(effects.appended)
+            self._words.append(effects.appended)
             self._recent.append(effects.appended)
             self._job.steps.append(effects.appended)
         if effects.truncated_to is not None or effects.appended:
@@ -231,6 +243,7 @@ class LogNode:
                 self._send(out)
         if effects.committed_idx is not None:
             self._signed.committed(effects.committed_idx)
+            self._words.committed(effects.committed_idx)
             self._committed()
             self._announce_soon()
         if self._questions:
@@ -365,7 +378,7 @@ class LogNode:
     def call(self, call: Call, reply: Reply) -> None:
         """A client calls; `reply` may come at once, later, or never, if this node ends before."""
         match call:
-            case Append():
+            case Append() | Say():
                 self._take_append(call, reply)
             case Read():
                 self._take_read(call, reply)
@@ -373,7 +386,7 @@ class LogNode:
                 reply(Told(call.call, self.status()))
             case Change():
                 self._take_change(call, reply)
-            case End():
+            case End() | AskWords():
                 self._take_question(call, reply)
             case Place():
                 reply(self._placed(call))
@@ -387,6 +400,8 @@ class LogNode:
                 reply(self._commit(call))
             case Nominate():
                 self._take_nomination(call, reply)
+            case Watch():
+                self._lives.watch(call, reply, asyncio.get_running_loop().time())
 
     def heard_core(self) -> None:
         """The core of the replica beside this node calls: another node leads when it falls silent."""
@@ -398,7 +413,12 @@ class LogNode:
             self.raft.leader_ended()
             self._carry_out()
 
-    def _refusal(self, call: Append | Change | Nominate) -> Answer | None:
+    def life_ended(self, activation_id: bytes) -> None:
+        """A replica's process has ended: those that wait for its lease may claim it at once."""
+        _log.info("lease_holder_ended", activation_id=activation_id.hex())
+        self._lives.ended(activation_id)
+
+    def _refusal(self, call: Append | Say | Change | Nominate) -> Answer | None:
         if self.raft.leadership is not Leadership.LEADER:
             return failed(call, "NOT_LEADER", "this node does not lead", self.raft.state.leader_id)
         if self.raft.state.members.phase not in {None, Phase.ORDERED}:
@@ -406,25 +426,31 @@ class LogNode:
         return None
 
     def _take_nomination(self, call: Nominate, reply: Reply) -> None:
-        """A leader asks a member to take over, if that member has all that is committed and was heard lately."""
+        """A leader asks a member to take over, if that member has the whole log and was heard lately.
+
+        With less it would lose the election, and the log would stand still until the next one.
+        """
         refusal = self._refusal(call)
         if refusal is None and call.name != name_of(self.node_id):
             able = [node for node in self._live() if name_of(node) == call.name and self._may_lead(node)]
             if able:
                 self.raft.nominate(max(able))
                 self._carry_out()
+                pause_s = _NOMINATED_MESSAGES * self.settings.message_timeout_ms / 1_000
+                self._nominated_until_s = asyncio.get_running_loop().time() + pause_s
             else:
                 refusal = failed(call, "REFUSED", f"{call.name} is no member that keeps up")
         reply(refusal or Nominated(call.call))
 
     def _may_lead(self, node: NodeId) -> bool:
         members = self.raft.state.members.active_nodes()
-        return node in members and self.raft.state.peers[node].match_idx >= self.raft.commit_idx
+        return node in members and self.raft.state.peers[node].match_idx >= self.raft.last_idx
 
-    def _take_append(self, call: Append, reply: Reply) -> None:
-        size = sum(map(len, call.bodies))
+    def _take_append(self, call: Append | Say, reply: Reply) -> None:
+        _, bodies = wire.contents_of(call)
+        size = sum(map(len, bodies))
         refusal = self._refusal(call)
-        if refusal is None and max(map(len, call.bodies)) > self.settings.entry_max_bytes:
+        if refusal is None and max(map(len, bodies)) > self.settings.entry_max_bytes:
             refusal = failed(call, "REFUSED", f"an entry has at most {self.settings.entry_max_bytes} bytes")
         if refusal is None and self._waiting_bytes + size > self.settings.waiting_max_bytes:
             refusal = failed(call, "OVERLOADED", f"{self._waiting_bytes} bytes are not committed yet")
@@ -441,7 +467,14 @@ class LogNode:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Append all that has arrived, and sign it: nothing unsigned is ever committed."""
+        """Append all that has arrived, and sign it: nothing unsigned is ever committed.
+
+        Not while another node was asked to lead: with fewer entries than this one it would lose the election.
+        """
+        loop = asyncio.get_running_loop()
+        if self.raft.leadership is Leadership.LEADER and loop.time() < self._nominated_until_s:
+            loop.call_later(self._tick_s, self._turn)
+            return
         self._turn_due = False
         try:
             self._append_gathered()
@@ -466,21 +499,22 @@ class LogNode:
         gathered, self._gathered = self._gathered, []
         view, idx = self.raft.view, self.raft.last_idx
         entries: list[Entry] = []
-        waiting: list[Waiting[tuple[Append | Change, Reply]]] = []
+        waiting: list[Waiting[tuple[Append | Say | Change, Reply]]] = []
         if self._cleanup:
             idx += 1
             entries.append(Entry(view, idx, Kind.RETIRED_COMMITTED, b"", self._cleanup))
         for call, reply in gathered:
-            size = sum(map(len, call.bodies))
-            waiting.append(Waiting((call, reply), view, idx + 1, idx + len(call.bodies), size))
-            entries += [Entry(view, at, Kind.RAW, body) for at, body in enumerate(call.bodies, idx + 1)]
-            idx += len(call.bodies)
+            kind, bodies = wire.contents_of(call)
+            size = sum(map(len, bodies))
+            waiting.append(Waiting((call, reply), view, idx + 1, idx + len(bodies), size))
+            entries += [Entry(view, at, kind, body) for at, body in enumerate(bodies, idx + 1)]
+            idx += len(bodies)
         taken = bool(entries or self.raft.should_sign) and self._sign_and_append(entries)
         self._cleanup = ()  # if it was not taken, the next leader gets it
         for one in waiting:
             self._settle_later(one, taken=taken)
 
-    def _settle_later(self, waiting: Waiting[tuple[Append | Change, Reply]], *, taken: bool) -> None:
+    def _settle_later(self, waiting: Waiting[tuple[Append | Say | Change, Reply]], *, taken: bool) -> None:
         if taken:
             self._calls.add(waiting)
             call, reply = waiting.call
@@ -506,12 +540,14 @@ class LogNode:
         for settled, counts in self._calls.settle(self.raft.commit_idx, self.raft.state.log.view_of):
             call, reply = settled.call
             self._waiting_bytes -= settled.size
-            if counts:
-                reply(Appended(call.call, settled.view, settled.first_idx, settled.last_idx))
-            else:
+            if not counts:
                 reply(failed(call, "NOT_LEADER", "cut off by another leader", self.raft.state.leader_id))
+            elif isinstance(call, Say):
+                reply(WordsTold(call.call, self._words.named(call.word.name)))
+            else:
+                reply(Appended(call.call, settled.view, settled.first_idx, settled.last_idx))
 
-    def _take_question(self, call: End, reply: Reply) -> None:
+    def _take_question(self, call: End | AskWords, reply: Reply) -> None:
         if self.raft.leadership is not Leadership.LEADER:
             reply(failed(call, "NOT_LEADER", "this node does not lead", self.raft.state.leader_id))
         elif len(self._questions) >= _QUESTIONS_MAX:
@@ -530,10 +566,12 @@ class LogNode:
         leads_view = self.raft.view if self.raft.leadership is Leadership.LEADER else None
         settled = self._questions.settle(leads_view, self.raft.answered_round, self._readable_idx)
         for (call, reply), idx in settled:
-            if idx is not None and leads_view is not None:
-                reply(Ends(call.call, leads_view, idx, self._log.raw_upto(idx)))
-            else:
+            if idx is None or leads_view is None:
                 reply(failed(call, "NOT_LEADER", "this node no longer leads", self.raft.state.leader_id))
+            elif isinstance(call, AskWords):
+                reply(WordsTold(call.call, self._words.under(call.prefix)))
+            else:
+                reply(Ends(call.call, leads_view, idx, self._log.raw_upto(idx)))
 
     def _sealed_bytes(self, call: ReadSealed) -> Answer:
         try:

@@ -11,6 +11,9 @@ from replica.log.raft.files import Files
 from replica.log.raft.records import Walk
 from replica.log.raft.segments import SEGMENT_BYTES, SegmentLog
 from replica.log.raft.signing import LogDiffers, SignedLog
+from replica.log.raft.words import KeptWords
+
+_OPAQUE = (Kind.RAW, Kind.WORD)  # the core knows nothing of them but their places
 
 
 class Shape:
@@ -35,7 +38,7 @@ class Shape:
             if self._last is not None and entry.idx <= self._last.idx:
                 continue
             self._last = entry
-            if entry.kind is Kind.RAW and kept and kept[-1].view == entry.view:
+            if entry.kind in _OPAQUE and kept and kept[-1].view == entry.view:
                 continue
             if entry.kind is Kind.SIGNATURE and entry.idx <= commit_idx and _follow(kept[-2:], entry):
                 kept.pop()
@@ -59,6 +62,7 @@ class Opened:
     log: SegmentLog
     signed: SignedLog
     shape: Shape
+    words: KeptWords
 
 
 class Opening:
@@ -75,6 +79,7 @@ class Opening:
         self._node_id = node_id
         self._signed = SignedLog(group, node_id, key)
         self._shape = Shape()
+        self._words = KeptWords()
         try:
             self.log = SegmentLog(files, segment_bytes, self._take)
         except LogDiffers as error:
@@ -88,6 +93,7 @@ class Opening:
         self._signed.extend(walk.leaves, walk.marks)
         self._signed.committed(walk.next_idx - 1)
         self._shape.add_walk(walk, first_idx)
+        self._words.add_walk(walk, first_idx)
 
     def finished(self) -> Opened:
         """Verify what no sealed file had, or came after one that was damaged. Raises LogIncomplete."""
@@ -95,10 +101,11 @@ class Opening:
         commit_idx = log.hard_state.commit_idx
         try:
             signed.extended()
-            shape.add(signed.opened(log.entries(signed.last_idx + 1), commit_idx), commit_idx)
+            shape.add(self._words.opened(signed.opened(log.entries(signed.last_idx + 1), commit_idx)), commit_idx)
         except LogDiffers as error:
             raise _differs(error) from None
-        return Opened(self._node_id, log, signed, shape)
+        self._words.committed(commit_idx)
+        return Opened(self._node_id, log, signed, shape, self._words)
 
 
 def _differs(error: LogDiffers) -> LogIncomplete:

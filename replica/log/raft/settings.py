@@ -68,7 +68,7 @@ class GroupSettings(BaseModel):
         50, ge=1, le=60_000, description="How often a log node that leads is heard; at most a sixth of the next."
     )
     election_timeout_ms: int = Field(
-        400, ge=6, le=600_000, description="A leader that was not heard for half of it up to all of it is replaced."
+        600, ge=6, le=600_000, description="A leader that was not heard for half of it up to all of it is replaced."
     )
 
 

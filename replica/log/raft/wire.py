@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from ha.raft.messages import AppendEntries, Entry, Message, NodeId, TxId
+from ha.raft.messages import AppendEntries, Entry, Kind, Message, NodeId, TxId
 from ha.raft.tx_status import TxStatus
 from replica.log.raft.notes import Seal
 from replica.notary.untrusted import UNREADABLE
+from replica.notary.words import NewWord, Word, encode_word
 
 PROTOCOL = 1
 HELLO_MAX_BYTES = 1_024
@@ -27,6 +28,7 @@ VIEWS_MAX = 1_000  # of a view history, in one answer
 READ_MAX = 1_024  # entries in one answer: heartbeats wait while it is made
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Text = Annotated[str, msgspec.Meta(max_length=128)]
+_ActivationId = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -112,6 +114,21 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="end"):
     call: _Count
 
 
+class Say(msgspec.Struct, frozen=True, array_like=True, tag="say"):
+    """Append an operators' word. Answered with what is in force under its name, once it is committed: perhaps another
+    word."""
+
+    call: _Count
+    word: NewWord
+
+
+class AskWords(msgspec.Struct, frozen=True, array_like=True, tag="ask-words"):
+    """Which words are in force under names that begin so? Answered as `End` is, so no word before is missing."""
+
+    call: _Count
+    prefix: _Text
+
+
 class Nominate(msgspec.Struct, frozen=True, array_like=True, tag="nominate"):
     """Ask the member of this name to take over. Answered once it was asked; whether it leads is another question."""
 
@@ -133,6 +150,24 @@ class ReadSealed(msgspec.Struct, frozen=True, array_like=True, tag="read-sealed"
     first_idx: _Count
     at: _Count
     size: Annotated[int, msgspec.Meta(ge=1, le=PIECE_MAX_BYTES)]
+
+
+class Lifeline(msgspec.Struct, frozen=True, array_like=True, tag="lifeline"):
+    """The caller leads, or will, with this activation, and closes the connection only once it does no longer.
+
+    Refused where the connection comes from another machine. A node of an older release ends the connection.
+    """
+
+    call: _Count
+    activation_id: _ActivationId
+
+
+class Watch(msgspec.Struct, frozen=True, array_like=True, tag="watch"):
+    """Has the process ended that leads with this activation? Answered when it has, or after `wait_ms`."""
+
+    call: _Count
+    activation_id: _ActivationId
+    wait_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)] = 0
 
 
 class Appended(msgspec.Struct, frozen=True, array_like=True, tag="appended"):
@@ -205,6 +240,13 @@ class Ends(msgspec.Struct, frozen=True, array_like=True, tag="ends"):
     records: int  # up to idx
 
 
+class WordsTold(msgspec.Struct, frozen=True, array_like=True, tag="words-told"):
+    """By name; one that nobody has used is missing."""
+
+    call: int
+    words: dict[str, Word]
+
+
 class Nominated(msgspec.Struct, frozen=True, array_like=True, tag="nominated"):
     """The member was asked, or leads already."""
 
@@ -225,6 +267,19 @@ class SealedBytes(msgspec.Struct, frozen=True, array_like=True, tag="sealed-byte
     data: bytes
 
 
+class Tied(msgspec.Struct, frozen=True, array_like=True, tag="tied"):
+    """This connection's end is the end of the activation."""
+
+    call: int
+
+
+class Watched(msgspec.Struct, frozen=True, array_like=True, tag="watched"):
+    """`ended` False: not that this node knows."""
+
+    call: int
+    ended: bool
+
+
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     """The call has no effect, and never will have one. `NOT_LEADER`: ask `leader_id`; `OVERLOADED`: later."""
 
@@ -234,19 +289,38 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     leader_id: str | None = None
 
 
-Call: TypeAlias = Append | Read | Status | Change | End | Place | Nominate | Tx | Commit | FindSealed | ReadSealed
+Call: TypeAlias = (
+    Append
+    | Say
+    | Read
+    | Status
+    | Change
+    | End
+    | AskWords
+    | Place
+    | Nominate
+    | Tx
+    | Commit
+    | FindSealed
+    | ReadSealed
+    | Lifeline
+    | Watch
+)
 Answer: TypeAlias = (
     Appended
     | AppendedHere
     | Entries
     | Told
     | Ends
+    | WordsTold
     | Placed
     | Nominated
     | TxTold
     | CommitTold
     | FoundSealed
     | SealedBytes
+    | Tied
+    | Watched
     | Failed
 )
 greeting = msgspec.msgpack.Decoder(Hello | Refusal)
@@ -298,6 +372,11 @@ def decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes) -> Any:
         return decoder.decode(frame)
     except UNREADABLE as error:
         raise FrameRefused(f"a frame cannot be read: {str(error)[:200]}") from None
+
+
+def contents_of(call: Append | Say) -> tuple[Kind, tuple[bytes, ...]]:
+    """What a call appends: the kind of its entries, and their bodies."""
+    return (Kind.RAW, call.bodies) if isinstance(call, Append) else (Kind.WORD, (encode_word(call.word),))
 
 
 def size_of(entries: Sequence[Entry]) -> int:

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +28,7 @@ log = structlog.get_logger()
 _T = TypeVar("_T")
 
 _TOGETHER_MAX = 5_000  # completions of one transaction, unless one run has more
+_HEARD_S = 1.0  # from a new bound to the first deletion: front ends hear of it meanwhile
 _WAITING_MAX = 50_000  # completions that wait for the disk; then the follower waits
 
 
@@ -83,6 +85,8 @@ class EmbeddedLedger:
         self._waiting = 0
         self._arrived = asyncio.Event()
         self._moved = asyncio.Event()
+        self._prunable = asyncio.Event()
+        self._prunable.set()
         self._ended: Exception | None = None
         self.progress = file.progress()
 
@@ -144,8 +148,7 @@ class EmbeddedLedger:
         """See ParticipantStore.prune; the rows go in the background. Damage that it finds ends `run` as well."""
         pruned = await self._ask(lambda: self._file.prune(up_to, recorded_before_us))
         self.progress = await self._ask(self._file.progress)
-        while await self._ask(self._file.delete_some):
-            pass
+        self._prunable.set()
         return pruned
 
     async def log_offset_of(self, ledger_offset: int) -> int | None:
@@ -153,7 +156,8 @@ class EmbeddedLedger:
         return await self._ask(lambda: self._file.log_offset_of(ledger_offset))
 
     async def run(self) -> None:
-        """Write until stopped."""
+        """Write, and delete what was pruned, until stopped."""
+        deleting = asyncio.create_task(self._delete(), name="ledger pruning")
         try:
             while self._ended is None:  # asked after each wait as well: `stop` sets the event
                 await self._arrived.wait()
@@ -164,6 +168,8 @@ class EmbeddedLedger:
             raise
         finally:
             self._end(StoreUnavailable("the ledger is not written any more"))
+            deleting.cancel()
+            await asyncio.gather(deleting, return_exceptions=True)
         if isinstance(self._ended, LedgerDamaged):
             raise self._ended
 
@@ -175,6 +181,16 @@ class EmbeddedLedger:
         self._end(StoreUnavailable("the ledger has stopped"))
         await asyncio.to_thread(self._thread.shutdown)
         self._file.close()
+
+    async def _delete(self) -> None:
+        """Delete the rows below each new bound; first those that an earlier process left."""
+        while True:
+            await self._prunable.wait()
+            self._prunable.clear()
+            await asyncio.sleep(_HEARD_S)
+            with suppress(StoreUnavailable):  # the next bound, or the next start, tries again
+                while await self._ask(self._file.delete_some):
+                    pass
 
     async def _write_some(self) -> None:
         taken: list[_Run] = []

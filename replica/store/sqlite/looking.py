@@ -10,22 +10,28 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
+
+import msgspec
 
 from replica.notary.errors import Code, ConfigError, StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
 from replica.notary.position import BEGIN
+from replica.notary.words import WordsLog, replace, value_of
 from replica.store.bulletin import PastActivation, Pause
 from replica.store.facts import PAGE_ROWS, Export, StoreStatus
 from replica.store.reader import Row
 from replica.store.sqlite.file import READ, named, position_of
 from replica.store.sqlite.tables import VERSION, LedgerDamaged, connect, restored
+from replica.store.words import ENDED, PAUSE, Ended, ended, ends_in, paused, read, slot_of
 
 RELEASED = "released the lease"
+COVERS_WITHIN_S = 5.0  # a ledger of a replica that runs covers the log within moments
+_LOOK_S = 0.05
 _PROGRESS = "SELECT topic_id, position, ledger_end, pruned_to FROM progress"
 _BEGUN = "SELECT epoch, replica, stamp_us FROM activation ORDER BY epoch DESC LIMIT ?"
 
@@ -59,50 +65,87 @@ def export_completions(files: Sequence[Path]) -> Iterator[Export]:
 
 
 class LedgerBoard:
-    """See Board. Nothing is written: the log says who led, and nobody can pause a lease."""
+    """See Board. Who led is in the ledgers of this machine; what operators and holders said is in the log.
 
-    def __init__(self, files: Sequence[Path]) -> None:
+    What needs the log raises LogUnavailable.
+    """
+
+    def __init__(self, files: Sequence[Path], words: WordsLog | None) -> None:
+        """`words`: None for a log that has none, which only tests use."""
         self._files = files
+        self._words = words
 
     async def paused(self) -> Pause | None:
-        """See Board: never."""
-        return None
+        """See Board."""
+        return None if self._words is None else read(await value_of(self._words, PAUSE), Pause)
 
     async def pause(self, reason: str) -> Pause | None:
-        """Raises ConfigError."""
-        raise _without_database("pause")
+        """See Board. Raises StoreUnavailable where no replica of this machine follows the log."""
+        words = self._log("pause")
+        keeper = await self._newest_holder(words)
+        if keeper is None:
+            return None
+        now = datetime.now(UTC)
+        _, after = await replace(words, PAUSE, lambda value: paused(value, keeper, reason, now))
+        return read(after, Pause)
 
     async def resume(self) -> Pause | None:
-        """See Board: there was no pause."""
-        return None
+        """See Board."""
+        before, _ = await replace(self._log("resume"), PAUSE, lambda _: b"")
+        return read(before, Pause)
 
     async def history(self, limit: int) -> list[PastActivation]:
-        """See Board. Moments are the highest stamps of the log before them; only an ordered end has a reason."""
-        return await asyncio.to_thread(self._read_history, limit)
+        """See Board. Moments are the highest stamps of the log before them, but for ends that their holder told."""
+        ends = {} if self._words is None else ends_in(await self._words.words(ENDED))
+        return await asyncio.to_thread(self._read_history, limit, ends)
 
-    def _read_history(self, limit: int) -> list[PastActivation]:
+    def _read_history(self, limit: int, ends: Mapping[int, Ended]) -> list[PastActivation]:
         try:
             with _opened(self._files) as connection:
-                return [one for one in _history(connection, 2 * limit) if one.replica][:limit]
+                found = [one for one in _history(connection, 2 * limit) if one.replica][:limit]
         except StoreMismatch:
             return []
+        return [_told(one, ends.get(one.epoch)) for one in found]
 
     async def formats(self) -> Formats:
         """See Board: no more than what is in the log. A claim to a lease names format and rules 2."""
         return Formats(2, 2)
 
     async def raise_formats(self, formats: Formats) -> Formats:
-        """Raises ConfigError."""
+        """Raises ConfigError: the claim of the next activation names what it writes."""
         raise _without_database("format raise")
 
     async def end_epoch(self, epoch: int, replica: str, reason: str, age_s: float) -> None:
-        """Nothing: the reason is in the replica's own log lines."""
+        """See Board."""
+        if self._words is not None:
+            end = Ended(epoch, replica, reason, datetime.now(UTC) - timedelta(seconds=age_s))
+            await replace(self._words, slot_of(epoch), lambda value: ended(value, end))
+
+    def _log(self, command: str) -> WordsLog:
+        if self._words is None:
+            raise ConfigError(f"notary {command} needs log nodes, or a database", Code.NOT_POSSIBLE_NOW)
+        return self._words
+
+    async def _newest_holder(self, words: WordsLog) -> str | None:
+        """Who had the lease last, by a ledger of this machine that has all that the log had at the call."""
+        end = await words.end_offset()
+        until_s = time.monotonic() + COVERS_WITHIN_S
+        while (status := await asyncio.to_thread(read_status, self._files)).published_offset < end - 1:
+            if time.monotonic() >= until_s:
+                raise StoreUnavailable(
+                    f"the ledgers of this machine end at log offset {status.published_offset}, the log at {end - 1}:"
+                    " call it where a replica runs"
+                )
+            await asyncio.sleep(_LOOK_S)
+        return status.replica
 
 
-@asynccontextmanager
-async def ledger_board(files: Sequence[Path]) -> AsyncIterator[LedgerBoard]:
-    """The board, as long as the context lasts."""
-    yield LedgerBoard(files)
+def _told(one: PastActivation, end: Ended | None) -> PastActivation:
+    """The activation with its holder's own word about its end."""
+    if end is None or end.replica != one.replica:
+        return one
+    changes = {"ended_at": end.ended_at, "end_reason": end.reason}
+    return msgspec.structs.replace(one, **changes)
 
 
 def _without_database(command: str) -> ConfigError:

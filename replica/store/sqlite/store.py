@@ -6,7 +6,7 @@ could write: no admission, no pending command, no grant of an epoch. Every repli
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from replica.notary.errors import InvariantBroken
@@ -32,8 +32,11 @@ class Ledger(Protocol):
 class EmbeddedStore:
     """See ParticipantStore."""
 
-    def __init__(self, ledger: Ledger, topic_id: str, formats: Formats) -> None:
-        """`formats`: what operators have raised."""
+    def __init__(
+        self, ledger: Ledger, topic_id: str, formats: Formats, note_end: Callable[[int, str], None] | None = None
+    ) -> None:
+        """`formats`: what operators have raised. `note_end` takes an epoch and why it ended, and records it later."""
+        self._note_end = note_end
         self._ledger = ledger
         self._topic_id = topic_id
         self._formats = formats
@@ -49,7 +52,9 @@ class EmbeddedStore:
         return above + 1
 
     async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
-        """Nothing: what follows in the log says when an activation ended."""
+        """See ParticipantStore. It is recorded in the background: the session writes nothing."""
+        if self._note_end is not None:
+            self._note_end(epoch, reason)
 
     async def published(self) -> Published:
         """See ParticipantStore. The ledger may be further than what this activation has published: it waits for nobody.
@@ -82,7 +87,7 @@ class EmbeddedStore:
         return end
 
     async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
-        """See ParticipantStore. Of this replica's ledger; the others have a bound of their own."""
+        """See ParticipantStore. Of this replica's ledger; the others follow the bound that operators say in the log."""
         return await self._ledger.prune(up_to, recorded_before_us)
 
     async def log_offset_of(self, ledger_offset: int) -> int | None:

@@ -17,21 +17,24 @@ import pytest_asyncio
 
 from replica.local.cluster import LogKind
 from tests.ends import none_ends_unasked
-from tests.faults.lab.lab import Lab, lab_network
+from tests.faults.lab.lab import Lab, machines_of
+from tests.faults.lab.network import network_of
 from tests.faults.renewed import Renewed
+from tests.log_kind import is_embedded, log_of
 
 
 @asynccontextmanager
-async def _running(log: LogKind) -> AsyncIterator[Lab]:
+async def _running(log: LogKind, embedded: bool) -> AsyncIterator[Lab]:
     """A lab, on a short path that other accounts may enter."""
     parent = Path(tempfile.mkdtemp(prefix="notary-lab-"))
     parent.chmod(0o755)
-    network = lab_network(log)
+    network = network_of(machines_of(log, embedded))
     try:
         network.start()
-        async with Lab(parent / "lab", network, log) as running:
+        async with Lab(parent / "lab", network, log, embedded) as running:
             yield running
-        await running.postgres.remove()
+        if not embedded:
+            await running.postgres.remove()
     finally:
         network.stop()
         shutil.rmtree(parent, ignore_errors=True)
@@ -40,7 +43,7 @@ async def _running(log: LogKind) -> AsyncIterator[Lab]:
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def labs(request: pytest.FixtureRequest) -> AsyncIterator[Renewed[Lab]]:
     """Where `lab` comes from."""
-    labs = Renewed(partial(_running, request.config.getoption("--log-kind")))
+    labs = Renewed(partial(_running, log_of(request.config), is_embedded(request.config)))
     yield labs
     await labs.drop()
 

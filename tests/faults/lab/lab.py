@@ -1,7 +1,7 @@
 """The lab: a whole participant like the reference deployment's, every part on a machine of its own.
 
-A primary and a synchronous standby, three brokers where the log is on Kafka, three replicas, HAProxy. Machines are made
-by `network`.
+A primary and a synchronous standby unless there is no database, three brokers where the log is on Kafka, three replicas
+with a log node each where it is on those, HAProxy. Machines are made by `network`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from replica.local.cluster import STANDBY_NAME, ClusterSettings, LocalCluster, L
 from replica.local.kafka import KafkaBroker
 from replica.local.postgres import PostgresServer
 from replica.local.process import ServerFailed
-from tests.faults.lab.network import Network, network_of
+from tests.faults.lab.network import Network
 
 REPLICAS = ("r1", "r2", "r3")
 BROKERS = ("k1", "k2", "k3")
@@ -32,15 +32,17 @@ METADATA_ATTEMPTS = 3
 class Lab(LocalCluster):
     """A cluster whose machines can be cut off from one another: see `network`."""
 
-    def __init__(self, folder: Path, network: Network, log: LogKind) -> None:
+    def __init__(self, folder: Path, network: Network, log: LogKind, embedded: bool) -> None:
         settings = ClusterSettings(
             folder=folder,
             replicas=len(REPLICAS),
             log=log,
+            embedded=embedded,
+            haproxy=True,
             brokers=len(BROKERS),
-            database_standby=True,
+            database_standby=not embedded,
             api_workers=1,
-            machines={name: network.machine(name) for name in machines_of(log)},
+            machines={name: network.machine(name) for name in machines_of(log, embedded)},
         )
         super().__init__(settings)
         self.network = network
@@ -118,11 +120,6 @@ def quorum_leader(host: str, port: int) -> int:
     return int(struct.unpack_from(">i", answer, at)[0])
 
 
-def machines_of(log: LogKind) -> tuple[str, ...]:
-    """The names of a lab's machines: brokers only where the log is on Kafka."""
-    return (*REPLICAS, *(BROKERS if log == "kafka" else ()), *DATABASES, BALANCER)
-
-
-def lab_network(log: LogKind) -> Network:
-    """The network of one lab, not yet built."""
-    return network_of(machines_of(log))
+def machines_of(log: LogKind, embedded: bool) -> tuple[str, ...]:
+    """The names of a lab's machines: brokers only where the log is on Kafka, databases unless there is none."""
+    return (*REPLICAS, *(BROKERS if log == "kafka" else ()), *(() if embedded else DATABASES), BALANCER)

@@ -20,6 +20,7 @@ from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
 
 pytestmark = [
+    pytest.mark.not_on("embedded", "there is no database"),
     pytest.mark.cluster,
     pytest.mark.slow,
     pytest.mark.timeout(600),

@@ -32,6 +32,7 @@ async def test_a_machine_without_a_link_is_replaced(lab: Lab, scenario: Scenario
             await now.replaced(lab.network.unplugged(active.name), active, "lost its link")
 
 
+@pytest.mark.not_on("embedded", "there is no database")
 @pytest.mark.scenario("F5", "the active is cut off from the database only", outage_goal_s=PARTITION_GOAL_S)
 async def test_an_active_without_the_database_serves_nothing(lab: Lab, scenario: Scenario) -> None:
     """Goal: it stops by itself before its lock can be free. Method: drop packets; a client of its own keeps asking."""
@@ -64,7 +65,7 @@ async def test_an_active_without_the_log_hands_over_and_stays_away(lab: Lab, sce
 @pytest.mark.parametrize(
     "others",
     [
-        pytest.param(DATABASES, id="database"),
+        pytest.param(DATABASES, id="database", marks=pytest.mark.not_on("embedded", "there is no database")),
         pytest.param(BROKERS, id="Kafka", marks=pytest.mark.only_kafka("the log is in the database")),
     ],
 )

@@ -8,10 +8,10 @@ from time import monotonic, monotonic_ns
 import pytest
 
 from tests.faults.lab.brokers import down
-from tests.faults.lab.lab import BROKERS, DATABASES, Lab
+from tests.faults.lab.lab import BROKERS, DATABASES, REPLICAS, Lab
 from tests.faults.lab.scene import Scene, scene
 from tests.faults.recorder import Scenario
-from tests.faults.scenarios import FREEZE_CORE, FREEZE_GROUP, KILL_CORE, KILL_GROUP, fail_over, frozen
+from tests.faults.scenarios import FREEZE_CORE, FREEZE_GROUP, KILL_CORE, KILL_GROUP, fail_over, frozen, wait_for_return
 
 pytestmark = [
     pytest.mark.cluster,
@@ -24,8 +24,9 @@ SUCCESSES = 120_000  # that clients have in each run, on a machine that is not b
 DURATION_MIN_S, DURATION_MAX_S = 60.0, 300.0
 SEEDS = range(1, 5)
 FREEZE_GOAL_S = 4.5  # lease + 1.5 s, for the worst of them
-ON_ANY_LOG = ("kill", "kill core", "freeze", "freeze core", "unplug", "no database", "HAProxy")
-ON_KAFKA = ("kill", "kill core", "freeze", "freeze core", "unplug", "no database", "no log", "broker", "HAProxy")
+EVERYWHERE = ("kill", "kill core", "freeze", "freeze core", "unplug", "HAProxy")
+ON_KAFKA = ("no log", "broker")
+ON_LOG_NODES = ("no peers", "log node")
 
 
 @pytest.mark.scenario("F1", "and others in turn, drawn by a seed", outage_goal_s=FREEZE_GOAL_S)
@@ -39,9 +40,16 @@ async def test_one_fault_follows_the_other(lab: Lab, scenario: Scenario, seed: i
         return took_s > DURATION_MAX_S or (took_s > DURATION_MIN_S and successes >= SUCCESSES)
 
     async with scene(lab, scenario, batches=8, batch=50) as now:
-        kinds = ON_KAFKA if lab.log_kind == "kafka" else ON_ANY_LOG
+        kinds = kinds_of(lab)
         while not enough(len(now.load.successes_ns())):
             await strike(now, random.choice(kinds), random)
+
+
+def kinds_of(lab: Lab) -> list[str]:
+    """What can be struck there."""
+    database = [] if lab.embedded else ["no database"]
+    by_log = {"kafka": ON_KAFKA, "raft": ON_LOG_NODES}.get(lab.log_kind, ())
+    return [*EVERYWHERE, *database, *by_log]
 
 
 async def strike(now: Scene, kind: str, random: Random) -> None:
@@ -61,6 +69,15 @@ async def strike(now: Scene, kind: str, random: Random) -> None:
             await now.replaced(network.cut([active.name], DATABASES), active, "cut off from the database")
         case "no log":
             await now.replaced(network.cut([active.name], BROKERS), active, "cut off from Kafka")
+        case "no peers":
+            others = [name for name in REPLICAS if name != active.name]
+            await now.replaced(network.cut([active.name], others), active, "cut off from the other log nodes")
+        case "log node":
+            node, fault_ns = random.choice(list(lab.log_nodes.values())), monotonic_ns()
+            node.kill_group()
+            await now.served_since(fault_ns + 1_000_000_000)
+            now.scenario.fired(f"log node {node.name} killed, the log went on")
+            await wait_for_return(lab)
         case "broker":
             broker, fault_ns = random.choice(lab.kafka.brokers), monotonic_ns()
             async with down(lab, broker):

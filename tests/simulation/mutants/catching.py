@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 from pytest import MonkeyPatch
 
-from tests.simulation.draw import draw
 from tests.simulation.mutants.registry import MUTANTS
 from tests.simulation.shrink import kind_of
 from tests.simulation.world import simulate
@@ -34,7 +33,7 @@ def catch(name: str, seeds: Iterable[int]) -> Catch:
         mutant.apply(patch)
         for seed in seeds:
             tried += 1
-            violations = simulate(draw(seed)).violations
+            violations = simulate(mutant.plan_of(seed)).violations
             if violations:
                 return Catch(name, seed, tried, kind_of(violations[0]))
     return Catch(name, 0, tried, "")

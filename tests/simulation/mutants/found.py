@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
 from pytest import MonkeyPatch
 
 import replica.following.follower
@@ -18,7 +19,15 @@ from replica.following.follower import Follower
 from replica.index.commands import knows_commands
 from replica.log.interface import RequestLog
 from replica.notary.errors import CommandsLag, LogRefused, LogTruncated
+from tests.simulation.draw import draw
 from tests.simulation.mutants.registry import mutant
+from tests.simulation.plan import Plan
+
+
+def _all_disconnected(seed: int) -> Plan:
+    """Every replica stays away from the log while it is passive."""
+    plan = draw(seed)
+    return replace(plan, replicas=tuple([replace(one, standby="disconnected") for one in plan.replicas]))
 
 
 @mutant("the log's end is compared with what was applied after it was asked for")
@@ -91,7 +100,9 @@ def answers_of_an_admission_in_another_order(patch: MonkeyPatch) -> None:
     patch.setattr(Admission, "_ask", in_order)
 
 
-@mutant("a replica that stays away from the log gives the lock back because it has not read the log yet")
+@mutant(
+    "a replica that stays away from the log gives the lock back because it has not read the log yet", _all_disconnected
+)
 def commands_never_completed_by_the_disconnected(patch: MonkeyPatch) -> None:
     async def hasty(self: Opening, offset: int) -> None:
         if not knows_commands(self._parts.index, offset):

@@ -14,7 +14,7 @@ from replica.notary.receipts import verify_receipt
 from replica.notary.requests import TimeWindow
 from replica.notary.rules import hash_of_tx_id
 from replica.settings import CoreSettings
-from replica.store.interface import NOTARISED, Pruned
+from replica.store.interface import NOTARISED, Pruned, Published
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import SIGNER, Replica, World, name_of, state, submission
 
@@ -263,5 +263,32 @@ def test_pruning_moves_the_bound_and_front_ends_hear_of_it() -> None:
             successor = await world.replica(2)
             await successor.until_active()
             assert successor.link.standing.pruned_to == 2
+
+    run_virtually(scenario())
+
+
+def test_the_bound_is_not_asked_for_before_the_opening_has_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a bound that moves during a fail-over does not fix where publishing begins. Method: an activation that does
+    not serve yet is told of one; it asks the store nothing. Once it serves, it asks."""
+
+    async def scenario() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            activation = replica.participant.activation
+            assert activation is not None
+            asked, published = [], activation._store.published
+
+            async def counted() -> Published:
+                asked.append(1)
+                return await published()
+
+            monkeypatch.setattr(activation._store, "published", counted)
+            activation.serving = False
+            await activation.take_bound()
+            assert not asked
+            activation.serving = True
+            await activation.take_bound()
+            assert asked
 
     run_virtually(scenario())

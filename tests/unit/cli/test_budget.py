@@ -8,7 +8,9 @@ from ha.lock.interface import ServerLease
 from ha.settings import ElectionSettings, Fault, detection_budget
 from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress
 from ledger_api.client.retry import RetryPolicy
-from replica.cli.budget import FAULTS, failover_budget, retry_max_s
+from replica.cli.budget import END_SEEN_S, FAULTS, end_seen_by, failover_budget, faults_of, retry_max_s
+from replica.log.kafka.settings import KafkaSettings
+from replica.log.raft.log_settings import RaftLogSettings
 
 HAPROXY = HaproxySettings(
     bind=Endpoint(port=1), replicas=(ReplicaAddress(name="r1", host="127.0.0.1", api_port=2, health_port=3),)
@@ -57,6 +59,25 @@ def test_the_server_s_own_lease_counts_where_a_session_cannot_set_one(frees_afte
     assert frozen.complete is (frees_after_s is not None)
     assert frozen.known_s == pytest.approx(usual.known_s - settings.lease_s + (frees_after_s or 0.0))
     assert killed == failover_budget(settings, HAPROXY, NO_RETRY, Fault.KILLED, STEPS)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "with_node_s"),
+    [(("127.0.0.1",) * 3, 0.05 + 0.05 + 0.05 + 0.01 + 0.015), (("notary-1", "notary-2", "notary-3"), None)],
+)
+def test_only_log_nodes_on_one_machine_see_a_replica_end_with_its_node(
+    hosts: tuple[str, ...], with_node_s: float | None
+) -> None:
+    """Goal: no promise for three machines that only one machine can keep. Method: both, and a log without nodes."""
+    nodes = ",".join(f"r{number}={host}:{7400 + number}" for number, host in enumerate(hosts, 1))
+    seen = end_seen_by(RaftLogSettings(group="g", nodes=nodes))
+    assert seen is not None
+    assert seen.alone_s == END_SEEN_S
+    assert seen.with_node_s == (None if with_node_s is None else pytest.approx(with_node_s))
+    kafka = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+    assert end_seen_by(kafka) is None
+    assert Fault.KILLED_WITH_NODE not in faults_of(kafka)
+    assert faults_of(RaftLogSettings(group="g", nodes=nodes)) == list(FAULTS)
 
 
 def test_every_kind_of_fault_has_words() -> None:

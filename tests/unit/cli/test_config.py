@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ledger_api.client import Access
-from ledger_api.client.settings import ClientSettings
 from replica.cli.config import DEFAULT, ENVIRONMENT, FILE, effective
 from replica.cli.init import EXAMPLE, TITLE, write_config
 from replica.cli.ledger import make_client
+from replica.config.client import ClientSettings
 from replica.config.file import REQUIRED, render_config, render_reference, tables
 from replica.config.load import load_config, make_config
 from replica.config.model import Config
@@ -206,7 +206,10 @@ def test_commands_use_the_configured_endpoint_and_files(tmp_path: Path) -> None:
     assert settings.client == ClientSettings(token_file=tmp_path / "token")
     assert settings.endpoint_url == "https://127.0.0.1:8080"
     connection = make_client(None, path)._connection
-    assert (connection.endpoint, connection.access) == (settings.endpoint_url, Access(token=tmp_path / "token"))
+    assert (connection.endpoints.current, connection.access) == (
+        settings.endpoint_url,
+        Access(token=tmp_path / "token"),
+    )
     connection = make_client(None, path, token_file=Path("other"), ca_file=None)._connection
     assert connection.access == Access(token=Path("other"))
     assert make_client("http://127.0.0.1:1", None)._connection.access == Access()

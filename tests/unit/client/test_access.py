@@ -10,8 +10,9 @@ import pytest
 
 from ledger_api.client import Access, NotaryClient, SubmissionStream, SyncNotaryClient, TokenUnavailable
 from ledger_api.client.access import Bearer
-from ledger_api.client.settings import ClientSettings
 from ledger_api.wire.problems import problem_document
+from replica.cli.ledger import access_of
+from replica.config.client import ClientSettings
 from replica.notary.errors import Code, ConfigError
 from replica.notary.loopback import is_loopback
 from tests.certificates import Authority
@@ -189,6 +190,6 @@ def test_nothing_shows_a_token(tmp_path: Path) -> None:
     assert TOKEN not in repr(Access(token=TOKEN))
     settings = ClientSettings(token_file=write(tmp_path / "token", TOKEN))
     assert TOKEN not in repr(settings)
-    assert settings.access().token == tmp_path / "token"
-    assert ClientSettings().access() == Access()
+    assert access_of(settings).token == tmp_path / "token"
+    assert access_of(ClientSettings()) == Access()
     assert os.fspath(tmp_path) in repr(settings)

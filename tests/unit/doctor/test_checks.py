@@ -14,6 +14,7 @@ from ha.lock.interface import DatabaseIdentity, LockOwner, ServerLease
 from replica.doctor.checks import check_names, descriptions, examine, refused_configuration
 from replica.doctor.facts import (
     BalancerFacts,
+    ClockFacts,
     DatabaseFacts,
     Facts,
     FileFacts,
@@ -64,6 +65,7 @@ REPLICAS = tuple(
         front_ends=2,
         epoch=7,
         granted_by="postgres:7301:3",
+        clock=ClockFacts(ahead_s=-3.0, within_s=0.002),  # all alike: it is this machine's that is wrong
     )
     for name in ("r1", "r2", "r3")
 )
@@ -257,6 +259,8 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("signed-commands", Severity.PROBLEM, signed_only(Formats(1, 1), rules=0), "notary format raise"),
     ("signed-commands", Severity.PROBLEM, signed_only(None, rules=1), "notary format raise"),
     ("signed-commands", Severity.PROBLEM, signed_only(Formats(2, 2), rules=1), "notary switchover"),
+    ("clock-replicas", Severity.PROBLEM, replicas({"clock": ClockFacts(ahead_s=-1.9, within_s=0.05)}), "clock of r1"),
+    ("clock-replicas", Severity.WARNING, replicas({"clock": ClockFacts(ahead_s=-3.6, within_s=0.05)}), "clock of r1"),
     ("versions", Severity.WARNING, replicas({"version": "1.1"}), "rolling upgrade"),
     ("front-ends", Severity.PROBLEM, replicas({"front_ends": 0}), "front_end_ended"),
     ("steering", Severity.WARNING, replicas({"has_admin_port": False}), "admin_port|switchover"),
@@ -293,6 +297,13 @@ def test_signed_commands_are_well_where_the_log_holds_them(written: Formats | No
 def test_formats_are_well_where_the_log_has_them(written: Formats | None) -> None:
     """Goal: no false alarm after a restore of the database. Method: the newest rules in force, older ones in it."""
     (found,) = [one for one in examine(formats(written, known().newest.rules)) if one.check == "formats"]
+    assert found.severity is Severity.OK
+
+
+def test_a_clock_is_not_blamed_for_a_slow_answer() -> None:
+    """Goal: no false alarm on a busy machine. Method: an answer that took seconds, whose clock may be right."""
+    slow = replicas({"clock": ClockFacts(ahead_s=-4.2, within_s=1.1)})
+    (found,) = [one for one in examine(slow) if one.check == "clock-replicas"]
     assert found.severity is Severity.OK
 
 

@@ -83,6 +83,18 @@ def test_a_reader_that_hangs_is_replaced_and_its_replica_is_not_ready_meanwhile(
     run_virtually(story())
 
 
+def test_an_empty_log_has_a_position_once_it_is_reached() -> None:
+    """Goal: whoever waits for the log need not wait for its first record. Method: wait, on a log that stays empty."""
+
+    async def story() -> None:
+        follower, task = following(HangingLog(MemoryTopic()))
+        async with asyncio.timeout(SETTINGS.read_wait_s):
+            assert (await follower.wait_for(lambda _: True)).offset == -1
+        task.cancel()
+
+    run_virtually(story())
+
+
 def test_a_reader_with_nothing_to_give_is_left_alone() -> None:
     """Goal: an idle log is no failure. Method: an hour without a record; one reader all the time."""
 

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ha.errors import LeaseNotPrepared, LockLost
+from ha.lock.interface import ReleaseNote
+from replica.log.interface import LogWriter
 from replica.log.memory import MemoryLog, MemoryTopic
 from replica.notary.records import BarrierRecord, encode_record
 from tests.contracts.lock_contract import CLOCK, SETTINGS, LockContract, World, opened
@@ -70,3 +72,99 @@ async def test_a_log_that_does_not_take_records_counts_for_nothing(world: World,
     assert not (await peer.try_lock()).granted
     for session in (holder, peer):
         await session.close()
+
+
+class Lives:
+    """The lifelines that the servers of a log see, and those that have ended."""
+
+    def __init__(self) -> None:
+        self.ended: dict[bytes, asyncio.Event] = {}
+        self.closed: list[bytes] = []
+
+    def end_of(self, activation_id: bytes) -> asyncio.Event:
+        return self.ended.setdefault(activation_id, asyncio.Event())
+
+
+class WatchedLog(MemoryLog):
+    """A log whose servers see processes end: see WatchingLog."""
+
+    lives: Lives
+
+    def tie(self, activation_id: bytes) -> Lifeline:
+        return Lifeline(self.lives, activation_id)
+
+    async def open_claimant(self) -> LogWriter:
+        return await self.open_writer()
+
+    async def wait_for_end(self, activation_id: bytes) -> None:
+        await self.lives.end_of(activation_id).wait()
+
+
+class Lifeline:
+    def __init__(self, lives: Lives, activation_id: bytes) -> None:
+        self._lives, self._id = lives, activation_id
+
+    async def close(self) -> None:
+        self._lives.closed.append(self._id)
+
+
+@pytest.fixture
+async def watched(topic: MemoryTopic) -> AsyncIterator[tuple[World, Lives]]:
+    lives = Lives()
+
+    def open_log() -> WatchedLog:
+        log = WatchedLog(topic)
+        log.lives = lives
+        return log
+
+    async with lease_world(open_log) as made:
+        yield made, lives
+
+
+async def test_a_holder_whose_end_was_seen_is_replaced_at_once(watched: tuple[World, Lives]) -> None:
+    """Goal: no silence is waited for, and the waiter is woken. Method: the log's servers say that the holder ended,
+    first a process of no interest, then the holder's."""
+    world, lives = watched
+    holder, peer = await opened(world, "R1"), await opened(world, "R2")
+    assert (await holder.try_lock()).granted
+    assert holder.grant is not None
+    hearing = asyncio.create_task(peer.wait_release())
+    await asyncio.sleep(SETTINGS.heartbeat_s)
+    lives.end_of(b"x" * 16).set()
+    assert await holder.confirm()
+    assert not (await peer.try_lock()).granted
+    assert not hearing.done()
+    lives.end_of(holder.grant.activation_id).set()
+    async with asyncio.timeout(SETTINGS.lease_s / 2):
+        assert await hearing == ReleaseNote("R1", None)
+        assert (await peer.look()).owner is None
+        assert (await peer.try_lock()).granted
+    for session in (holder, peer):
+        await session.close()
+
+
+async def test_a_lifeline_is_closed_only_when_nobody_leads_by_it(watched: tuple[World, Lives]) -> None:
+    """Goal: its end proves that this replica leads no more. Method: note at each close whether the session is open."""
+    world, lives = watched
+    session = await opened(world, "R1")
+    assert (await session.try_lock()).granted
+    was_closed: list[bool] = []
+    close = Lifeline.close
+
+    async def noting(self: Lifeline) -> None:
+        was_closed.append(session.closed)
+        await close(self)
+
+    Lifeline.close = noting  # type: ignore[method-assign]
+    try:
+        assert await session.confirm()
+        await session.release("R2")
+        await asyncio.sleep(SETTINGS.heartbeat_s)
+        assert not lives.closed
+        await session.close()
+        await asyncio.sleep(SETTINGS.heartbeat_s)
+    finally:
+        Lifeline.close = close  # type: ignore[method-assign]
+    assert was_closed
+    assert all(was_closed)
+    assert len(set(lives.closed)) == 1

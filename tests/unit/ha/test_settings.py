@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ha.errors import SettingsError
-from ha.settings import ElectionSettings, Fault, detection_budget
+from ha.settings import ElectionSettings, EndSeen, Fault, detection_budget
 
 
 def test_the_defaults_are_those_of_the_manual() -> None:
@@ -48,6 +48,25 @@ def test_the_budget_adds_up(fault: Fault, first: float, total_s: float) -> None:
     assert steps[0].worst_s == first
     assert sum(step.worst_s for step in steps) == pytest.approx(total_s)
     assert all(step.name and step.setting for step in steps)
+
+
+ON_ONE_MACHINE = EndSeen(0.05, 0.2, "message_timeout_ms")
+ON_THREE = EndSeen(0.05, None, "message_timeout_ms")
+
+
+@pytest.mark.parametrize(
+    ("fault", "seen", "first"),
+    [
+        (Fault.STOPPED, ON_THREE, 2.0),
+        (Fault.KILLED, ON_THREE, 0.05),
+        (Fault.KILLED_WITH_NODE, ON_ONE_MACHINE, 0.2),
+        (Fault.KILLED_WITH_NODE, ON_THREE, 3.5),
+        (Fault.FROZEN, ON_ONE_MACHINE, 3.5),
+    ],
+)
+def test_log_nodes_see_a_process_end_but_not_one_that_is_frozen(fault: Fault, seen: EndSeen, first: float) -> None:
+    """Goal: the budget says who sees which end. Method: the first step, with nodes on one machine and on three."""
+    assert detection_budget(ElectionSettings(kind="lease"), fault, seen)[0].worst_s == first
 
 
 @pytest.mark.parametrize(("fault", "first"), [(Fault.STOPPED, 2.0), (Fault.KILLED, 3.5), (Fault.FROZEN, 3.5)])

@@ -70,3 +70,10 @@ def test_a_lease_that_nobody_holds_is_free_at_once() -> None:
     ):
         assert is_free(view, heard(None, view, 100.0), SETTINGS)
     assert not is_free(HELD, heard(None, HELD, 100.0), SETTINGS)
+
+
+def test_a_lease_whose_holder_ended_is_free_at_once() -> None:
+    """Goal: a proof replaces the silence, and no silence is needed. Method: the same view with and without it."""
+    silence = heard(None, HELD, 100.0)
+    assert is_free(replace(HELD, holder_ended=True), silence, SETTINGS)
+    assert not is_free(HELD, silence, SETTINGS)

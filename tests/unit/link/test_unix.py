@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from replica.link.frames import Hello, LinkBroken, Submit, encode_frame
-from replica.link.interface import Standing
+from replica.link.interface import PeerSeen, Standing
 from replica.link.settings import LinkSettings
 from replica.link.unix_client import LinkClient
 from replica.link.unix_server import LinkServer
@@ -185,26 +185,29 @@ async def test_generations_do_not_mix(socket_path: Path) -> None:
 async def test_a_core_of_another_generation_is_not_heard(socket_path: Path) -> None:
     """Goal: a front end believes its own core only. Method: a core that lets everybody in, with another token."""
 
+    gone = asyncio.Event()
+
     async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(encode_frame(Hello(1, "another generation", "core"), QUICK.frame_max_bytes))
         await reader.read()
-        writer.close()
+        await _hang_up(writer, gone)
 
     async with await asyncio.start_unix_server(impostor, str(socket_path)):
         client = LinkClient(socket_path, GENERATION, "r1/api-1", QUICK)
         with pytest.raises(LinkBroken, match="another generation"):
             await client.connect()
+        await gone.wait()
 
 
 async def test_a_core_that_says_nothing_is_not_waited_for(socket_path: Path) -> None:
     """Goal: connecting is bounded. Method: a socket that never answers, and none at all."""
     with pytest.raises(LinkBroken):
         await LinkClient(socket_path, GENERATION, "r1/api-1", QUICK).connect()
-    gate = asyncio.Event()
+    gate, gone = asyncio.Event(), asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await gate.wait()
-        writer.close()
+        await _hang_up(writer, gone)
 
     async with await asyncio.start_unix_server(silent, str(socket_path)):
         client = LinkClient(socket_path, GENERATION, "r1/api-1", QUICK.model_copy(update={"hello_max_s": 0.1}))
@@ -212,6 +215,15 @@ async def test_a_core_that_says_nothing_is_not_waited_for(socket_path: Path) -> 
             await client.connect()
         client.close()
         gate.set()
+        await gone.wait()
+
+
+async def _hang_up(writer: asyncio.StreamWriter, gone: asyncio.Event) -> None:
+    """Close for good: a transport that the test's end finds open is told as a failure of a later test."""
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+    gone.set()
 
 
 def _frame(body: bytes) -> bytes:
@@ -313,3 +325,17 @@ def _code(answer: object) -> str:
 
 async def _holds(what: bool) -> bool:
     return what
+
+
+async def test_what_the_core_saw_of_the_others_reaches_front_ends_of_any_age(socket_path: Path) -> None:
+    """Goal: a front end that starts later knows it as well. Method: one told while connected, one that comes after."""
+    seen = [PeerSeen("r2", active=True, epoch=7, seen_us=5, answers=True)]
+    async with linked(socket_path, StubHandler()) as (server, client):
+        assert list(client.peers) == []
+        server.announce_peers(seen)
+        await eventually(lambda: _holds(list(client.peers) == seen))
+        later = LinkClient(socket_path, GENERATION, "r1/api-2", QUICK)
+        await later.connect()
+        await eventually(lambda: _holds(list(later.peers) == seen))
+        later.close()
+        await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from haproxy.render import Endpoint, ReplicaAddress
-from replica.local.forwarder import Forwarder, chosen
+from replica.local.forwarder import CHECK_MAX_S, Forwarder, chosen
 from replica.local.process import ServerFailed
 from tests.closing import listening
 from tests.waiting import eventually
@@ -35,11 +35,16 @@ class Fake:
     def __init__(self, name: str) -> None:
         self.name = name
         self.active = False
+        self.late = 0  # so many more checks get no answer
         self.address: ReplicaAddress
 
     async def health(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         question = await reader.readuntil(b"\r\n\r\n")
         assert question.startswith(b"GET /health/active HTTP/1.1\r\n")
+        if self.late:
+            self.late -= 1
+            await reader.read()
+            return
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n" if self.active else b"HTTP/1.1 503 Service Unavailable\r\n\r\n")
         await writer.drain()
 
@@ -59,6 +64,35 @@ class Fake:
 def free_port() -> int:
     with socket.create_server((HOST, 0)) as listener:
         return int(listener.getsockname()[1])
+
+
+async def test_a_late_answer_cuts_nobody_and_silence_does() -> None:
+    """Goal: a busy machine is no fail-over. Method: one check without an answer under an open connection; then all."""
+    only = Fake("r1")
+    only.active = True
+    port = free_port()
+    async with asyncio.timeout(30), only.running():
+        forwarder = Forwarder(Endpoint(host=HOST, port=port), [only.address])
+        await forwarder.start()
+        try:
+
+            async def is_up() -> bool:
+                return (await forwarder.servers())["r1"].up
+
+            await eventually(is_up)
+            reader, writer = await asyncio.open_connection(HOST, port)
+            assert await reader.readexactly(2) == b"r1"
+            only.late = 1
+            await asyncio.sleep(1.5 * CHECK_MAX_S)
+            assert only.late == 0
+            writer.write(b"still here")
+            assert await reader.readexactly(10) == b"still here"
+            only.late = 1_000
+            with pytest.raises(CUT):
+                await reader.readexactly(1)
+            writer.close()
+        finally:
+            await forwarder.stop()
 
 
 async def test_connections_lead_to_the_active_replica_and_are_cut_with_its_role() -> None:
@@ -106,5 +140,28 @@ async def test_connections_lead_to_the_active_replica_and_are_cut_with_its_role(
             second.active = False
             await leads_to(None)
             writer.close()
+        finally:
+            await forwarder.stop()
+
+
+async def test_a_replica_that_does_not_answer_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: behind a frozen active the next one is found at once. Method: one never answers, and is waited for long."""
+    monkeypatch.setattr("replica.local.forwarder.CHECK_MAX_S", 300.0)
+    active = Fake("r2")
+    active.active = True
+
+    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with asyncio.timeout(30), active.running(), listening(silent, HOST) as health_port:
+        frozen = ReplicaAddress(name="r1", host=HOST, api_port=free_port(), health_port=health_port)
+        forwarder = Forwarder(Endpoint(host=HOST, port=free_port()), [frozen, active.address])
+        await forwarder.start()
+
+        async def seen() -> bool:
+            return (await forwarder.servers())["r2"].up
+
+        try:
+            await eventually(seen)
         finally:
             await forwarder.stop()

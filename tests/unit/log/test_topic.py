@@ -282,3 +282,22 @@ def test_a_leader_is_whom_most_brokers_name(views: list[View], leader: int | Non
             agreed(views)
     else:
         assert agreed(views).leader == leader
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+async def test_the_cause_is_kept_until_a_question_is_answered(order: list[int]) -> None:
+    """Goal: "all brokers are down" hides no cause, and a cause that the client reports once is not forgotten. Method:
+    both reports in either order; two questions without an answer; one with an answer."""
+    admin = TopicAdmin(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
+    reports = [KafkaError(KafkaError._TRANSPORT, "refused"), KafkaError(KafkaError._ALL_BROKERS_DOWN, "0/1 up")]
+    for number in order:
+        admin._note_trouble(reports[number])
+    for _ in range(2):
+        never: Future[int] = Future()
+        never.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT, "timed out")))
+        with pytest.raises(LogUnavailable, match="_TRANSPORT: refused"):
+            await admin._answer(never, "asking")
+    answered: Future[int] = Future()
+    answered.set_result(1)
+    assert await admin._answer(answered, "asking") == 1
+    assert admin._trouble is None

@@ -28,6 +28,7 @@ from replica.notary.receipts import (
 )
 from replica.notary.records import decode_record, encode_record
 from replica.notary.rules import Conflict
+from replica.notary.words import decode_word, encode_word
 from tests.golden import samples
 from tests.golden.make import FOLDER, WouldOverwrite, make
 
@@ -61,6 +62,12 @@ def _conflict_detail(raw: bytes) -> bytes:
     return msgspec.msgpack.encode(msgspec.msgpack.decode(raw, type=tuple[Conflict, ...]))
 
 
+def _word(raw: bytes) -> bytes:
+    word = decode_word(raw)
+    assert word is not None
+    return encode_word(word)
+
+
 def _history(raw: bytes) -> bytes:
     return b"".join(encode_event(decode_event(line)) for line in raw.splitlines())
 
@@ -74,6 +81,7 @@ READ_AND_WRITE: dict[str, Callable[[bytes], bytes]] = {
     "receipts/version-1": _receipt,
     "completions/version-1": _conflict_detail,
     "history/version-1": _history,
+    "words/version-1": _word,
 }
 READ_OTHERWISE = {"logs/format-1", "logs/format-2", "vectors"}
 

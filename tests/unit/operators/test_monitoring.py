@@ -19,6 +19,7 @@ from ha.election.driver import Election
 from ha.ending import Cause, Ending, read_ending
 from ledger_api.server.submission_routes import BATCH, SUBMISSIONS
 from pipeline.archive.metrics import ArchiverMetrics
+from replica.active.derived_ledger import LedgerState
 from replica.cli.history import RUNBOOK_OF
 from replica.following.index_check import begin_check
 from replica.following.scrub import Scrubber
@@ -84,6 +85,7 @@ def exposition() -> str:
                 scrubber=scrubber,
                 round_trips=lambda: {"1": RoundTrip(0.001, 0.002)},
                 peers=["R1"],
+                own_ledger=lambda: LedgerState(7, 0, 0, 4_096),
             )
             return metrics().decode()
 

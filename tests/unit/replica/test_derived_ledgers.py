@@ -37,11 +37,14 @@ async def rows_of(replica: Replica, folder: Path, world: World) -> list[Row]:
 
 
 async def successor(*replicas: Replica) -> Replica:
-    """Whoever leads after the first activation: any of them may take the lock first."""
+    """Whoever leads after the first activation: any of them may take the lock first.
+
+    By the epoch of its own activation: the first one may have read the next barrier and not have stepped down yet.
+    """
     while True:
         for one in replicas:
-            standing = one.participant.standing()
-            if standing.active and standing.epoch > 1:
+            activation = one.participant.activation
+            if one.participant.standing().active and activation is not None and activation.epoch > 1:
                 return one
         await asyncio.sleep(0.01)
 

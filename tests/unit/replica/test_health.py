@@ -45,6 +45,7 @@ DOCUMENT = HealthDocument(
     rules_in_force=2,
     commands_lag_records=4,
     answers=[5, 6],
+    clock_us=1_700_000_000_000_000,
 )
 TEXT = (
     '{"replica": "r1", "version": "0.1", "active": true, "ready": true, "role": "active", "leading": true, '
@@ -54,7 +55,8 @@ TEXT = (
     '"6/abc", "reaches_log": true, "log_hazards": ["retention.ms is 1"], "front_ends": 2, "scrub": {"records": 3, '
     '"of_records": 42, "age_s": 1.5, "within_s": 86400.0, "rate_per_s": 2.0, "wanted_per_s": 0.1, "complete_walks": 1},'
     ' "index_digests": {"10": "ab"}, "ledger_end": 40, "in_flight": 1, "formats_known": {"records": [1, 2], "rules": '
-    '[1]}, "activation_steps_s": {"open": 0.5}, "rules_in_force": 2, "commands_lag_records": 4, "answers": [5, 6]}'
+    '[1]}, "activation_steps_s": {"open": 0.5}, "rules_in_force": 2, "commands_lag_records": 4, "answers": [5, 6], '
+    '"clock_us": 1700000000000000}'
 )
 
 

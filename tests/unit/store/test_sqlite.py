@@ -6,7 +6,7 @@ import asyncio
 import random
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import msgspec
@@ -24,6 +24,7 @@ from replica.store.sqlite.store import EmbeddedStore
 from replica.store.sqlite.tables import FILE, LedgerDamaged, restored, stored
 from tests.contracts.reader_contract import PruningContract, ReaderContract, Sweep, publish_over_time
 from tests.contracts.store_contract import REJECTED, TOPIC, NewStore, at, command, completion
+from tests.waiting import eventually
 
 RAISED = Formats(2, 2)
 
@@ -407,3 +408,28 @@ async def test_it_agrees_with_the_double(tmp_path: Path, new_store: NewStore) ->
     file = LedgerFile(tmp_path / FILE, TOPIC)
     assert list(file.rows()) == memory.completions[memory.pruned_to :]
     file.close()
+
+
+async def test_rows_go_after_front_ends_have_heard_and_those_that_were_left_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a reader below a new bound meets the bound, not missing rows; nothing is left for good. Method: prune, and
+    end before the rows go; start again; prune more."""
+
+    def least(path: Path) -> int:
+        with closing(sqlite3.connect(path)) as connection:
+            return int(connection.execute("SELECT min(ledger_offset) FROM completion").fetchone()[0])
+
+    path = fill(tmp_path)
+    async with running(open_or_make_anew(tmp_path, TOPIC)) as ledger:
+        assert (await ledger.prune(5, 10**9)).pruned_to == 5
+        assert least(path) == 1
+    monkeypatch.setattr("replica.store.sqlite.ledger._HEARD_S", 0.01)
+
+    async def begins_with(offset: int) -> bool:
+        return least(path) == offset
+
+    async with running(open_or_make_anew(tmp_path, TOPIC)) as ledger:
+        await eventually(lambda: begins_with(6))
+        assert (await ledger.prune(9, 10**9)).pruned_to == 9
+        await eventually(lambda: begins_with(10))

@@ -10,7 +10,9 @@ import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.HashSet;
 import java.util.Optional;
+import java.util.Set;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.function.DoubleConsumer;
@@ -24,7 +26,7 @@ final class Connection implements AutoCloseable {
     private static final String LINES = "application/x-ndjson";
     private static final int ANSWER_MAX_BYTES = 256 << 20;
 
-    final URI endpoint;
+    final Endpoints endpoints;
     final RetryPolicy policy;
     final Access access;
     final Bearer bearer;
@@ -32,7 +34,7 @@ final class Connection implements AutoCloseable {
     final ScheduledThreadPoolExecutor timer = timer();
 
     Connection(String endpoint, RetryPolicy policy, Access access) {
-        this.endpoint = access.check(endpoint);
+        this.endpoints = new Endpoints(endpoint, access);
         this.policy = policy;
         this.access = access;
         this.bearer = new Bearer(access.token());
@@ -52,14 +54,37 @@ final class Connection implements AutoCloseable {
         timer.shutdownNow();
     }
 
-    /** Status and body of an answer. A token that is refused is asked for anew, once. */
+    /**
+     * Status and body of an answer. Asks the endpoint in use, and turns to the next one where {@link Endpoints#turns} says so, each
+     * endpoint once at most. What is sent is the same, its ids too, so one that is asked second answers as the first did or would have.
+     */
     Exchange call(String method, String path, String body, DoubleConsumer onWait) {
+        Set<URI> asked = new HashSet<>();
+        Exchange unknown = null; // something may have been done, and nobody said what
+        while (true) {
+            URI endpoint = endpoints.current();
+            Exchange answer = call(endpoint, method, path, body, onWait);
+            if (!Endpoints.turns(answer.status(), answer.body())) {
+                // a token refused now does not settle an earlier attempt, whose outcome stays unknown
+                return unknown != null && answer.status() == 401 ? unknown : answer;
+            }
+            if (Documents.problemIn(answer.body()).isEmpty()) {
+                unknown = answer;
+            }
+            if (!endpoints.nextOfRound(endpoint, asked)) {
+                return answer;
+            }
+        }
+    }
+
+    /** One endpoint's answer. A token that is refused is asked for anew, once. */
+    private Exchange call(URI endpoint, String method, String path, String body, DoubleConsumer onWait) {
         String token = bearer.token();
-        Exchange answer = exchange(method, path, body, token, onWait);
+        Exchange answer = exchange(endpoint, method, path, body, token, onWait);
         if (answer.status() == 401 && token != null) {
             Optional<Answer.Problem> problem = Documents.problemIn(answer.body());
             if (problem.isPresent() && problem.get().isOfToken() && bearer.renew(token)) {
-                return exchange(method, path, body, bearer.token(), onWait);
+                return exchange(endpoint, method, path, body, bearer.token(), onWait);
             }
         }
         return answer;
@@ -83,7 +108,7 @@ final class Connection implements AutoCloseable {
     }
 
     /** An answer whose body is read as it comes; its head must be there within {@code attemptMaxS}. */
-    HttpResponse<InputStream> open(String method, String path, String body, String token, String accept)
+    HttpResponse<InputStream> open(URI endpoint, String method, String path, String body, String token, String accept)
             throws IOException, InterruptedException {
         HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(endpoint + path))
                 .timeout(duration(policy.attemptMaxS()))
@@ -100,9 +125,10 @@ final class Connection implements AutoCloseable {
         return http.send(request.build(), HttpResponse.BodyHandlers.ofInputStream());
     }
 
-    private Exchange exchange(String method, String path, String body, String token, DoubleConsumer onWait) {
+    private Exchange exchange(
+            URI endpoint, String method, String path, String body, String token, DoubleConsumer onWait) {
         try {
-            HttpResponse<InputStream> response = open(method, path, body, token, "application/json, " + LINES);
+            HttpResponse<InputStream> response = open(endpoint, method, path, body, token, "application/json, " + LINES);
             try (Lines lines = new Lines(response.body(), timer)) {
                 lines.limit(policy.attemptMaxS());
                 if (response.headers().firstValue("Content-Type").orElse("").startsWith(LINES)) {

@@ -3,12 +3,15 @@ package org.replicatednotary.client;
 import com.fasterxml.jackson.databind.JsonNode;
 import java.io.IOException;
 import java.io.InputStream;
+import java.net.URI;
 import java.net.URLEncoder;
 import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
+import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.NoSuchElementException;
+import java.util.Set;
 import java.util.function.Function;
 
 /**
@@ -30,6 +33,9 @@ public final class Feed<T extends Published> implements Iterator<T>, AutoCloseab
     private int failures;
     private double toldS;
     private String token;
+    private URI endpoint;
+    private boolean stays; // the problem is of the active replica
+    private final Set<URI> failed = new HashSet<>(); // endpoints without a stream for us, in this round
     private double goodAtS = Double.NEGATIVE_INFINITY; // of the last good line
     private double unreadableAtS = Double.POSITIVE_INFINITY; // of the first bad one behind it
     private double aheadAtS = Double.POSITIVE_INFINITY; // first told that the ledger ends before our offset
@@ -75,7 +81,7 @@ public final class Feed<T extends Published> implements Iterator<T>, AutoCloseab
             } catch (InterruptedException error) {
                 throw Connection.interrupted();
             }
-            if (lines == null && !closed) {
+            if (lines == null && !closed && (stays || !connection.endpoints.nextOfRound(endpoint, failed))) {
                 Connection.sleepS(connection.policy.delayS(failures++, toldS, Connection.random()));
             }
         }
@@ -99,9 +105,11 @@ public final class Feed<T extends Published> implements Iterator<T>, AutoCloseab
     /** The lines behind our offset; null when a problem came instead. */
     private Lines connect() throws IOException, InterruptedException {
         toldS = 0;
+        stays = false;
+        endpoint = connection.endpoints.current();
         token = connection.bearer.token();
         HttpResponse<InputStream> response =
-                connection.open("GET", path + "?after=" + after + filter, null, token, "application/x-ndjson");
+                connection.open(endpoint, "GET", path + "?after=" + after + filter, null, token, "application/x-ndjson");
         Lines found = new Lines(response.body(), connection.timer);
         if (response.statusCode() == 200) {
             lines = found;
@@ -138,6 +146,7 @@ public final class Feed<T extends Published> implements Iterator<T>, AutoCloseab
         T entry = isEntry ? read.apply(document) : null;
         after = offset;
         failures = 0;
+        failed.clear();
         unreadableAtS = aheadAtS = Double.POSITIVE_INFINITY;
         goodAtS = Connection.clockS();
         return entry;
@@ -159,6 +168,7 @@ public final class Feed<T extends Published> implements Iterator<T>, AutoCloseab
             throw new NotaryException.StreamEnded(problem, after);
         }
         toldS = problem.retryAfterS();
+        stays = !problem.code().equals(Code.NOT_ACTIVE.name());
     }
 
     private static String encode(String text) {

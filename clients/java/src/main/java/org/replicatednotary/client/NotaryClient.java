@@ -74,7 +74,7 @@ public final class NotaryClient implements AutoCloseable {
     /** What the notary says of itself. Take the key that you trust from the operator, not from here. */
     public record Description(String notaryKey, String version, String replica, boolean active, long epoch, long batchMax) {}
 
-    /** Throws ConfigError when the endpoint cannot be used. */
+    /** {@code endpoint}: one, or several: {@code https://a:8080,b:8080,c:8080/}. Throws ConfigError when one cannot be used. */
     public NotaryClient(String endpoint) {
         this(endpoint, RetryPolicy.defaults(), Access.open());
     }
@@ -165,7 +165,7 @@ public final class NotaryClient implements AutoCloseable {
 
     /** {@code asynchronous}: the answer is Accepted, as soon as a submission is recorded; its outcome is a completion. */
     public SubmissionStream stream(boolean asynchronous, Deduplication deduplication) {
-        return new SubmissionStream(connection.endpoint.toString(), connection.policy, connection.access, asynchronous, deduplication);
+        return new SubmissionStream(connection.endpoints.fromCurrent(), connection.policy, connection.access, asynchronous, deduplication);
     }
 
     /** Submit any number over one stream; results in order. */

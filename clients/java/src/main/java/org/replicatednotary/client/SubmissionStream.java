@@ -15,8 +15,10 @@ import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
@@ -64,7 +66,7 @@ public final class SubmissionStream implements AutoCloseable {
     }
 
     private final Connection connection;
-    private final URI uri;
+    private boolean useful; // this connection: it brought an answer
     private final boolean asynchronous;
     private final Deduplication deduplication;
     private final Semaphore room = new Semaphore(UNDER_WAY_MAX);
@@ -85,7 +87,6 @@ public final class SubmissionStream implements AutoCloseable {
 
     SubmissionStream(String endpoint, RetryPolicy policy, Access access, boolean asynchronous, Deduplication deduplication) {
         this.connection = new Connection(endpoint, policy, access);
-        this.uri = URI.create(connection.endpoint.toString().replaceFirst("^http", "ws") + PATH);
         this.asynchronous = asynchronous;
         this.deduplication = deduplication;
         this.worker = new Thread(this::keepConnected, "notary stream");
@@ -138,12 +139,14 @@ public final class SubmissionStream implements AutoCloseable {
     // ---- the connection ----
 
     private void keepConnected() {
+        Set<URI> failed = new HashSet<>(); // endpoints, in this round
         try {
             for (int failures = 0; ; failures++) {
                 String token = null;
+                URI endpoint = connection.endpoints.current();
                 try {
                     token = connection.bearer.token();
-                    if (converse(token)) {
+                    if (converse(endpoint, token)) {
                         failures = 0;
                     }
                 } catch (ExecutionException | TimeoutException | NotaryException error) {
@@ -154,6 +157,12 @@ public final class SubmissionStream implements AutoCloseable {
                     if (closed) {
                         return;
                     }
+                    if (useful) {
+                        failed.clear();
+                    }
+                }
+                if (connection.endpoints.nextOfRound(endpoint, failed)) {
+                    continue;
                 }
                 Thread.sleep((long) (1000 * connection.policy.delayS(failures, 0, Connection.random())));
             }
@@ -200,10 +209,11 @@ public final class SubmissionStream implements AutoCloseable {
     }
 
     /** One connection, from its beginning to its end; true when it was let in. */
-    private boolean converse(String token) throws InterruptedException, ExecutionException, TimeoutException {
+    private boolean converse(URI endpoint, String token) throws InterruptedException, ExecutionException, TimeoutException {
         long limitMs = (long) (1000 * connection.policy.attemptMaxS());
         synchronized (this) {
             broken = false;
+            useful = false;
         }
         WebSocket.Builder builder = connection
                 .http
@@ -214,6 +224,7 @@ public final class SubmissionStream implements AutoCloseable {
             builder.header("Authorization", "Bearer " + token);
         }
         Listener listener = new Listener();
+        URI uri = URI.create(endpoint.toString().replaceFirst("^http", "ws") + PATH);
         WebSocket socket = builder.buildAsync(uri, listener).get(2 * limitMs, TimeUnit.MILLISECONDS);
         try {
             sendUntilBroken(socket, listener, limitMs);
@@ -426,6 +437,7 @@ public final class SubmissionStream implements AutoCloseable {
                 stays = stays && !notNow.code().equals(Code.NOT_ACTIVE.name());
                 later(number, one, notNow);
             } else {
+                useful = true;
                 finish(number, answer);
             }
         }
@@ -435,6 +447,10 @@ public final class SubmissionStream implements AutoCloseable {
 
     private void later(long number, Asked one, Answer.NotNow answer) {
         one.last = answer;
+        if (connection.endpoints.several() && answer.code().equals(Code.NOT_ACTIVE.name())) {
+            sent.add(number); // for the next endpoint, with all that has no answer here
+            return;
+        }
         double toldS = connection.policy.believedS(answer.retryAfterS());
         one.deadlineS = Math.max(one.deadlineS, Connection.clockS() + toldS);
         double delayS = connection.policy.delayS(one.attempts - 1, answer.retryAfterS(), Connection.random());

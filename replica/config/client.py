@@ -6,8 +6,6 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ledger_api.client.access import Access
-
 
 class ClientSettings(BaseModel):
     """Commands that use the ledger API (`notary submit`, `completions`, `import`); replicas do not need it."""
@@ -22,12 +20,3 @@ class ClientSettings(BaseModel):
     )
     certificate_file: Path | None = Field(None, description="PEM of their certificate, for an API that asks for one.")
     key_file: Path | None = Field(None, description="PEM of its private key, mode 0600.")
-
-    def access(self) -> Access:
-        """What a client takes."""
-        return Access(
-            token=self.token_file,
-            ca_file=self.ca_file,
-            certificate_file=self.certificate_file,
-            key_file=self.key_file,
-        )

@@ -1,0 +1,96 @@
+"""What operators' words say where the replicas share no database, and under which names. Pure.
+
+`pause`: fail-over is paused. `ended/N`: why an activation ended, in a ring of the newest epochs. `pruned`: up to where
+each replica lets its completions go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from replica.notary.errors import StoreMismatch
+from replica.notary.untrusted import UNREADABLE
+from replica.notary.words import Word
+from replica.store.bulletin import Pause
+
+PAUSE = "pause"
+ENDED = "ended/"
+PRUNED = "pruned"
+ENDINGS_KEPT = 256
+REASON_MAX_BYTES = 600  # JSON may write a byte as six, and a word has at most 4,096
+Said = TypeVar("Said", bound=msgspec.Struct)
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """The holder's own reason why its activation ended."""
+
+    epoch: int
+    replica: str
+    reason: str
+    ended_at: datetime
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """Completions up to this ledger offset may be gone."""
+
+    pruned_to: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+def written(said: msgspec.Struct) -> bytes:
+    """The value of a word."""
+    return msgspec.json.encode(said)
+
+
+def read(value: bytes, kind: type[Said]) -> Said | None:
+    """What a value says; None for nothing. Raises StoreMismatch for what this release cannot read."""
+    if not value:
+        return None
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except UNREADABLE as error:
+        raise StoreMismatch(f"a word in the log is of another release, or none of ours: {error}") from None
+
+
+def shortened(reason: str) -> str:
+    """The reason as far as there is room for it."""
+    return reason.encode(errors="replace")[:REASON_MAX_BYTES].decode(errors="ignore")
+
+
+def paused(value: bytes, keeper: str, reason: str, now: datetime) -> bytes:
+    """The pause that follows one that is in force, if any: to pause again changes the reason."""
+    before = read(value, Pause) or Pause(keeper, reason, now)
+    return written(msgspec.structs.replace(before, reason=shortened(reason)))
+
+
+def slot_of(epoch: int) -> str:
+    """The word that an epoch's end is said in."""
+    return f"{ENDED}{epoch % ENDINGS_KEPT}"
+
+
+def ended(value: bytes, end: Ended) -> bytes:
+    """The end that follows one in the same place: the first of an epoch counts, and no older epoch's replaces it."""
+    before = read(value, Ended)
+    if before is not None and before.epoch >= end.epoch:
+        return value
+    return written(msgspec.structs.replace(end, reason=shortened(end.reason)))
+
+
+def ends_in(words: Mapping[str, Word]) -> dict[int, Ended]:
+    """The ends that words tell of, by epoch."""
+    found = (read(word.value, Ended) for word in words.values())
+    return {end.epoch: end for end in found if end is not None}
+
+
+def bound_in(value: bytes) -> int:
+    """The bound of pruning that a value names; 0 for nothing."""
+    found = read(value, Bound)
+    return 0 if found is None else found.pruned_to
+
+
+def raised(value: bytes, pruned_to: int) -> bytes:
+    """The bound that follows one in force: it never falls."""
+    return value if bound_in(value) >= pruned_to else written(Bound(pruned_to))

@@ -1,0 +1,60 @@
+"""Defects in the lease over the log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+from pytest import MonkeyPatch
+
+import ha.lock.lease
+import replica.notary.reading
+import tests.simulation.lives
+from ha.lock.silence import LeaseView, Silence
+from ha.settings import ElectionSettings
+from replica.active.lease_log import FollowedLease
+from tests.simulation.draw import draw, leased
+from tests.simulation.mutants.registry import mutant
+from tests.simulation.plan import Plan
+
+
+def _under_a_lease(seed: int) -> Plan:
+    return leased(draw(seed))
+
+
+def _watched(seed: int) -> Plan:
+    """Beside log nodes, which see processes end."""
+    return msgspec.structs.replace(leased(draw(seed)), watched=True)
+
+
+@mutant("a waiting replica claims once a heartbeat is missing", _under_a_lease)
+def one_missing_heartbeat(patch: MonkeyPatch) -> None:
+    is_free = ha.lock.lease.is_free
+
+    def early(view: LeaseView, silence: Silence, settings: ElectionSettings) -> bool:
+        return is_free(view, replace(silence, silent_s=5 * silence.silent_s), settings)
+
+    patch.setattr(ha.lock.lease, "is_free", early)
+
+
+@mutant("readers let a claim count although the holder wrote after what the claimant had read", _under_a_lease)
+def witness_ignored(patch: MonkeyPatch) -> None:
+    patch.setattr(replica.notary.reading, "is_leased", lambda barrier: False)
+
+
+@mutant("a holder closes its lifeline while it leads", _watched)
+def lifeline_closed_early(patch: MonkeyPatch) -> None:
+    show_life = FollowedLease.show_life
+
+    async def closing(self: FollowedLease, activation_id: bytes, number: int) -> bool:
+        lives = await show_life(self, activation_id, number)
+        if self._lifeline is not None:
+            await self._lifeline.close()
+        return lives
+
+    patch.setattr(FollowedLease, "show_life", closing)
+
+
+@mutant("a node takes any lost connection for the end of a process", _watched)
+def any_loss_is_an_end(patch: MonkeyPatch) -> None:
+    patch.setattr(tests.simulation.lives, "has_closed", lambda error, *, ended_here: True)

@@ -1,0 +1,122 @@
+"""Operators' words where no database is: pause, resume and reasons, over a log that has words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from replica.notary.errors import LogUnavailable, StoreMismatch, StoreUnavailable
+from replica.notary.words import UNSAID, VALUE_MAX_BYTES, NewWord, Word, encode_word, fold, replace
+from replica.store.bulletin import Pause
+from replica.store.sqlite import looking
+from replica.store.sqlite.file import Begun, LedgerFile
+from replica.store.sqlite.looking import RELEASED, LedgerBoard
+from replica.store.sqlite.tables import FILE
+from replica.store.words import ENDED, ENDINGS_KEPT, PAUSE, Ended, ended, ends_in, slot_of, written
+from tests.contracts.store_contract import TOPIC, at
+
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+
+
+class WordsHere:
+    """See WordsLog. `late` is said just before the next word, as by somebody else."""
+
+    def __init__(self, end: int = 0) -> None:
+        self.in_force: dict[str, Word] = {}
+        self.said: list[NewWord] = []
+        self.end = end
+        self.late: list[NewWord] = []
+
+    async def words(self, prefix: str) -> Mapping[str, Word]:
+        return {name: word for name, word in self.in_force.items() if name.startswith(prefix)}
+
+    async def say(self, word: NewWord) -> Word:
+        for one in [*self.late, word]:
+            self.said.append(one)
+            fold(self.in_force, len(self.said), encode_word(one))
+        self.late = []
+        return self.in_force.get(word.name, UNSAID)
+
+    async def end_offset(self) -> int:
+        return self.end
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A ledger up to offset 9: r1 led and released the lease, r2 leads."""
+    ledger = LedgerFile(tmp_path / FILE, TOPIC)
+    ledger.append([], [Begun(1, "r1", 0, 0), Begun(2, "", 5, 10), Begun(3, "r2", 6, 10)], at(9))
+    ledger.close()
+    return tmp_path / FILE
+
+
+async def test_a_pause_keeps_the_holder_until_it_is_ended(file: Path) -> None:
+    """Goal: as with a database. Method: pause, again with another reason, resume twice, a late copy of the pause."""
+    log = WordsHere(end=10)
+    board = LedgerBoard([file], log)
+    assert await board.paused() is None
+    first = await board.pause("a disk")
+    assert first is not None
+    assert (first.keeper, first.reason) == ("r2", "a disk")
+    again = await board.pause("two disks")
+    assert again == Pause("r2", "two disks", first.paused_at) == await board.paused()
+    assert await board.resume() == again
+    assert await board.resume() is None
+    await log.say(log.said[0])
+    assert await board.paused() is None
+
+
+async def test_a_pause_is_of_the_holder_of_now(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a ledger that lags names nobody. Method: the log goes on, the ledger does not; and a machine without."""
+    monkeypatch.setattr(looking, "COVERS_WITHIN_S", 0.1)
+    with pytest.raises(StoreUnavailable, match="end at log offset 9, the log at 10"):
+        await LedgerBoard([file], WordsHere(end=11)).pause("a disk")
+    with pytest.raises(StoreMismatch, match="no replica of this machine"):
+        await LedgerBoard([file.with_name("none")], WordsHere()).pause("a disk")
+
+
+async def test_whoever_comes_second_sees_the_first(file: Path) -> None:
+    """Goal: no change is lost between two that change a word at once. Method: a word put in between read and say;
+    one that never stops."""
+    log = WordsHere(end=10)
+    log.late = [NewWord(PAUSE, 0, written(Pause("r1", "first", NOW)))]
+    assert await LedgerBoard([file], log).pause("second") == Pause("r1", "second", NOW)
+
+    class Busy(WordsHere):
+        async def say(self, word: NewWord) -> Word:
+            self.late = [NewWord(word.name, word.replaces, b"%d" % len(self.said))]
+            return await super().say(word)
+
+    with pytest.raises(LogUnavailable, match="changed by others"):
+        await replace(Busy(), "busy", lambda _: b"mine")
+
+
+async def test_the_holders_own_reason_is_in_the_history(file: Path) -> None:
+    """Goal: why an activation ended. Method: a reason, a second one, one of another replica, and none."""
+    log = WordsHere()
+    board = LedgerBoard([file], log)
+    newest, oldest = await board.history(5)
+    assert (newest.end_reason, oldest.end_reason) == (None, RELEASED)
+    await board.end_epoch(1, "r1", "switchover to r2", 0.0)
+    await board.end_epoch(1, "r1", "stop", 0.0)
+    await board.end_epoch(3, "r9", "stop", 0.0)
+    newest, oldest = await board.history(5)
+    assert (newest.end_reason, oldest.end_reason) == (None, "switchover to r2")
+    assert oldest.ended_at is not None
+    assert abs((datetime.now(UTC) - oldest.ended_at).total_seconds()) < 60
+
+
+def test_ends_are_a_ring_and_fit_into_a_word() -> None:
+    """Goal: bounded, and a late end of an old epoch takes no newer one's place. Method: two epochs of one slot; the
+    longest reason that JSON writes at length; what is no end."""
+    old, new = Ended(1, "r1", "old", NOW), Ended(1 + ENDINGS_KEPT, "r2", "new", NOW)
+    assert slot_of(old.epoch) == slot_of(new.epoch) == f"{ENDED}1"
+    assert ended(ended(b"", old), new) == ended(ended(b"", new), old) == written(new)
+    longest = ended(b"", Ended(2**53, "r" * 64, "\x01" * 5_000, NOW))
+    assert len(longest) <= VALUE_MAX_BYTES
+    assert ends_in({"ended/1": Word(1, written(new)), "ended/2": Word(2, b"")}) == {new.epoch: new}
+    with pytest.raises(StoreMismatch, match="of another release"):
+        ends_in({"ended/1": Word(1, b"{}")})
