@@ -193,11 +193,12 @@ def plan_log(spark: SparkSession, log: LogSlices) -> Surveyed:
         lost += lost_here
         request_count += row.requests
         state_count += row.states
-    plan, again = make_plan(begin(log.topic_id), surveys.values())
-    if again:
-        numbers = [number for number, found in surveys.items() if found.first_offset in set(again)]
-        surveys |= _survey_again(spark, log, plan, numbers)
-        plan, _ = make_plan(begin(log.topic_id), surveys.values())
+    number_of = {found.first_offset: number for number, found in surveys.items()}
+
+    def look_again(plan: Plan, firsts: list[int]) -> Iterator[Survey]:
+        return _survey_again(spark, log, plan, [number_of[first] for first in firsts])
+
+    plan = make_plan(begin(log.topic_id), surveys.values(), look_again)
     ends = tuple(surveys[number].end_offset for number in sorted(surveys))
     return Surveyed(plan, ends, samples, request_count + state_count, request_count, lost)
 
@@ -211,14 +212,14 @@ def refuse_lost(lost: Sequence[LostRange]) -> None:
         )
 
 
-def _survey_again(spark: SparkSession, log: LogSlices, plan: Plan, numbers: list[int]) -> dict[int, Survey]:
+def _survey_again(spark: SparkSession, log: LogSlices, plan: Plan, numbers: list[int]) -> Iterator[Survey]:
     def look(at: int) -> Iterator[dict[str, Any]]:
         columns = log.read(numbers[at])
         found = msgspec.msgpack.encode(survey(columns, plan.rules_of(columns)))
-        yield {"number": numbers[at], "survey": found}
+        yield {"survey": found}
 
-    rows = numbered(spark, len(numbers), look, "number bigint, survey binary").collect()
-    return {row.number: msgspec.msgpack.decode(row.survey, type=Survey) for row in rows}
+    for row in numbered(spark, len(numbers), look, "survey binary").collect():
+        yield msgspec.msgpack.decode(row.survey, type=Survey)
 
 
 def _write_rows(

@@ -4,12 +4,15 @@ A slice alone does not show which activation is in force at its start. So each s
 its records carry between one barrier and the next, with which sequence numbers and up to which stamp. A survey has a
 few hundred bytes. The plan follows from all surveys: which activation is in force where, which sequence numbers came
 before, and the highest stamp before. With the plan, each slice can be judged alone.
+
+A claim to a lease is void if its holder has a counting record after the one that the claim names. So a survey also has
+the offset of the newest record of each activation, and the walk through the surveys judges claims as a replica does.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 
@@ -20,8 +23,8 @@ from pipeline.judging.columns import NOTE, REQUEST, SETTLEMENT, Columns
 from pipeline.judging.cursor import Array
 from pipeline.judging.ranges import Ranges, common, of_numbers, union, within
 from replica.notary.errors import FormatUnknown, InvariantBroken
-from replica.notary.leases import witness_in
-from replica.notary.position import BEGIN, Position, version_of
+from replica.notary.leases import is_leased, witness_in
+from replica.notary.position import BEGIN, LeasedPosition, Position, version_of
 from replica.notary.reading import VoidReason, are_known, read_records
 from replica.notary.records import BarrierRecord, encode_record, record_digest
 from replica.notary.rules import DEDUPLICATING_FROM
@@ -31,7 +34,7 @@ _first_offset = attrgetter("first_offset")
 
 class Run(msgspec.Struct, frozen=True, array_like=True):
     """Records of one activation and format between two barriers (or a slice's ends), see `Columns.activation`;
-    `stamp_us` is the highest of its requests.
+    `stamp_us` is the highest of its requests, `newest_offset` that of its last record, of any kind.
 
     A sequence number that the run has twice is counted once, as its first record.
     """
@@ -39,6 +42,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     activation_id: bytes
     sequences: Ranges
     stamp_us: int
+    newest_offset: int
 
 
 class Stretch(msgspec.Struct, frozen=True, array_like=True):
@@ -107,11 +111,16 @@ class Counted:
     notes: Array  # rows of what counts and has no verdict
 
 
+LookAgain = Callable[[Plan, list[int]], Iterable[Survey]]
+"""Surveys the slices that begin at these offsets again, with the plan's rules for them."""
+
+
 def survey(columns: Columns, rules: Sequence[Rule] = ()) -> Survey:
     """Survey a slice; it has at least one record.
 
     A slice that turns out to repeat sequence numbers of earlier ones is surveyed again with the `rules` of the plan so
-    far: the sequence numbers come out as before, but the highest stamps without the repeats, which do not count.
+    far: the sequence numbers come out as before, but the highest stamps and the newest offsets without the repeats,
+    which do not count.
     """
     known = {rule.first_offset: rule for rule in rules}
     starts = [(0, b"")] if not columns.barriers or columns.barriers[0][0] != columns.first_offset else []
@@ -125,28 +134,24 @@ def survey(columns: Columns, rules: Sequence[Rule] = ()) -> Survey:
     return Survey(columns.first_offset, len(columns), record_digest(last), tuple(stretches))
 
 
-def make_plan(start: Position, surveys: Iterable[Survey]) -> tuple[Plan, list[int]]:
-    """The plan for the records after a position, and the first offsets of slices to survey again (see `survey`).
+def make_plan(start: Position, surveys: Iterable[Survey], look_again: LookAgain) -> Plan:
+    """The plan for the records after a position.
 
+    Slices with repeats are looked at again, until each was surveyed with the rules that the plan has for it. Nearly
+    always one round does. More are needed where a claim to a lease is judged by what a repeat left unclear. Each round
+    settles at least one more stretch, so the rounds end.
     Raises InvariantBroken on a gap, and FormatUnknown for a barrier in force that this release does not know.
     """
-    making = _Making(start)
-    position = start
-    for found in sorted(surveys, key=_first_offset):
-        if found.first_offset != position.offset + 1:
-            raise InvariantBroken(f"the log goes from offset {position.offset} to {found.first_offset}")
-        making.slice(found)
-        position = msgspec.structs.replace(position, offset=found.end_offset - 1, digest=found.last_digest)
-    in_force_at, in_force = making.barriers[-1] if making.barriers else (BEGIN, None)
-    position = msgspec.structs.replace(
-        position,
-        version=version_of(in_force),
-        barrier=in_force,
-        barrier_offset=in_force_at,
-        stamp_us=making.stamp_us,
-        seen=making.seen,
-    )
-    return Plan(position, making.rules, making.barriers), making.again
+    found = {one.first_offset: one for one in surveys}
+    surveyed_with: dict[int, list[_Repeats]] = {}
+    while True:
+        making = _walk(start, found.values())
+        repeats = _by_slice(making.rules, found.values())
+        stale = [first for first in found if repeats.get(first) != surveyed_with.get(first)]
+        if not stale:
+            return making.plan()
+        found |= {one.first_offset: one for one in look_again(making.provisional(), stale)}
+        surveyed_with = repeats
 
 
 def advance(position: Position, surveys: Iterable[Survey]) -> Position | None:
@@ -155,8 +160,8 @@ def advance(position: Position, surveys: Iterable[Survey]) -> Position | None:
     That is so when slices repeat sequence numbers: a survey does not show which of its records has the highest stamp.
     Raises as `make_plan` does.
     """
-    plan, again = make_plan(position, surveys)
-    return None if again else plan.position
+    making = _walk(position, surveys)
+    return None if any(rule.repeats for rule in making.rules) else making.plan().position
 
 
 def counted(columns: Columns, rules: Sequence[Rule]) -> Counted:
@@ -190,7 +195,8 @@ def void_reasons(
         at, barrier = barriers[number - 1] if number else (BEGIN, None)
         if at == offset:
             continue
-        before = Position(version_of(barrier), "", offset - 1, b"", barrier, at)
+        # The plan has judged claims: one that is above all before it and yet not in force is void by the holder's life.
+        before = LeasedPosition(version_of(barrier), "", offset - 1, b"", barrier, at, counted_offset=offset - 1)
         reading = read_records(before, [(offset, columns.value(row))])
         if reading.voids:
             yield offset, reading.voids[0].reason
@@ -198,18 +204,45 @@ def void_reasons(
             yield offset, VoidReason.REPEAT
 
 
+_Repeats = tuple[int, bytes, Ranges]
+"""Of a stretch that has some: its first offset, the activation in force, and the numbers that were met before."""
+
+
+def _by_slice(rules: Sequence[Rule], surveys: Iterable[Survey]) -> dict[int, list[_Repeats]]:
+    """The repeats of each slice that has some."""
+    firsts = sorted(one.first_offset for one in surveys)
+    found: dict[int, list[_Repeats]] = {}
+    for rule in rules:
+        if rule.repeats:
+            first = firsts[bisect_right(firsts, rule.first_offset) - 1]
+            found.setdefault(first, []).append((rule.first_offset, rule.activation_id, rule.repeats))
+    return found
+
+
+def _walk(start: Position, surveys: Iterable[Survey]) -> _Making:
+    making = _Making(start)
+    for found in sorted(surveys, key=_first_offset):
+        making.slice(found)
+    return making
+
+
 class _Making:
     """Walks through the surveys in log order."""
 
     def __init__(self, start: Position) -> None:
+        self.topic_id = start.topic_id
+        self.offset = start.offset
+        self.digest = start.digest
         self.rules: list[Rule] = []
         self.barriers = [] if start.barrier is None else [(start.barrier_offset, start.barrier)]
+        self.counted_offset = start.counted_offset if isinstance(start, LeasedPosition) else start.barrier_offset
         self.stamp_us = start.stamp_us
         self.seen: Ranges = start.seen
-        self.again: list[int] = []
+        self.unknown: FormatUnknown | None = None  # the first barrier in force that this release does not know
 
     def slice(self, found: Survey) -> None:
-        repeating = False
+        if found.first_offset != self.offset + 1:
+            raise InvariantBroken(f"the log goes from offset {self.offset} to {found.first_offset}")
         for stretch in found.stretches:
             if stretch.barrier:
                 self._barrier(stretch.first_offset, stretch.barrier)
@@ -221,26 +254,41 @@ class _Making:
                     repeats = common(self.seen, run.sequences)
                     self.seen = union(self.seen, run.sequences)
                     self.stamp_us = max(self.stamp_us, run.stamp_us)
-            repeating = repeating or bool(repeats)
+                    self.counted_offset = max(self.counted_offset, run.newest_offset)
             self.rules.append(Rule(stretch.first_offset, activation_id, repeats, stamp_us))
-        if repeating:
-            self.again.append(found.first_offset)
+        self.offset, self.digest = found.end_offset - 1, found.last_digest
+
+    def provisional(self) -> Plan:
+        """The plan as far as the surveys determine it."""
+        at, barrier = self.barriers[-1] if self.barriers else (BEGIN, None)
+        fields = (version_of(barrier), self.topic_id, self.offset, self.digest, barrier, at, self.stamp_us, self.seen)
+        leased = is_leased(barrier)
+        position = LeasedPosition(*fields, self.counted_offset) if leased else Position(*fields)
+        return Plan(position, self.rules, self.barriers)
+
+    def plan(self) -> Plan:
+        """The plan, once nothing is left unclear. Raises FormatUnknown."""
+        if self.unknown is not None:
+            raise self.unknown
+        return self.provisional()
 
     def _barrier(self, offset: int, value: bytes) -> None:
         record = msgspec.msgpack.decode(value, type=BarrierRecord)
-        if self.barriers and record.epoch <= self.barriers[-1][1].epoch:
+        in_force = self.barriers[-1][1] if self.barriers else None
+        if in_force is not None and record.epoch <= in_force.epoch:
+            return
+        witnessed = witness_in(record.database)
+        if is_leased(in_force) and witnessed is not None and witnessed < self.counted_offset:
             return
         if not are_known(record.record_format, record.rules_version):
-            raise FormatUnknown(
+            # Not raised at once: while repeats leave something unclear, it may turn out to be void.
+            self.unknown = self.unknown or FormatUnknown(
                 f"epoch {record.epoch} writes record format {record.record_format} under rules {record.rules_version},"
                 " which this release does not know"
             )
-        if witness_in(record.database) is not None:
-            raise FormatUnknown(
-                f"epoch {record.epoch} was claimed by a lease, and jobs on Spark do not judge claims yet: use notary"
-                " check, and notary index rebuild --engine replay"
-            )
+            return
         self.barriers.append((offset, record))
+        self.counted_offset = offset
         self.seen = ()
 
 
@@ -259,7 +307,8 @@ def _runs(columns: Columns, start: int, end: int, rule: Rule | None) -> tuple[Ru
         if rule is not None and rule.activation_id == activation_id:
             rows = rows[~within(numbers, rule.repeats)]
         stamp_us = int(columns.stamp_us[rows].max(initial=0))
-        runs.append(Run(activation_id, of_numbers(np.sort(numbers)), stamp_us))
+        newest_offset = columns.first_offset + int(rows[-1]) if len(rows) else BEGIN
+        runs.append(Run(activation_id, of_numbers(np.sort(numbers)), stamp_us, newest_offset))
     return tuple(runs)
 
 

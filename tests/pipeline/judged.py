@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pipeline.jobs.verdicts import OUTCOMES
 from pipeline.judging.claims import CLAIM, CONSUMES, borders_between, by_range, claims_of, in_order, sample_keys, taken
-from pipeline.judging.columns import decode
+from pipeline.judging.columns import Columns, decode
 from pipeline.judging.commands import COMMAND, acceptances, by_width, commands_of, rows, shared
 from pipeline.judging.commands import key_values as acceptance_values
 from pipeline.judging.contested import Resolved, contested
@@ -22,7 +22,7 @@ from pipeline.judging.cursor import Array
 from pipeline.judging.entries import entries, exceptions, key_values
 from pipeline.judging.lost import lost_claims, lost_ranges
 from pipeline.judging.marks import offsets_marked
-from pipeline.judging.plan import counted, make_plan, survey, void_reasons
+from pipeline.judging.plan import Plan, Survey, counted, make_plan, survey, void_reasons
 from pipeline.judging.reasons import DEDUPLICATED, DUPLICATE, EXCEPTION
 from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
@@ -44,6 +44,16 @@ class Judged:
     verdicts: dict[int, tuple[Outcome, int | None]] = field(default_factory=dict)  # of counting requests
     judged_us: dict[int, int] = field(default_factory=dict)  # of all that counts and has an effect
     voids: list[tuple[int, str]] = field(default_factory=list)
+
+
+def plan_of(slices: Sequence[Columns], topic_id: str = TOPIC) -> Plan:
+    """The plan of slices that are all at hand."""
+    of = {columns.first_offset: columns for columns in slices}
+
+    def look_again(plan: Plan, firsts: list[int]) -> list[Survey]:
+        return [survey(of[first], plan.rules_of(of[first])) for first in firsts]
+
+    return make_plan(begin(topic_id), map(survey, slices), look_again)
 
 
 def by_replica(values: Sequence[bytes], cuts: Sequence[int] = (), salvages: Salvages = NO_SALVAGES) -> Judged:
@@ -75,12 +85,7 @@ def in_slices(
     also where only rules 1 judge."""
     judged = Judged()
     slices = [decode(start, pa.array(values[start:end], pa.binary())) for start, end in _runs(len(values), cuts)]
-    surveys = {columns.first_offset: survey(columns) for columns in slices}
-    plan, again = make_plan(begin(TOPIC), surveys.values())
-    for columns in slices:
-        if columns.first_offset in again:
-            surveys[columns.first_offset] = survey(columns, plan.rules_of(columns))
-    plan, _ = make_plan(begin(TOPIC), surveys.values())
+    plan = plan_of(slices)
     commands = commands or plan.judges_commands
     borders = borders_between([key for columns in slices for key in sample_keys(columns, 8)], buckets)
     parts: list[list[Array]] = [[] for _ in range(len(borders) + 1)]

@@ -61,7 +61,7 @@ def _or_refused(judge: Callable[..., Judged], *given: object) -> Judged | type[F
 
 
 @settings(deadline=None, max_examples=600)
-@given(mixed_logs(2, claims=False), CUTS, CUTS, st.sampled_from([1, 2, 4, 8, 200]))
+@given(mixed_logs(2), CUTS, CUTS, st.sampled_from([1, 2, 4, 8, 200]))
 def test_slices_of_mixed_logs_give_what_a_replica_and_the_reference_judge_give(
     log: Log, cuts: list[int], runs: list[int], buckets: int
 ) -> None:
@@ -74,7 +74,7 @@ def test_slices_of_mixed_logs_give_what_a_replica_and_the_reference_judge_give(
 
 
 @settings(deadline=None, max_examples=300)
-@given(mixed_logs(2, claims=False), st.lists(asked_requests(), max_size=12), CUTS, CUTS, st.data())
+@given(mixed_logs(2), st.lists(asked_requests(), max_size=12), CUTS, CUTS, st.data())
 def test_slices_of_a_log_with_a_lost_range_give_what_the_others_give(
     log: Log, asked: list[Request], cuts: list[int], runs: list[int], data: st.DataObject
 ) -> None:

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 from ledger_api.client import Deduplication, Party
 from pipeline.audit.signatures import unsigned
 from pipeline.judging.columns import decode
-from pipeline.judging.plan import counted, make_plan, survey
+from pipeline.judging.plan import counted
 from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.notary.records import NO_OFFSET, BarrierRecord, RequestRecordV2, encode_record
 from replica.notary.requests import Submission
-from tests.pipeline.judged import TOPIC
+from tests.pipeline.judged import TOPIC, plan_of
 from tests.pipeline.signed_log import ACTIVATION, PARTY, PARTY_KEY
 
 BANK, OTHER = Party(PARTY, PARTY_KEY), Party("O=B")
@@ -44,7 +44,7 @@ def test_signatures_of_both_versions_are_audited() -> None:
     reading says which records count."""
     values = log()
     columns = decode(0, pa.array(values, pa.binary()))
-    plan, _ = make_plan(begin(TOPIC), [survey(columns)])
+    plan = plan_of([columns])
     found = counted(columns, plan.rules_of(columns))
     reading = read_records(begin(TOPIC), list(enumerate(values)))
     rows = columns.rows[found.requests].tolist()

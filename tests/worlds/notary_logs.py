@@ -258,14 +258,14 @@ def requests(draw: st.DrawFn) -> Request:
 
 
 @st.composite
-def logs(draw: st.DrawFn, newest: int = 1, *, claims: bool = True) -> Log:
+def logs(draw: st.DrawFn, newest: int = 1) -> Log:
     """A log with everything in it that a reader may meet. `newest`: the newest format; 2 makes mixed logs as well, with
-    `claims` to a lease."""
+    claims to a lease."""
     maker = LogMaker(format=draw(st.integers(1, newest)))
     if draw(st.integers(0, 9)):
         maker.barrier(1)
     length = draw(st.sampled_from([0, 5, 20, 40]))
-    steps = _STEPS if newest == 1 else [step for step in _STEPS_OF_2 if claims or step is not _claim]
+    steps = _STEPS if newest == 1 else _STEPS_OF_2
     for step in draw(st.lists(st.sampled_from(steps), min_size=length, max_size=length + 5)):
         step(draw, maker)
     return maker.log

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.judging.columns import decode
+from pipeline.judging.columns import Columns, decode
 from pipeline.judging.plan import (
     Survey,
     advance,
@@ -20,12 +22,19 @@ from replica.notary.counted import CountedNote, CountedRequest, CountedSettlemen
 from replica.notary.errors import FormatUnknown, InvariantBroken
 from replica.notary.position import Position, begin
 from replica.notary.reading import read_records
+from tests.pipeline.judged import plan_of
 from tests.worlds.notary_logs import TOPIC, Log, LogMaker, activation, logs, request_of, split
 
 
 def surveys_of(log: Log) -> list[Survey]:
     """The survey of a stretch, if there is anything in it."""
     return [survey(decode(log[0][0], pa.array([value for _, value in log], pa.binary())))] if log else []
+
+
+def slices_of(log: Log, cuts: Sequence[int] = ()) -> list[Columns]:
+    """The log in slices; none of them is empty."""
+    parts = [part for part in split(log, list(cuts)) if part]
+    return [decode(part[0][0], pa.array([value for _, value in part], pa.binary())) for part in parts]
 
 
 def positions(log: Log, cuts: list[int]) -> list[tuple[Position | None, Position]]:
@@ -40,7 +49,7 @@ def positions(log: Log, cuts: list[int]) -> list[tuple[Position | None, Position
 
 
 @settings(deadline=None)
-@given(logs() | logs(2, claims=False), st.lists(st.integers(0, 45), max_size=4))
+@given(logs() | logs(2), st.lists(st.integers(0, 45), max_size=4))
 def test_surveys_and_reading_give_one_position(log: Log, cuts: list[int]) -> None:
     """Goal: a stretch of the log can be read from its survey's position. Method: random logs, cut anywhere."""
     for told, read in positions(log, cuts):
@@ -48,16 +57,11 @@ def test_surveys_and_reading_give_one_position(log: Log, cuts: list[int]) -> Non
 
 
 @settings(deadline=None)
-@given(logs(2, claims=False), st.lists(st.integers(0, 45), max_size=4))
+@given(logs(2), st.lists(st.integers(0, 45), max_size=4))
 def test_slices_of_mixed_logs_count_what_reading_counts(log: Log, cuts: list[int]) -> None:
     """Goal: one void rule for both formats, usual records and others. Method: slices by the plan, and reading."""
-    slices = [decode(part[0][0], pa.array([v for _, v in part], pa.binary())) for part in split(log, cuts) if part]
-    surveys = {columns.first_offset: survey(columns) for columns in slices}
-    plan, again = make_plan(begin(TOPIC), surveys.values())
-    if again:
-        of = {columns.first_offset: columns for columns in slices}
-        surveys |= {at: survey(of[at], plan.rules_of(of[at])) for at in again}
-        plan, _ = make_plan(begin(TOPIC), surveys.values())
+    slices = slices_of(log, cuts)
+    plan = plan_of(slices, TOPIC)
     voids: list[tuple[int, str]] = []
     found: list[tuple[int, type, int | None]] = []
     for columns in slices:
@@ -80,9 +84,9 @@ def test_a_plan_names_the_rules_that_judge_commands() -> None:
     """Goal: jobs look at commands where they matter. Method: a log that was not raised, and then was."""
     maker = LogMaker()
     maker.barrier(1)
-    assert not make_plan(begin(TOPIC), surveys_of(maker.log))[0].judges_commands
+    assert not plan_of(slices_of(maker.log)).judges_commands
     maker.barrier(2, format=2)
-    assert make_plan(begin(TOPIC), surveys_of(maker.log))[0].judges_commands
+    assert plan_of(slices_of(maker.log)).judges_commands
 
 
 def test_a_usual_log_is_told_from_small_surveys() -> None:
@@ -117,3 +121,73 @@ def test_a_gap_and_an_unknown_format_are_refused() -> None:
     newer.barrier(1, format=99)
     with pytest.raises(FormatUnknown):
         advance(begin(TOPIC), surveys_of(newer.log))
+
+
+def leased(*, repeat: bool) -> LogMaker:
+    """R1 holds a lease, its newest record that counts is at offset 2. `repeat`: a copy of that comes after it."""
+    maker = LogMaker(format=2)
+    maker.claim(1, -1)
+    maker.settle()
+    maker.submit(request_of(1, (1,)))
+    if repeat:
+        maker.raw(maker.values[2])
+    return maker
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [2], [3], [4], [5], [1, 2, 3, 4, 5]])
+@pytest.mark.parametrize(("witnessed", "epoch"), [(1, 1), (2, 2)])
+def test_a_claim_is_judged_by_what_earlier_slices_have_of_its_holder(
+    cuts: list[int], witnessed: int, epoch: int
+) -> None:
+    """Goal: slices judge a claim as a replica does. Method: one that saw all that counts, one that did not; a repeat
+    of the newest record comes in between, which is no sign of life."""
+    maker = leased(repeat=True)
+    maker.claim(2, witnessed, wins=False)
+    maker.submit(request_of(2, (2,)))
+    maker.submit(request_of(3, (3,)), activation_id=activation(2), sequence=0)
+    plan = plan_of(slices_of(maker.log, cuts), TOPIC)
+    assert plan.position == read_records(begin(TOPIC), maker.log).position
+    assert plan.position.epoch == epoch
+
+
+@pytest.mark.parametrize("cuts", [[4], [4, 5], [4, 5, 6]])
+def test_claims_that_depend_on_one_another_are_settled_in_rounds(cuts: list[int]) -> None:
+    """Goal: a plan that was unclear in two places ends as reading does. Method: a repeat hides that a claim counts, and
+    the next holder's repeat hides that the claim after that counts."""
+    maker = leased(repeat=True)
+    second = maker.claim(2, 2)
+    sign = maker.settle()
+    maker.raw(maker.values[sign])
+    maker.claim(3, sign)
+    maker.claim(4, second, wins=False)
+    position = plan_of(slices_of(maker.log, cuts), TOPIC).position
+    assert position == read_records(begin(TOPIC), maker.log).position
+    assert position.epoch == 3
+
+
+def test_a_late_claim_is_void_whatever_formats_it_names_and_no_plan_stops_for_it() -> None:
+    """Goal: no job stops for a record without effect. Method: the repeat makes the second claim look void, and so the
+    third, of a format that nobody knows, as if it were in force."""
+    maker = leased(repeat=True)
+    second = maker.claim(2, 2)
+    maker.settle()
+    maker.claim(3, second, rules=3, wins=False)
+    for cuts in ([3], [4], [5], [3, 4, 5, 6]):
+        assert plan_of(slices_of(maker.log, cuts), TOPIC).position == read_records(begin(TOPIC), maker.log).position
+
+
+def test_a_claim_that_nobody_judges_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the comparisons see the rule. Method: plans without it, and plans that take a repeat for a sign of life."""
+    for repeat, witnessed in ((False, 1), (True, 2)):
+        maker = leased(repeat=repeat)
+        maker.claim(2, witnessed, wins=False)
+        slices = slices_of(maker.log, [3])
+        expected = read_records(begin(TOPIC), maker.log).position
+        assert plan_of(slices, TOPIC).position == expected
+        with monkeypatch.context() as patch:
+            if repeat:
+                mutant = make_plan(begin(TOPIC), map(survey, slices), lambda plan, firsts: [])
+            else:
+                patch.setattr("pipeline.judging.plan.is_leased", lambda barrier: False)
+                mutant = plan_of(slices, TOPIC)
+        assert mutant.position != expected
