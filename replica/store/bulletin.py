@@ -85,15 +85,16 @@ class Bulletin:
         self.pause: Pause | None = None
         self._open_board = open_board
         self._replica = replica
-        self._asked = False
+        self._read = False
         self._reached = True
         self._unrecorded: deque[tuple[int, str, float]] = deque(maxlen=UNRECORDED_MAX)
         self._left = asyncio.Event()  # an end was noted since the last look
         self._all_recorded = asyncio.Event()
 
     def is_barred(self) -> bool:
-        """Whether this replica must not ask for the lock. True until the database was first asked, answer or not."""
-        return not self._asked or (self.pause is not None and self.pause.keeper != self._replica)
+        """Whether this replica must not ask for the lock. True until it was read once whether fail-over is paused: what
+        is not known may be a pause."""
+        return not self._read or (self.pause is not None and self.pause.keeper != self._replica)
 
     def note_end(self, epoch: int, reason: str) -> None:
         """Note why this replica's activation of that epoch ended just now; `run` records it."""
@@ -116,14 +117,14 @@ class Bulletin:
             except (NotaryError, InvariantBroken, TimeoutError) as error:  # of any kind: leading continues without it
                 if self._reached:
                     log.warning("bulletin_unreachable", detail=str(error) or f"no answer within {ROUND_MAX_S:g} s")
-                self._asked, self._reached = True, False
+                self._reached = False
             await self._pause()
 
     async def _attend(self, board: Board) -> None:
         while True:
             async with asyncio.timeout(ROUND_MAX_S):
                 self._note_pause(await board.paused())
-                self._asked = self._reached = True
+                self._read = self._reached = True
                 while self._unrecorded:
                     epoch, reason, ended_at_s = self._unrecorded[0]
                     age_s = asyncio.get_running_loop().time() - ended_at_s

@@ -1,0 +1,68 @@
+"""What a replica knows of a pause, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import cast
+
+import pytest
+
+from replica.notary.errors import LogUnavailable
+from replica.store.bulletin import Board, Bulletin, Pause
+from tests.waiting import eventually
+
+PAUSED = Pause("r1", "a disk", datetime(2026, 5, 1, tzinfo=UTC))
+
+
+class BoardHere:
+    """One that can be away."""
+
+    def __init__(self) -> None:
+        self.is_away = True
+        self.asked_count = 0
+        self.said: Pause | None = PAUSED
+
+    @asynccontextmanager
+    async def open(self, name: str) -> AsyncIterator[Board]:
+        yield cast(Board, self)
+
+    async def paused(self) -> Pause | None:
+        self.asked_count += 1
+        if self.is_away:
+            raise LogUnavailable("no log node answers")
+        return self.said
+
+    async def answers(self, count: int) -> None:
+        """Return after that many more questions."""
+        until = self.asked_count + count
+
+        async def has_been_asked() -> bool:
+            return self.asked_count >= until
+
+        await eventually(has_been_asked)
+
+
+async def test_nobody_leads_before_the_pause_was_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a cold start of all keeps a pause. Method: the board is away at first, then answers, then is away again;
+    the keeper and another replica."""
+    monkeypatch.setattr("replica.store.bulletin.POLL_S", 0.01)
+    board = BoardHere()
+    keeper, other = Bulletin(board.open, "r1"), Bulletin(board.open, "r2")
+    running = [asyncio.create_task(one.run()) for one in (keeper, other)]
+    try:
+        await board.answers(6)
+        assert keeper.is_barred()
+        assert other.is_barred()
+        board.is_away = False
+        await board.answers(6)
+        assert (keeper.is_barred(), other.is_barred()) == (False, True)
+        board.is_away = True
+        await board.answers(6)
+        assert (keeper.is_barred(), other.is_barred()) == (False, True)
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
