@@ -84,7 +84,7 @@ class WordsLog(Protocol):
     async def say(self, word: NewWord) -> Word:
         """What is in force under the word's name, once it is in the log; another value where it did not count.
 
-        Raises LogUnavailable: then it may still count later.
+        Raises LogUnavailable: then it may still count later; or it counted, and another word came after it.
         """
 
     async def end_offset(self) -> int:
@@ -96,15 +96,18 @@ async def value_of(log: WordsLog, name: str) -> bytes:
     return (await log.words(name)).get(name, UNSAID).value
 
 
-async def replace(log: WordsLog, name: str, change: Callable[[bytes], bytes]) -> tuple[bytes, bytes]:
+async def replace(
+    log: WordsLog, name: str, change: Callable[[bytes], bytes], *, always: bool = False
+) -> tuple[bytes, bytes]:
     """Say what `change` makes of the value in force, again where another word came first. The values before and after.
 
+    `always`: also where that changes nothing. Then no word that was said before, and is not in the log yet, counts.
     Raises LogUnavailable, and what `change` raises.
     """
     word = (await log.words(name)).get(name, UNSAID)
     for _ in range(TRIES_MAX):
         value = change(word.value)
-        if value == word.value:
+        if value == word.value and not always:
             return word.value, value
         found = await log.say(NewWord(name, word.version, value))
         if found.value == value:

@@ -7,7 +7,7 @@ each replica lets its completions go.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -22,6 +22,8 @@ ENDED = "ended/"
 PRUNED = "pruned"
 ENDINGS_KEPT = 256
 REASON_MAX_BYTES = 600  # JSON may write a byte as six, and a word has at most 4,096
+_UNREADABLE = "of another release, or none of ours"
+_UNKNOWN_MOMENT = datetime.fromtimestamp(0, UTC)
 Said = TypeVar("Said", bound=msgspec.Struct)
 
 
@@ -52,7 +54,15 @@ def read(value: bytes, kind: type[Said]) -> Said | None:
     try:
         return msgspec.json.decode(value, type=kind)
     except UNREADABLE as error:
-        raise StoreMismatch(f"a word in the log is of another release, or none of ours: {error}") from None
+        raise StoreMismatch(f"a word in the log is {_UNREADABLE}: {error}") from None
+
+
+def pause_in(value: bytes) -> Pause | None:
+    """The pause that a value says. Whoever said what this release cannot read paused it: nobody leads by it."""
+    try:
+        return read(value, Pause)
+    except StoreMismatch:
+        return Pause("", f"the word {PAUSE} in the log is {_UNREADABLE}; notary resume ends it", _UNKNOWN_MOMENT)
 
 
 def shortened(reason: str) -> str:
@@ -62,7 +72,9 @@ def shortened(reason: str) -> str:
 
 def paused(value: bytes, keeper: str, reason: str, now: datetime) -> bytes:
     """The pause that follows one that is in force, if any: to pause again changes the reason."""
-    before = read(value, Pause) or Pause(keeper, reason, now)
+    before = pause_in(value)
+    if before is None or not before.keeper:
+        before = Pause(keeper, reason, now)
     return written(msgspec.structs.replace(before, reason=shortened(reason)))
 
 
@@ -72,8 +84,9 @@ def slot_of(epoch: int) -> str:
 
 
 def ended(value: bytes, end: Ended) -> bytes:
-    """The end that follows one in the same place: the first of an epoch counts, and no older epoch's replaces it."""
-    before = read(value, Ended)
+    """The end that follows one in the same place: the first of an epoch counts, and no older epoch's replaces it. One
+    that this release cannot read is replaced, or the place would be lost."""
+    before = _end_in(value)
     if before is not None and before.epoch >= end.epoch:
         return value
     return written(msgspec.structs.replace(end, reason=shortened(end.reason)))
@@ -81,8 +94,24 @@ def ended(value: bytes, end: Ended) -> bytes:
 
 def ends_in(words: Mapping[str, Word]) -> dict[int, Ended]:
     """The ends that words tell of, by epoch."""
-    found = (read(word.value, Ended) for word in words.values())
+    found = (_end_in(word.value) for word in words.values())
     return {end.epoch: end for end in found if end is not None}
+
+
+def unreadable_in(words: Mapping[str, Word]) -> dict[str, str]:
+    """The words among these ends that this release cannot read, each with what to say in its place."""
+    return {
+        name: f"not readable: the word {name} in the log is {_UNREADABLE}"
+        for name, word in words.items()
+        if word.value and _end_in(word.value) is None
+    }
+
+
+def _end_in(value: bytes) -> Ended | None:
+    try:
+        return read(value, Ended)
+    except StoreMismatch:
+        return None
 
 
 def bound_in(value: bytes) -> int:

@@ -26,7 +26,7 @@ from replica.log.raft.proof import problem_of
 from replica.log.raft.settings import LogNodeSettings
 from replica.log.raft.wire import name_of
 from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
-from replica.notary.words import UNSAID, NewWord
+from replica.notary.words import UNSAID, NewWord, Word, replace, value_of
 from replica.operators.admin import AdminListener
 from replica.settings import AdminSettings
 from tests.lognode.real_nodes import GROUP, WAIT_S, free_ports
@@ -268,6 +268,32 @@ async def test_a_word_counts_once_and_outlives_its_leader(topic_under_test: Node
                 await asyncio.sleep(0.05)
     assert (found["pause"], found["other"].value) == (ended, b"x")
     await again.close()
+
+
+async def test_a_word_whose_answer_was_lost_is_not_said_again_after_another_one(
+    topic_under_test: NodesHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a pause never comes back after the resume. Method: the answer to the pause is lost, and a resume is said
+    before the pause is sent again; without a word in between, the second copy's answer does."""
+    log, other = topic_under_test.raft_log(), topic_under_test.raft_log("r3")
+    say, resume = LogClient.say, [b""]
+
+    async def lose_the_first_answer(client: LogClient, word: NewWord) -> dict[str, Word]:
+        told = await say(client, word)
+        monkeypatch.setattr(LogClient, "say", say)
+        for value in resume:
+            await other.say(NewWord("pause", told["pause"].version, value))
+        raise LogUnavailable("the connection was cut")
+
+    monkeypatch.setattr(LogClient, "say", lose_the_first_answer)
+    with pytest.raises(LogUnavailable, match="another word is in force"):
+        await replace(log, "pause", lambda _: b"for r1")
+    assert await value_of(log, "pause") == b""
+    resume.clear()
+    monkeypatch.setattr(LogClient, "say", lose_the_first_answer)
+    assert await replace(log, "pause", lambda _: b"for r1") == (b"", b"for r1")
+    for opened in (log, other):
+        await opened.close()
 
 
 async def test_too_few_members_are_refused(topic_under_test: NodesHere) -> None:

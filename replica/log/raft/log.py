@@ -158,8 +158,30 @@ class RaftLog:
         return await self._ask_leader(lambda client: client.words(prefix))
 
     async def say(self, word: NewWord) -> Word:
-        """See `WordsLog.say`. An answer may be lost and the word sent again: the second copy does not count."""
-        return (await self._ask_leader(lambda client: client.say(word))).get(word.name, UNSAID)
+        """See `WordsLog.say`. An answer may be lost and the word sent again: the second copy does not count.
+
+        Where another word is in force by then, the first copy may have counted before it: whoever said this one must
+        not say it again by itself.
+        """
+        lost = 0
+
+        async def ask(client: LogClient) -> Mapping[str, Word]:
+            nonlocal lost
+            lost += 1
+            try:
+                told = await client.say(word)
+            except CallFailed:
+                lost -= 1  # it has no effect, and never will have one
+                raise
+            lost -= 1
+            return told
+
+        found = (await self._ask_leader(ask)).get(word.name, UNSAID)
+        if lost and found.value != word.value:
+            raise LogUnavailable(
+                f"an answer was lost, and another word is in force as {word.name} by now: look whether yours counted"
+            )
+        return found
 
     async def _ask_leader(self, ask: Callable[[LogClient], Coroutine[Any, Any, ResultT]]) -> ResultT:
         """The leader's answer; waits for an election. Raises LogUnavailable.

@@ -21,13 +21,13 @@ import msgspec
 from replica.notary.errors import Code, ConfigError, StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
 from replica.notary.position import BEGIN
-from replica.notary.words import WordsLog, replace, value_of
+from replica.notary.words import Word, WordsLog, replace, value_of
 from replica.store.bulletin import PastActivation, Pause
 from replica.store.facts import PAGE_ROWS, Export, StoreStatus
 from replica.store.reader import Row
 from replica.store.sqlite.file import READ, named, position_of
 from replica.store.sqlite.tables import VERSION, LedgerDamaged, connect, restored
-from replica.store.words import ENDED, PAUSE, Ended, ended, ends_in, paused, read, slot_of
+from replica.store.words import ENDED, PAUSE, Ended, ended, ends_in, pause_in, paused, slot_of, unreadable_in
 
 RELEASED = "released the lease"
 COVERS_WITHIN_S = 5.0  # a ledger of a replica that runs covers the log within moments
@@ -77,7 +77,7 @@ class LedgerBoard:
 
     async def paused(self) -> Pause | None:
         """See Board."""
-        return None if self._words is None else read(await value_of(self._words, PAUSE), Pause)
+        return None if self._words is None else pause_in(await value_of(self._words, PAUSE))
 
     async def pause(self, reason: str) -> Pause | None:
         """See Board. Raises StoreUnavailable where no replica of this machine follows the log."""
@@ -86,26 +86,27 @@ class LedgerBoard:
         if keeper is None:
             return None
         now = datetime.now(UTC)
-        _, after = await replace(words, PAUSE, lambda value: paused(value, keeper, reason, now))
-        return read(after, Pause)
+        _, after = await replace(words, PAUSE, lambda value: paused(value, keeper, reason, now), always=True)
+        return pause_in(after)
 
     async def resume(self) -> Pause | None:
-        """See Board."""
-        before, _ = await replace(self._log("resume"), PAUSE, lambda _: b"")
-        return read(before, Pause)
+        """See Board. Said also where nothing is paused, so that a pause that is still on its way comes too late."""
+        before, _ = await replace(self._log("resume"), PAUSE, lambda _: b"", always=True)
+        return pause_in(before)
 
     async def history(self, limit: int) -> list[PastActivation]:
         """See Board. Moments are the highest stamps of the log before them, but for ends that their holder told."""
-        ends = {} if self._words is None else ends_in(await self._words.words(ENDED))
-        return await asyncio.to_thread(self._read_history, limit, ends)
+        words = {} if self._words is None else await self._words.words(ENDED)
+        return await asyncio.to_thread(self._read_history, limit, words)
 
-    def _read_history(self, limit: int, ends: Mapping[int, Ended]) -> list[PastActivation]:
+    def _read_history(self, limit: int, words: Mapping[str, Word]) -> list[PastActivation]:
         try:
             with _opened(self._files) as connection:
                 found = [one for one in _history(connection, 2 * limit) if one.replica][:limit]
         except StoreMismatch:
             return []
-        return [_told(one, ends.get(one.epoch)) for one in found]
+        ends, unreadable = ends_in(words), unreadable_in(words)
+        return [_told(one, ends.get(one.epoch), unreadable.get(slot_of(one.epoch))) for one in found]
 
     async def formats(self) -> Formats:
         """See Board: no more than what is in the log. A claim to a lease names format and rules 2."""
@@ -140,8 +141,10 @@ class LedgerBoard:
         return status.replica
 
 
-def _told(one: PastActivation, end: Ended | None) -> PastActivation:
-    """The activation with its holder's own word about its end."""
+def _told(one: PastActivation, end: Ended | None, unreadable: str | None) -> PastActivation:
+    """The activation with its holder's own word about its end, or that there is one which cannot be read."""
+    if end is None and unreadable is not None:
+        return msgspec.structs.replace(one, end_reason=unreadable)
     if end is None or end.replica != one.replica:
         return one
     changes = {"ended_at": end.ended_at, "end_reason": end.reason}
