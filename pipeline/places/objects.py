@@ -103,6 +103,11 @@ class ObjectsStore:
         return True
 
 
+def is_denied(text: str) -> bool:
+    """Whether a store's message says that it refused the credentials."""
+    return any(mark in text for mark in _DENIED)
+
+
 @contextmanager
 def _errors_of(name: str) -> Iterator[None]:
     try:
@@ -113,8 +118,6 @@ def _errors_of(name: str) -> Iterator[None]:
         raise ObjectMissing(name) from None
     except BaseError as error:
         text = str(error)
-        denied = isinstance(error, PermissionDeniedError | UnauthenticatedError) or any(
-            mark in text for mark in _DENIED
-        )
+        denied = isinstance(error, PermissionDeniedError | UnauthenticatedError) or is_denied(text)
         detail = text.partition("\n")[0][:_MESSAGE_CHARS]
         raise (PlaceAccessDenied if denied else PlaceUnavailable)(detail) from None

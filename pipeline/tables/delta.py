@@ -1,8 +1,12 @@
-"""A table in the format of Delta Lake, appended to exactly once.
+"""A table in the format of Delta Lake, appended to exactly once, in a folder or in a store of objects.
 
 Each append is one commit, which also notes the log offset that it reaches, as the version of an application that is
 named for the log. So the table itself knows what it has: a writer that was killed reads it from there. Of two writers
 that start from one state of the table, the second one's commit is refused.
+
+In a store of objects a commit is one object that is created only if there is none of its name. Its answer may be lost,
+and the repeated request then finds the name taken, by ourselves. So each commit has an id, which is looked for before
+another writer is blamed.
 """
 
 from __future__ import annotations
@@ -10,49 +14,92 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import sleep
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from replica.notary.errors import ArchiveContended, LogRefused, PlaceUnavailable
+from pipeline.places.objects import is_denied
+from pipeline.places.open import open_store
+from pipeline.places.store import ObjectExists, again
+from replica.notary.errors import (
+    ArchiveContended,
+    Code,
+    ConfigError,
+    LogRefused,
+    NotaryError,
+    PlaceAccessDenied,
+    PlaceUnavailable,
+)
+from replica.notary.places import Place, Remote
 from replica.notary.position import BEGIN
 
 DAY = "day"
+REQUEST_MAX_S = 120
 _OF_LOG = "log "  # and its topic id: the description of a table
+_APPEND = "notaryAppend"  # in a commit: the id of the append that made it
+_LOOKED_BACK = 20  # commits among which ours is looked for: other tools may have committed since
 
 
 class Table:
-    """One table of one log, in a folder of its own, which is made if there is none. Columns that others added to it
+    """One table of one log, in a place of its own, which is made if there is none. Columns that others added to it
     stay, and are empty in new rows; columns of ours that it lacks are added by the next append.
 
-    Raises LogRefused when the table is of another log, and PlaceUnavailable when it cannot be read.
+    Raises LogRefused when the table is of another log, PlaceUnavailable and PlaceAccessDenied when it cannot be read,
+    and ConfigError (PLACE_UNSAFE) for a store that overwrites: two writers could both append.
     """
 
-    def __init__(self, folder: Path, schema: pa.Schema, topic_id: str) -> None:
+    def __init__(self, place: Place, schema: pa.Schema, topic_id: str) -> None:
         self._topic_id = topic_id
+        self._place = place
         log = _OF_LOG + topic_id
-        with _as_ours(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            self.made = not DeltaTable.is_deltatable(str(folder))
+        with _as_ours(place):
+            if isinstance(place, Path):
+                place.mkdir(parents=True, exist_ok=True)
+            self.made = not DeltaTable.is_deltatable(str(place), _options(place))
             if self.made:
-                self._table = DeltaTable.create(
-                    str(folder), schema, partition_by=[DAY], name=f"notary_{folder.name}", description=log
+                DeltaTable.create(
+                    str(place),
+                    schema,
+                    partition_by=[DAY],
+                    name=f"notary_{str(place).rpartition('/')[2]}",
+                    description=log,
+                    storage_options=_options(place),
                 )
-            else:
-                self._table = DeltaTable(str(folder))
+            self._table = _opened(place)
             description = self._table.metadata().description
         if description != log:
-            raise LogRefused(f"the table {folder} is of {description}, not of {log}")
+            raise LogRefused(f"the table {place} is of {description}, not of {log}")
+        if isinstance(place, Remote):
+            _refuse_unsafe(place, self._table.version())
 
     @property
     def offset(self) -> int:
         """The log offset up to which the table has its rows, BEGIN for none."""
         return _reached(self._table, self._topic_id)
 
-    def append(self, rows: pa.Table, offset: int) -> None:
-        """Add those rows that the table lacks, and note that it now has all up to this log offset.
+    @property
+    def count(self) -> int:
+        """What the last append gave as the number of rows up to its own last one; 0 before the first."""
+        return self._table.transaction_version(_counting(self._topic_id)) or 0
+
+    def least_after(self, column: str, offset: int) -> int | None:
+        """The least value of a column in rows after a log offset; None where there is no such row.
+
+        Reads files that may have such rows, and no others. Raises PlaceUnavailable.
+        """
+        if offset >= self.offset:
+            return None
+        with _as_ours(self._place):
+            dataset = self._table.to_pyarrow_dataset()
+            found = pc.min(dataset.to_table([column], filter=pc.field("offset") > offset)[column]).as_py()
+        return None if found is None else int(found)
+
+    def append(self, rows: pa.Table, offset: int, count: int | None = None) -> None:
+        """Add those rows that the table lacks, and note that it now has all up to this log offset; see `count`.
 
         Raises ArchiveContended when another writer was first: nothing is added. PlaceUnavailable: it is unknown
         whether the rows were added; a table that is opened again knows.
@@ -60,26 +107,35 @@ class Table:
         if offset <= self.offset:
             return
         missing = rows.filter(pc.greater(rows["offset"], self.offset))
-        with _as_ours(self._table.table_uri):
-            write_deltalake(
-                self._table,
-                missing,
-                mode="append",
-                schema_mode="merge",
-                commit_properties=CommitProperties(
-                    app_transactions=[Transaction(_application(self._topic_id), offset)]
-                ),
-            )
-            self._table.update_incremental()
+        noted = [Transaction(_application(self._topic_id), offset)]
+        if count is not None:
+            noted.append(Transaction(_counting(self._topic_id), count))
+        append_id = uuid4().hex
+        try:
+            with _as_ours(self._place):
+                write_deltalake(
+                    self._table,
+                    missing,
+                    mode="append",
+                    schema_mode="merge",
+                    commit_properties=CommitProperties(custom_metadata={_APPEND: append_id}, app_transactions=noted),
+                )
+                self._table.update_incremental()
+        except ArchiveContended:
+            with _as_ours(self._place):
+                self._table = _opened(self._place)
+                commits = self._table.history(_LOOKED_BACK)
+            if all(commit.get(_APPEND) != append_id for commit in commits):
+                raise
 
 
-def look(folder: Path) -> dict[str, int | str]:
+def look(place: Place) -> dict[str, int | str]:
     """A table: its log's id, the log offset that it reaches, its version, its number of files.
 
-    Raises PlaceUnavailable, also where there is no table.
+    Raises PlaceUnavailable, also where there is no table, and PlaceAccessDenied.
     """
-    with _as_ours(folder):
-        table = DeltaTable(str(folder))
+    with _as_ours(place):
+        table = _opened(place)
         topic_id = (table.metadata().description or "").removeprefix(_OF_LOG)
         return {
             "topic_id": topic_id,
@@ -87,6 +143,29 @@ def look(folder: Path) -> dict[str, int | str]:
             "version": table.version(),
             "files": len(table.file_uris()),
         }
+
+
+def _opened(place: Place) -> DeltaTable:
+    return DeltaTable(str(place), storage_options=_options(place))
+
+
+def _options(place: Place) -> dict[str, str] | None:
+    """Of the store; credentials and address are taken from the environment, as `open_store` has it."""
+    if isinstance(place, Path):
+        return None
+    return {"conditional_put": "etag", "timeout": f"{REQUEST_MAX_S}s"}
+
+
+def _refuse_unsafe(place: Remote, version: int) -> None:
+    """Some servers accept the condition of a creation and ignore it. The newest commit is created again, with its own
+    bytes, so nothing is lost either way."""
+    store, name = open_store(place), f"_delta_log/{version:020d}.json"
+    content = again(lambda: store.read(name), sleep)
+    try:
+        again(lambda: store.create(name, [content]), sleep)
+    except ObjectExists:
+        return
+    raise ConfigError(f"{place}/{name} was created a second time", Code.PLACE_UNSAFE)
 
 
 def _reached(table: DeltaTable, topic_id: str) -> int:
@@ -98,14 +177,21 @@ def _application(topic_id: str) -> str:
     return f"notary/{topic_id}"
 
 
+def _counting(topic_id: str) -> str:
+    return f"notary/{topic_id}/count"
+
+
 @contextmanager
-def _as_ours(place: Path | str) -> Iterator[None]:
+def _as_ours(place: Place) -> Iterator[None]:
     try:
         yield
+    except NotaryError:
+        raise
     except CommitFailedError as error:
         raise ArchiveContended(f"{place}: another process writes this table: {_first_line(error)}") from None
     except (DeltaError, OSError) as error:
-        raise PlaceUnavailable(f"{place}: {_first_line(error)}") from None
+        kind = PlaceAccessDenied if is_denied(str(error)) else PlaceUnavailable
+        raise kind(f"{place}: {_first_line(error)}") from None
 
 
 def _first_line(error: Exception) -> str:

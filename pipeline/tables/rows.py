@@ -1,26 +1,29 @@
 """What a run of judged records adds to each table. Pure.
 
-Every row names its record's log offset. `day` is the UTC day of the record's stamp: the tables are parted by it.
+Every row names its record's log offset. The tables are parted by `day`, the UTC day of the record's stamp.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 
-from replica.notary.counted import CountedRequest
+from replica.notary.counted import Counted, CountedRequest, CountedSettlement
 from replica.notary.outcomes import CODE_OF
 from replica.notary.reading import BarrierInForce
 from replica.notary.requests import format_state_ref
 from replica.notary.rules import Verdict
+from replica.store.completions import of_request, of_settlement
+from replica.store.interface import Completion
 
 DAY_US = 86_400 * 1_000_000
 _TIME = pa.timestamp("us", tz="UTC")
 _KEYS = [pa.field("offset", pa.int64(), nullable=False), pa.field("day", pa.date32(), nullable=False)]
 
 REQUESTS, VERDICTS, CONFLICTS, EPOCHS = "requests", "verdicts", "conflicts", "epochs"
+COMPLETIONS = "completions"
 SCHEMAS = {
     VERDICTS: pa.schema(
         [
@@ -47,6 +50,22 @@ SCHEMAS = {
             ("replica", pa.string()),
         ]
     ),
+    COMPLETIONS: pa.schema(
+        [
+            *_KEYS,  # of the record, of which a settlement has several completions; the day is that of `recorded_at`
+            ("ledger_offset", pa.int64()),
+            ("recorded_at", _TIME),
+            ("change_id", pa.binary()),
+            ("user_id", pa.string()),
+            ("command_id", pa.string()),
+            ("act_as", pa.list_(pa.string())),
+            ("submission_id", pa.string()),
+            ("tx_id", pa.binary()),
+            ("content_digest", pa.binary()),
+            ("outcome", pa.string()),
+            ("notarised_offset", pa.int64()),
+        ]
+    ),
     REQUESTS: pa.schema(
         [
             *_KEYS,
@@ -68,23 +87,32 @@ SCHEMAS = {
 
 
 def rows_of(
-    judged: Sequence[tuple[CountedRequest, Verdict]], barriers: Iterable[BarrierInForce]
+    decided: Iterable[tuple[Counted, Verdict | None]], barriers: Iterable[BarrierInForce], ledger_end: int
 ) -> dict[str, pa.Table]:
-    """The rows of some requests, and of barriers that came into force, for every table."""
+    """The rows of some records, and of barriers that came into force, for every table.
+
+    `ledger_end`: the ledger offset of the last completion before them, 0 for none.
+    """
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
-    for entry, verdict in judged:
-        keys = {"offset": entry.offset, "day": entry.record.stamp_us // DAY_US}
-        rows[REQUESTS].append(keys | _request(entry))
-        rows[VERDICTS].append(keys | _verdict(entry, verdict))
-        rows[CONFLICTS] += [
-            keys
-            | {
-                "state": format_state_ref(conflict.state),
-                "usage": conflict.usage.value,
-                "consumed_by_hash": conflict.consumed_by_hash,
-            }
-            for conflict in verdict.conflicts
-        ]
+    completions: list[Completion] = []
+    for entry, verdict in decided:
+        if isinstance(entry, CountedSettlement):
+            completions += of_settlement(entry)
+        elif isinstance(entry, CountedRequest) and verdict is not None:
+            completions.append(of_request(entry, verdict))
+            keys = {"offset": entry.offset, "day": entry.record.stamp_us // DAY_US}
+            rows[REQUESTS].append(keys | _request(entry))
+            rows[VERDICTS].append(keys | _verdict(entry, verdict))
+            rows[CONFLICTS] += [
+                keys
+                | {
+                    "state": format_state_ref(conflict.state),
+                    "usage": conflict.usage.value,
+                    "consumed_by_hash": conflict.consumed_by_hash,
+                }
+                for conflict in verdict.conflicts
+            ]
+    rows[COMPLETIONS] = [_completion(one, at) for at, one in enumerate(completions, ledger_end + 1)]
     rows[EPOCHS] += [
         {
             "offset": one.offset,
@@ -121,4 +149,22 @@ def _verdict(entry: CountedRequest, verdict: Verdict) -> dict[str, Any]:
         "tx_id": entry.request.tx_id,
         "outcome": CODE_OF[verdict.outcome],
         "notarised_offset": verdict.notarised_offset,
+    }
+
+
+def _completion(one: Completion, ledger_offset: int) -> dict[str, Any]:
+    return {
+        "offset": one.log_offset,
+        "day": one.recorded_us // DAY_US,
+        "ledger_offset": ledger_offset,
+        "recorded_at": one.recorded_us,
+        "change_id": one.change_id,
+        "user_id": one.user_id,
+        "command_id": one.command_id,
+        "act_as": one.act_as,
+        "submission_id": one.submission_id,
+        "tx_id": one.tx_id,
+        "content_digest": one.content_digest,
+        "outcome": one.outcome,
+        "notarised_offset": one.notarised_offset,
     }

@@ -17,12 +17,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.tables.delta import Table
-from pipeline.tables.rows import REQUESTS, SCHEMAS, rows_of
+from pipeline.tables.rows import COMPLETIONS, REQUESTS, SCHEMAS, rows_of
 from replica.index.interface import Index
 from replica.index.rocks import RocksIndex
 from replica.log.interface import LogRecords, RequestLog
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import LogUnavailable, PlaceUnavailable
+from replica.notary.places import Place, inside
 from replica.notary.position import BEGIN, Position, begin
 from replica.notary.reading import Reading, VoidReason, read_records
 from replica.notary.rules import judge, keys_of
@@ -40,6 +41,7 @@ class TablesWriter:
         self._tables = tables
         self._index = index
         self.position = position
+        self._ledger_end = _ledger_end(tables[COMPLETIONS], position.offset)
         self._on_step = on_step
 
     @property
@@ -53,12 +55,13 @@ class TablesWriter:
         Raises SalvageMissing for a lost record, FormatUnknown, and what `Table.append` and the index raise.
         """
         rows, added, accepted, reading = self._judged(records)
+        ledger_end = self._ledger_end + len(rows[COMPLETIONS])
         for name, table in self._tables.items():
             if len(rows[name]) or name == REQUESTS:  # the last one: it notes how far all of them are
-                table.append(rows[name], reading.position.offset)
+                table.append(rows[name], reading.position.offset, ledger_end if name == COMPLETIONS else None)
                 self._on_step(name)
         self._index.write(added, reading.position, accepted)
-        self.position = reading.position
+        self.position, self._ledger_end = reading.position, ledger_end
         self._on_step("index")
 
     def _judged(
@@ -76,12 +79,22 @@ class TablesWriter:
             [entry.change_id for entry in requests], [entry.offset for entry in requests]
         )
         verdicts, added, accepted = judge(requests, keys, known, newest)
-        return rows_of(list(zip(requests, verdicts, strict=True)), reading.barriers), added, accepted, reading
+        of_requests = iter(verdicts)
+        decided = [
+            (entry, next(of_requests) if isinstance(entry, CountedRequest) else None) for entry in reading.counted
+        ]
+        return rows_of(decided, reading.barriers, self._ledger_end), added, accepted, reading
+
+
+def _ledger_end(completions: Table, offset: int) -> int:
+    """The ledger offset of the last completion up to a log offset, which may be before the end of the table."""
+    after = completions.least_after("ledger_offset", offset)
+    return completions.count if after is None else after - 1
 
 
 @contextmanager
 def open_writer(
-    folder: Path, index_folder: Path, topic_id: str, on_step: OnStep = lambda name: None
+    place: Place, index_folder: Path, topic_id: str, on_step: OnStep = lambda name: None
 ) -> Iterator[TablesWriter]:
     """A writer of the tables of one log, at the position of its index, which may be before that of the tables.
 
@@ -89,7 +102,7 @@ def open_writer(
     damaged: remove it then, it is made anew from the log. Raises as `Table` does.
     """
     with _open_index(index_folder) as index:
-        tables = {name: Table(folder / name, schema, topic_id) for name, schema in SCHEMAS.items()}
+        tables = {name: Table(inside(place, name), schema, topic_id) for name, schema in SCHEMAS.items()}
         position = index.position() or begin(topic_id)
         ahead = position.offset > tables[REQUESTS].offset or position.topic_id != topic_id
         fresh = any(table.made for table in tables.values())

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
 from replica.active.deduplication import Period
 from replica.following.apply import Applied
-from replica.notary.canonical import change_id
 from replica.notary.counted import CountedRequest, CountedSettlement
-from replica.notary.errors import Code
-from replica.notary.outcomes import CODE_OF
 from replica.notary.records import NO_OFFSET, RequestRecord, RequestRecordV2
 from replica.notary.requests import TIME_MAX_US
-from replica.notary.rules import Verdict
+from replica.store.completions import of_request, of_settlement
 from replica.store.interface import Completion
 
 
@@ -28,31 +23,11 @@ def completions_of(applied: Applied, periods: Mapping[int, Period | None] | None
     completions: list[Completion] = []
     for entry, verdict in applied.decided():
         if isinstance(entry, CountedSettlement):
-            completions.extend(_of_settlement(entry))
+            completions.extend(of_settlement(entry))
         elif isinstance(entry, CountedRequest) and verdict is not None:
-            completions.append(_of_request(entry, verdict, known.get(entry.offset)))
+            deduplication = _deduplication(entry.record, known.get(entry.offset))
+            completions.append(of_request(entry, verdict, *deduplication))
     return completions
-
-
-def _of_request(entry: CountedRequest, verdict: Verdict, period: Period | None) -> Completion:
-    submission = entry.record.submission
-    deduplication_us, deduplication_after = _deduplication(entry.record, period)
-    return Completion(
-        entry.offset,
-        entry.change_id,
-        submission.user_id,
-        submission.command_id,
-        submission.act_as,
-        submission.submission_id,
-        entry.request.tx_id,
-        entry.content_digest,
-        CODE_OF[verdict.outcome],
-        verdict.notarised_offset,
-        entry.judged_us,
-        msgspec.msgpack.encode(verdict.conflicts) if verdict.conflicts else b"",
-        deduplication_us,
-        deduplication_after,
-    )
 
 
 def _deduplication(record: RequestRecord, period: Period | None) -> tuple[int | None, int | None]:
@@ -68,22 +43,3 @@ def _deduplication(record: RequestRecord, period: Period | None) -> tuple[int | 
     if period is None:
         return None, None
     return (None, period.after) if period.duration_us is None else (period.duration_us, None)
-
-
-def _of_settlement(entry: CountedSettlement) -> list[Completion]:
-    return [
-        Completion(
-            entry.offset,
-            change_id(command.user_id, command.command_id, command.act_as),
-            command.user_id,
-            command.command_id,
-            command.act_as,
-            command.submission_id,
-            command.tx_id,
-            command.content_digest,
-            Code.SUBMISSION_NOT_SEQUENCED.name,
-            None,
-            entry.judged_us,
-        )
-        for command in entry.record.commands
-    ]

@@ -39,6 +39,11 @@ def place_of(text: str) -> Place:
     return Remote(text.rstrip("/"))
 
 
+def inside(place: Place, name: str) -> Place:
+    """The place of this name within another."""
+    return Remote(f"{place}/{name}") if isinstance(place, Remote) else place / name
+
+
 def local_path(place: str) -> Path:
     """The path of a place on this machine: what a `file:` URL names (RFC 8089), and everything that is no URL.
 

@@ -1,0 +1,58 @@
+"""The completions of one record that the log decided. Pure, and the same wherever the log is read."""
+
+from __future__ import annotations
+
+import msgspec
+
+from replica.notary.canonical import change_id
+from replica.notary.counted import CountedRequest, CountedSettlement
+from replica.notary.errors import Code
+from replica.notary.outcomes import CODE_OF
+from replica.notary.rules import Verdict
+from replica.store.interface import Completion
+
+
+def of_request(
+    entry: CountedRequest,
+    verdict: Verdict,
+    deduplication_us: int | None = None,
+    deduplication_after: int | None = None,
+) -> Completion:
+    """The completion of a request. The deduplication period is that of `Completion`, where it is known."""
+    submission = entry.record.submission
+    return Completion(
+        entry.offset,
+        entry.change_id,
+        submission.user_id,
+        submission.command_id,
+        submission.act_as,
+        submission.submission_id,
+        entry.request.tx_id,
+        entry.content_digest,
+        CODE_OF[verdict.outcome],
+        verdict.notarised_offset,
+        entry.judged_us,
+        msgspec.msgpack.encode(verdict.conflicts) if verdict.conflicts else b"",
+        deduplication_us,
+        deduplication_after,
+    )
+
+
+def of_settlement(entry: CountedSettlement) -> list[Completion]:
+    """A completion for each command that was given up, in the order of the record."""
+    return [
+        Completion(
+            entry.offset,
+            change_id(command.user_id, command.command_id, command.act_as),
+            command.user_id,
+            command.command_id,
+            command.act_as,
+            command.submission_id,
+            command.tx_id,
+            command.content_digest,
+            Code.SUBMISSION_NOT_SEQUENCED.name,
+            None,
+            entry.judged_us,
+        )
+        for command in entry.record.commands
+    ]
