@@ -44,10 +44,14 @@ class Waiting(msgspec.Struct, eq=False):
     give_up: Callable[[], None]
 
 
-def newest_active(found: dict[str, NotaryDocument | None]) -> str | None:
-    """The endpoint of the active replica, by what each answered; a deposed one that has not noticed is older."""
-    epochs = {document.epoch: endpoint for endpoint, document in found.items() if document and document.active}
-    return epochs[max(epochs)] if epochs else None
+def newest_active(found: dict[str, NotaryDocument | None]) -> list[str]:
+    """The endpoints that lead to the active replica, by what each answered, in their order.
+
+    Several, where one is of a balancer. A deposed replica that has not noticed has an older epoch.
+    """
+    epochs = {endpoint: document.epoch for endpoint, document in found.items() if document and document.active}
+    newest = max(epochs.values(), default=None)
+    return [endpoint for endpoint, epoch in epochs.items() if epoch == newest]
 
 
 class Lookout:
@@ -90,12 +94,13 @@ class Lookout:
         known = self._endpoints.known
         found = await asyncio.gather(*[_fetch(session, f"{one}/v1/notary", None, _notary) for one in known])
         active = newest_active(dict(zip(known, found, strict=True)))
-        if active is None:
+        if not active:
             return
-        self._endpoints.prefer(active)
+        if self._endpoints.current not in active:
+            self._endpoints.prefer(active[0])
         given_up_s = self._loop.time() - WAIT_MAX_S
         for waiting in list(self._waiting):
-            if waiting.endpoint != active and waiting.since_s <= given_up_s:
+            if waiting.endpoint not in active and waiting.since_s <= given_up_s:
                 waiting.give_up()
 
     async def _refresh(self, session: aiohttp.ClientSession) -> bool:

@@ -93,7 +93,6 @@ class SubmissionStream:
         self._random = random.Random().random  # noqa: S311 (spreads retries; no secret)
         self._loop = asyncio.get_running_loop()
         self._lookout = Lookout(self._endpoints, self._bearer, self._tls) if self._endpoints.several else None
-        self._waiting: Waiting | None = None  # on this connection, for answers
         self._numbers = 0
         self._asked: dict[int, _Asked] = {}
         self._sent: set[int] = set()  # on this connection, and without an answer
@@ -186,7 +185,23 @@ class SubmissionStream:
                 self._finish(number, asked, problem)
 
     async def _converse(self, session: aiohttp.ClientSession, endpoint: str, token: str | None) -> bool:
-        """One connection, from start to end. Returns True when the server accepted it."""
+        """One connection, from start to end. Returns True when the server accepted it.
+
+        Raises TimeoutError when another replica is active while something waits for this one.
+        """
+        async with asyncio.timeout(None) as limit:
+            waiting = Waiting(endpoint, self._loop.time(), lambda: end_now(limit))
+            if self._lookout is not None:
+                self._lookout.add(waiting)
+            try:
+                return await self._connected(session, endpoint, token, waiting)
+            finally:
+                if self._lookout is not None:
+                    self._lookout.remove(waiting)
+
+    async def _connected(
+        self, session: aiohttp.ClientSession, endpoint: str, token: str | None, waiting: Waiting
+    ) -> bool:
         async with asyncio.timeout(self._policy.attempt_max_s):
             socket = await session.ws_connect(
                 endpoint + STREAM_PATH,
@@ -203,32 +218,20 @@ class SubmissionStream:
                 raise AnswerUnreadable("the stream does not begin with a welcome")
             self.connections_count += 1
             self._trouble = "no answer in time"
-            sending = asyncio.create_task(self._send_for_ever(socket, welcome))
-            try:
-                await self._listen(socket, endpoint)
-            finally:
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
-        return True
-
-    async def _listen(self, socket: aiohttp.ClientWebSocketResponse, endpoint: str) -> None:
-        """Take frames until it is better to connect again. Raises TimeoutError when another replica is active."""
-        async with asyncio.timeout(None) as limit:
-            self._waiting = Waiting(endpoint, math.inf, lambda: end_now(limit))
-            if self._lookout is not None:
-                self._lookout.add(self._waiting)
+            waiting.since_s = math.inf
+            sending = asyncio.create_task(self._send_for_ever(socket, welcome, waiting))
             try:
                 async for message in socket:
                     self._good_at_s = self._loop.time()
                     if not self._take(_frame_in(message)):
                         break
-                    self._waiting.since_s = self._good_at_s if self._sent else math.inf
+                    waiting.since_s = self._good_at_s if self._sent else math.inf
             finally:
-                if self._lookout is not None:
-                    self._lookout.remove(self._waiting)
-                self._waiting = None
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+        return True
 
-    async def _send_for_ever(self, socket: aiohttp.ClientWebSocketResponse, welcome: Welcome) -> None:
+    async def _send_for_ever(self, socket: aiohttp.ClientWebSocketResponse, welcome: Welcome, waiting: Waiting) -> None:
         while True:
             self._wake.clear()
             batch: list[tuple[int, Submission]] = []
@@ -244,8 +247,7 @@ class SubmissionStream:
                     batch.append((number, asked.submission))
                     size += len(asked.submission.request)
             if batch:
-                if self._waiting is not None:
-                    self._waiting.since_s = min(self._waiting.since_s, self._loop.time())
+                waiting.since_s = min(waiting.since_s, self._loop.time())
                 await socket.send_bytes(encoder.encode(Submissions(batch, *self._terms)))
             else:
                 await self._wake.wait()

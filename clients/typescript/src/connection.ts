@@ -5,9 +5,11 @@ import * as https from "node:https";
 
 import { type Access, bearerHeader, Bearer, isOfToken, tlsForAll, type TlsOptions } from "./access.js";
 import { integer, type Json, parseJson, type Problem, problemIn } from "./answers.js";
-import { Endpoints, type Given, turns, usable } from "./endpoints.js";
-import { AnswerUnreadable, NotActive, RequestRejected } from "./errors.js";
-import { clockS, RetryPolicy, sleepS, timerMs } from "./retry.js";
+import { Endpoints, type Given, turns } from "./endpoints.js";
+import { NotActive, RequestRejected } from "./errors.js";
+import { limitOf, linesOf, readBody, toldBy } from "./exchange.js";
+import { Lookout, Waiting } from "./lookout.js";
+import { clockS, type RetryPolicy, sleepS, timerMs } from "./retry.js";
 
 /** Is told, while a call waits, within how many seconds the notary expects to have its answer. */
 export type OnWait = (estimateS: number) => void;
@@ -19,19 +21,12 @@ export interface Exchange {
 }
 
 const LINES = "application/x-ndjson";
-const ANSWER_MAX_BYTES = 256 * 2 ** 20;
-const LINE_MAX_BYTES = 16 * 2 ** 20;
-const NEWLINE = 10;
-
-const REFRESH_EVERY_S = 30;
-const REFRESH_AGAIN_S = 5; // after one that failed
-const LIST_MAX_CHARACTERS = 65_536;
 
 export class Connection {
   readonly bearer: Bearer;
   readonly tls: TlsOptions;
   readonly endpoints: Endpoints;
-  #refreshAtS = -Infinity;
+  readonly #lookout: Lookout | null;
   readonly #agent: http.Agent | https.Agent;
   readonly #isTls: boolean;
 
@@ -48,9 +43,11 @@ export class Connection {
     this.#isTls = this.endpoints.current.startsWith("https:");
     const settings = { keepAlive: true, maxSockets: connectionsMax };
     this.#agent = this.#isTls ? new https.Agent({ ...settings, ...this.tls }) : new http.Agent(settings);
+    this.#lookout = this.endpoints.several ? new Lookout(this.endpoints, this.bearer, this.tls) : null;
   }
 
   close(): void {
+    this.#lookout?.close();
     this.#agent.destroy();
   }
 
@@ -65,12 +62,11 @@ export class Connection {
       const endpoint = this.endpoints.current;
       const answer = await this.#call(endpoint, method, path, body, onWait);
       if (!turns(answer.status, answer.body)) {
-        this.#refreshSoon();
         // a token refused now does not settle an earlier attempt, whose outcome stays unknown
         return unknown !== null && answer.status === 401 ? unknown : answer;
       }
       if (problemIn(answer.body) === null) unknown = answer;
-      if (!this.endpoints.nextOfRound(endpoint, asked)) return answer;
+      if (!this.endpoints.nextOfRound(endpoint, asked)) return unknown ?? answer;
     }
   }
 
@@ -83,21 +79,6 @@ export class Connection {
       return this.#exchange(endpoint, method, path, body, await this.bearer.token(), onWait);
     }
     return answer;
-  }
-
-  /** Ask for the list of endpoints, beside the call that was answered, when it is due. */
-  #refreshSoon(): void {
-    if (!this.endpoints.several || clockS() < this.#refreshAtS) return;
-    this.#refreshAtS = clockS() + REFRESH_AGAIN_S;
-    void this.#refresh().catch(() => undefined); // the list before stays in force
-  }
-
-  async #refresh(): Promise<void> {
-    const token = await this.bearer.token();
-    const { status, body } = await this.#exchange(this.endpoints.current, "GET", "/v1/endpoints", undefined, token, () => undefined);
-    if (status !== 200 || body.length > LIST_MAX_CHARACTERS) return;
-    this.endpoints.takeList(usable(parseJson(body), this.endpoints.configured, token !== undefined));
-    this.#refreshAtS = clockS() + REFRESH_EVERY_S;
   }
 
   /** The document at a path, asked for until a replica serves it. Throws RequestRejected, NotActive, AnswerUnreadable. */
@@ -113,19 +94,32 @@ export class Connection {
     }
   }
 
-  /** A request whose answer is read as it comes. Rejects when nobody answers within `attemptMaxS`. */
-  open(method: string, url: string, body: string | undefined, headers: http.OutgoingHttpHeaders): Promise<http.IncomingMessage> {
+  /**
+   * A request whose answer is read as it comes. Rejects when nobody answers within `attemptMaxS`. It, or the answer, ends with an
+   * error when another replica is active while `waiting` waits.
+   */
+  open(
+    method: string,
+    path: string,
+    body: string | undefined,
+    headers: http.OutgoingHttpHeaders,
+    waiting: Waiting,
+  ): Promise<http.IncomingMessage> {
     return new Promise((resolve, reject) => {
       const make = this.#isTls ? https.request : http.request;
-      const request = make(url, {
+      const request = make(waiting.endpoint + path, {
         method,
         agent: this.#agent,
         headers: body === undefined ? headers : { ...headers, "Content-Length": Buffer.byteLength(body) },
       });
       const limitS = this.policy.attemptMaxS;
       const timer = setTimeout(() => request.destroy(new Error("no answer in time")), timerMs(limitS));
+      waiting.giveUp = (why) => request.destroy(why);
+      this.#lookout?.add(waiting);
+      request.once("close", () => this.#lookout?.remove(waiting));
       request.once("response", (response) => {
         clearTimeout(timer);
+        waiting.giveUp = (why) => response.destroy(why);
         resolve(response);
       });
       request.on("error", (error) => {
@@ -150,7 +144,7 @@ export class Connection {
       ...bearerHeader(token),
     };
     try {
-      const response = await this.open(method, endpoint + path, body, headers);
+      const response = await this.open(method, path, body, headers, new Waiting(endpoint));
       if (!(response.headers["content-type"] ?? "").startsWith(LINES)) {
         const limit = limitOf(response, this.policy.attemptMaxS);
         try {
@@ -193,42 +187,4 @@ export class Connection {
 export function whyNot(body: string, problem: Problem | null): NotActive | RequestRejected {
   if (problem !== null && (problem.retry === "no" || problem.code === "OFFSET_AFTER_END")) return new RequestRejected(problem);
   return new NotActive(`no replica answers: ${body.slice(0, 200)}`);
-}
-
-/** Whole lines as they come; what the last one lacks is lost with the connection. Throws AnswerUnreadable. */
-export async function* linesOf(response: http.IncomingMessage): AsyncGenerator<string> {
-  let begun: Buffer[] = [];
-  let size = 0;
-  for await (const found of response) {
-    const chunk = found as Buffer;
-    let from = 0;
-    for (let end = chunk.indexOf(NEWLINE); end !== -1; end = chunk.indexOf(NEWLINE, from)) {
-      yield Buffer.concat([...begun, chunk.subarray(from, end)]).toString("utf8");
-      [begun, size, from] = [[], 0, end + 1];
-    }
-    if (from < chunk.length) begun.push(chunk.subarray(from));
-    size += chunk.length - from;
-    if (size > LINE_MAX_BYTES) throw new AnswerUnreadable(`a line has at most ${LINE_MAX_BYTES} bytes`);
-  }
-}
-
-/** The whole body. Throws AnswerUnreadable when it is too large to be an answer. */
-export async function readBody(response: http.IncomingMessage): Promise<string> {
-  const chunks: Buffer[] = [];
-  let size = 0;
-  for await (const chunk of response) {
-    size += (chunk as Buffer).length;
-    if (size > ANSWER_MAX_BYTES) throw new AnswerUnreadable(`an answer has at most ${ANSWER_MAX_BYTES} bytes`);
-    chunks.push(chunk as Buffer);
-  }
-  return Buffer.concat(chunks).toString("utf8");
-}
-
-/** What to tell of a failed exchange. */
-export function toldBy(error: unknown): string {
-  return (error instanceof Error ? error.message || error.name : String(error)).slice(0, 200);
-}
-
-function limitOf(response: http.IncomingMessage, limitS: number): NodeJS.Timeout {
-  return setTimeout(() => response.destroy(new Error("no answer in time")), timerMs(Math.max(limitS, 0)));
 }

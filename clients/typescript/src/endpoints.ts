@@ -69,7 +69,7 @@ export function usable(list: Json, configured: readonly string[], withToken: boo
       if (!(error instanceof ConfigError)) throw error;
     }
   }
-  return found.slice(0, ENDPOINTS_MAX);
+  return found.slice(0, ENDPOINTS_MAX - configured.length);
 }
 
 /** Whether to ask the next endpoint at once: there was no answer, none of a notary's, or the replica is passive. */
@@ -123,6 +123,11 @@ export class Endpoints {
     if (!asked.has(this.#current)) return true;
     asked.clear();
     return false;
+  }
+
+  /** Use the endpoint of the replica that is active. */
+  prefer(endpoint: string): void {
+    if (this.known.includes(endpoint)) this.#current = endpoint;
   }
 
   /** Replace what was listed before. What was given stays for ever. */

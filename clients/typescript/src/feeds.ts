@@ -3,8 +3,10 @@
 import { bearerHeader, isOfToken } from "./access.js";
 import { type Conflict, integer, integerOrNull, type Json, parseJson, type Problem, problemIn, problemOf, text } from "./answers.js";
 import { checkOffset } from "./bytes.js";
-import { type Connection, linesOf, readBody } from "./connection.js";
+import type { Connection } from "./connection.js";
 import { AnswerUnreadable, NotaryError, StreamEnded } from "./errors.js";
+import { linesOf, readBody } from "./exchange.js";
+import { Waiting } from "./lookout.js";
 import { clockS, sleepS, timerMs } from "./retry.js";
 
 const SILENCE_MAX_S = 30; // above the interval of the server's checkpoints: who says nothing for so long is gone
@@ -75,7 +77,7 @@ export async function* follow<Entry extends { offset: number }>(
     const endpoint = connection.endpoints.current;
     const token = await bearer.token();
     try {
-      for await (const line of linesBehind(connection, `${endpoint}${path}?${query(after, options)}&follow=true`, token)) {
+      for await (const line of linesBehind(connection, endpoint, `${path}?${query(after, options)}&follow=true`, token)) {
         if ("problem" in line) {
           const { problem } = line;
           const wasGood = clockS() - goodAtS < policy.deadlineS;
@@ -145,8 +147,9 @@ export function updateOf(document: Json): Update {
 
 type Line = { readonly document: Json } | { readonly problem: Problem };
 
-async function* linesBehind(connection: Connection, url: string, token: string | undefined): AsyncGenerator<Line> {
-  const response = await connection.open("GET", url, undefined, bearerHeader(token));
+async function* linesBehind(connection: Connection, endpoint: string, path: string, token: string | undefined): AsyncGenerator<Line> {
+  const waiting = new Waiting(endpoint);
+  const response = await connection.open("GET", path, undefined, bearerHeader(token), waiting);
   response.setTimeout(timerMs(SILENCE_MAX_S), () => response.destroy(new Error("the stream is silent")));
   try {
     if (response.statusCode !== 200) {
@@ -155,6 +158,7 @@ async function* linesBehind(connection: Connection, url: string, token: string |
       return;
     }
     for await (const raw of linesOf(response)) {
+      waiting.sinceS = clockS();
       const document = parseJson(raw);
       yield document["kind"] === "end" ? { problem: problemOf(document["problem"] as Json) } : { document };
     }

@@ -5,9 +5,10 @@ import { WebSocket } from "ws";
 
 import { type Access, bearerHeader, Bearer, isOfToken, tlsForAll, type TlsOptions } from "./access.js";
 import { type Accepted, answerInFrame, decisionOf, type NotNow, problem, type Problem, type Result, unknownOutcome } from "./answers.js";
-import { toldBy } from "./connection.js";
 import { Endpoints, type Given } from "./endpoints.js";
 import { AnswerUnreadable } from "./errors.js";
+import { toldBy } from "./exchange.js";
+import { Lookout, Waiting } from "./lookout.js";
 import { clockS, RetryPolicy, type RetrySettings, sleepS, timerMs } from "./retry.js";
 import { checkDeduplication, checkSignedPeriod, type Deduplication, type Submission } from "./signing.js";
 
@@ -57,12 +58,14 @@ export class SubmissionStream {
   readonly #underWayMax: number;
   readonly #asked = new Map<number, Asked>();
   readonly #sent = new Set<number>(); // on this connection, and without an answer
+  readonly #lookout: Lookout | null;
   readonly #waiting: (() => void)[] = []; // for room
   readonly #sweeper: NodeJS.Timeout;
   readonly #deduplication: Deduplication | undefined;
   #queue: number[] = [];
   #numbers = 0;
   #socket: WebSocket | null = null;
+  #answers: Waiting | null = null; // what waits for them, on this connection
   #useful = false; // this connection: it brought an answer
   #window = 0; // 0 before the welcome
   #frameMax = FRAME_SUBMISSIONS;
@@ -81,6 +84,7 @@ export class SubmissionStream {
     this.#endpoints = new Endpoints(endpoint);
     this.#tls = tlsForAll(this.#endpoints.configured, access);
     this.#bearer = new Bearer(access.token);
+    this.#lookout = this.#endpoints.several ? new Lookout(this.#endpoints, this.#bearer, this.#tls) : null;
     if (options.deduplication !== undefined) checkDeduplication(options.deduplication);
     this.#deduplication = options.deduplication;
     const { durationS, afterOffset } = (options.deduplication ?? {}) as { durationS?: number; afterOffset?: number };
@@ -94,6 +98,7 @@ export class SubmissionStream {
   close(): void {
     this.#closed = true;
     clearInterval(this.#sweeper);
+    this.#lookout?.close();
     this.#socket?.terminate();
     for (const number of [...this.#asked.keys()]) this.#giveUp(number);
   }
@@ -176,6 +181,9 @@ export class SubmissionStream {
         failure ??= error instanceof Error ? error : new Error(String(error));
         socket.terminate();
       };
+      const waiting = (this.#answers = new Waiting(endpoint));
+      waiting.giveUp = fail;
+      this.#lookout?.add(waiting);
       const welcomed = setTimeout(() => fail(new Error("no welcome in time")), 2 * limitMs);
       const pinging = setInterval(() => {
         if (!isAlive) return fail(new Error("the server does not answer a ping"));
@@ -197,6 +205,7 @@ export class SubmissionStream {
           isAlive = true;
           if (this.#window === 0) clearTimeout(welcomed);
           if (!this.#take(frameIn(data as Buffer))) socket.terminate();
+          waiting.sinceS = this.#sent.size > 0 ? clockS() : Infinity;
         } catch (error) {
           fail(error);
         }
@@ -204,6 +213,8 @@ export class SubmissionStream {
       socket.on("close", () => {
         clearTimeout(welcomed);
         clearInterval(pinging);
+        this.#lookout?.remove(waiting);
+        this.#answers = null;
         const wasIn = this.#window > 0;
         if (failure === null || wasIn) resolve(wasIn);
         else reject(failure);
@@ -238,7 +249,10 @@ export class SubmissionStream {
       size += asked.submission.canonical.length;
     }
     this.#queue.splice(0, taken);
-    if (batch.length > 0) socket.send(encode([SUBMISSIONS, batch, ...this.#terms]));
+    if (batch.length > 0) {
+      if (this.#answers !== null) this.#answers.sinceS = Math.min(this.#answers.sinceS, clockS());
+      socket.send(encode([SUBMISSIONS, batch, ...this.#terms]));
+    }
     return batch.length > 0;
   }
 

@@ -16,8 +16,9 @@ export const NOTARY_KEY = createPublicKey(KEY).export({ type: "spki", format: "d
 export const PARTY = Party.fromSeed("O=Bank A,L=London,C=GB", "01".repeat(32));
 export const QUICK: RetrySettings = { timeoutS: 0.01, deadlineS: 5, attemptMaxS: 2 };
 
-/** `null` breaks the connection. */
-export type Reply = { status?: number; body: string | object; type?: string; headers?: http.OutgoingHttpHeaders } | null;
+/** `null` breaks the connection; "silence" never answers. `open`: the body goes on. */
+export type Reply = { status?: number; body: string | object; type?: string; headers?: http.OutgoingHttpHeaders; open?: boolean } | null | "silence";
+type Answering = (seen: Seen, call: number) => Reply | Promise<Reply>;
 export interface Seen {
   readonly method: string;
   readonly url: string;
@@ -30,20 +31,22 @@ export class Double {
   readonly #server: http.Server;
   readonly #sockets = new WebSocketServer({ noServer: true });
 
-  private constructor(answer: (seen: Seen, call: number) => Reply, stream?: (socket: WebSocket, connection: number) => void) {
+  private constructor(answer: Answering, stream?: (socket: WebSocket, connection: number) => void) {
     let connections = 0;
     this.#server = http.createServer((request, response) => {
       const chunks: Buffer[] = [];
       request.on("data", (chunk: Buffer) => chunks.push(chunk));
-      request.on("end", () => {
+      request.on("end", async () => {
         const { method = "", url = "", headers } = request;
         const seen = { method, url, headers, body: Buffer.concat(chunks).toString("utf8") };
         this.seen.push(seen);
-        const reply = answer(seen, this.seen.length - 1);
+        const reply = await answer(seen, this.seen.length - 1);
+        if (reply === "silence") return;
         if (reply === null) return void request.socket.destroy();
         const { status = 200, body, type = "application/json" } = reply;
         response.writeHead(status, { "Content-Type": type, ...reply.headers });
-        response.end(typeof body === "string" ? body : JSON.stringify(body));
+        response.write(typeof body === "string" ? body : JSON.stringify(body));
+        if (reply.open !== true) response.end();
       });
     });
     this.#server.on("upgrade", (request, socket, head) => {
@@ -52,7 +55,7 @@ export class Double {
   }
 
   static async start(
-    answer: (seen: Seen, call: number) => Reply,
+    answer: Answering,
     stream?: (socket: WebSocket, connection: number) => void,
   ): Promise<Double> {
     const double = new Double(answer, stream);

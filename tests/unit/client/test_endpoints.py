@@ -169,5 +169,11 @@ def about(epoch: int, *, active: bool) -> NotaryDocument:
 def test_the_newest_active_is_the_one_to_turn_to() -> None:
     """Goal: a deposed replica that has not noticed wins nobody. Method: two say so; one is silent; none."""
     found = {A: about(7, active=True), B: about(8, active=True), C: None}
-    assert newest_active(found) == B
-    assert newest_active({A: about(7, active=False), C: None}) is None
+    assert newest_active(found) == [B]
+    assert newest_active({A: about(7, active=False), C: None}) == []
+
+
+def test_a_balancer_and_the_active_behind_it_are_one() -> None:
+    """Goal: what waits at a balancer is not sent again to the replica that it waits for. Method: both say the same."""
+    found = {A: about(8, active=True), B: about(8, active=False), C: about(8, active=True)}
+    assert newest_active(found) == [A, C]

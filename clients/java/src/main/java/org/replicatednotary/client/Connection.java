@@ -1,18 +1,20 @@
 package org.replicatednotary.client;
 
 import com.fasterxml.jackson.databind.JsonNode;
-import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
-import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Optional;
 import java.util.Set;
+import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.function.DoubleConsumer;
@@ -24,7 +26,7 @@ final class Connection implements AutoCloseable {
     record Exchange(int status, String body) {}
 
     private static final String LINES = "application/x-ndjson";
-    private static final int ANSWER_MAX_BYTES = 256 << 20;
+    static final int ANSWER_MAX_BYTES = 256 << 20;
 
     final Endpoints endpoints;
     final RetryPolicy policy;
@@ -32,9 +34,10 @@ final class Connection implements AutoCloseable {
     final Bearer bearer;
     final HttpClient http;
     final ScheduledThreadPoolExecutor timer = timer();
+    private final Lookout lookout; // null: with one endpoint
 
-    Connection(String endpoint, RetryPolicy policy, Access access) {
-        this.endpoints = new Endpoints(endpoint, access);
+    Connection(List<String> given, RetryPolicy policy, Access access) {
+        this.endpoints = new Endpoints(given, access);
         this.policy = policy;
         this.access = access;
         this.bearer = new Bearer(access.token());
@@ -47,10 +50,14 @@ final class Connection implements AutoCloseable {
             builder.sslContext(tls);
         }
         this.http = builder.build();
+        this.lookout = endpoints.several() ? new Lookout(endpoints, bearer, http, timer) : null;
     }
 
     @Override
     public void close() {
+        if (lookout != null) {
+            lookout.close();
+        }
         timer.shutdownNow();
     }
 
@@ -72,7 +79,7 @@ final class Connection implements AutoCloseable {
                 unknown = answer;
             }
             if (!endpoints.nextOfRound(endpoint, asked)) {
-                return answer;
+                return unknown == null ? answer : unknown;
             }
         }
     }
@@ -107,10 +114,25 @@ final class Connection implements AutoCloseable {
         }
     }
 
+    /** Have it given up when another replica turns out to be active, until {@link #unwatch}. */
+    Waiting watch(URI endpoint) {
+        Waiting waiting = new Waiting(endpoint);
+        if (lookout != null) {
+            lookout.add(waiting);
+        }
+        return waiting;
+    }
+
+    void unwatch(Waiting waiting) {
+        if (lookout != null) {
+            lookout.remove(waiting);
+        }
+    }
+
     /** An answer whose body is read as it comes; its head must be there within {@code attemptMaxS}. */
-    HttpResponse<InputStream> open(URI endpoint, String method, String path, String body, String token, String accept)
+    HttpResponse<InputStream> open(Waiting waiting, String method, String path, String body, String token, String accept)
             throws IOException, InterruptedException {
-        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(endpoint + path))
+        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(waiting.endpoint + path))
                 .timeout(duration(policy.attemptMaxS()))
                 .header("Accept", accept);
         if (body != null) {
@@ -122,24 +144,45 @@ final class Connection implements AutoCloseable {
         request.method(
                 method,
                 body == null ? HttpRequest.BodyPublishers.noBody() : HttpRequest.BodyPublishers.ofString(body));
-        return http.send(request.build(), HttpResponse.BodyHandlers.ofInputStream());
+        CompletableFuture<HttpResponse<InputStream>> answer =
+                http.sendAsync(request.build(), HttpResponse.BodyHandlers.ofInputStream());
+        waiting.endedBy(() -> answer.cancel(true));
+        return headOf(answer);
+    }
+
+    private static HttpResponse<InputStream> headOf(CompletableFuture<HttpResponse<InputStream>> answer)
+            throws IOException, InterruptedException {
+        try {
+            return answer.get();
+        } catch (InterruptedException error) {
+            answer.cancel(true);
+            throw error;
+        } catch (CancellationException error) {
+            throw new IOException("another replica is active");
+        } catch (ExecutionException error) {
+            throw error.getCause() instanceof IOException cause ? cause : new IOException(toldBy(error.getCause()));
+        }
     }
 
     private Exchange exchange(
             URI endpoint, String method, String path, String body, String token, DoubleConsumer onWait) {
+        Waiting waiting = watch(endpoint);
         try {
-            HttpResponse<InputStream> response = open(endpoint, method, path, body, token, "application/json, " + LINES);
+            HttpResponse<InputStream> response = open(waiting, method, path, body, token, "application/json, " + LINES);
             try (Lines lines = new Lines(response.body(), timer)) {
+                waiting.endedBy(lines::closeBody);
                 lines.limit(policy.attemptMaxS());
                 if (response.headers().firstValue("Content-Type").orElse("").startsWith(LINES)) {
                     return lastLine(lines, onWait);
                 }
-                return new Exchange(response.statusCode(), readBody(response.body()));
+                return new Exchange(response.statusCode(), lines.whole(ANSWER_MAX_BYTES));
             }
         } catch (InterruptedException error) {
             throw interrupted();
         } catch (IOException | NotaryException.AnswerUnreadable error) {
             return new Exchange(0, toldBy(error));
+        } finally {
+            unwatch(waiting);
         }
     }
 
@@ -156,19 +199,6 @@ final class Connection implements AutoCloseable {
             lines.limit(Math.min(Math.max(estimateS, policy.attemptMaxS()), lastS - clockS()));
         }
         return new Exchange(0, "no answer behind the estimates");
-    }
-
-    /** The whole body. Throws AnswerUnreadable when it is too large to be an answer. */
-    static String readBody(InputStream in) throws IOException {
-        ByteArrayOutputStream found = new ByteArrayOutputStream();
-        byte[] chunk = new byte[16_384];
-        for (int size = in.read(chunk); size >= 0; size = in.read(chunk)) {
-            found.write(chunk, 0, size);
-            if (found.size() > ANSWER_MAX_BYTES) {
-                throw new NotaryException.AnswerUnreadable("an answer has at most " + ANSWER_MAX_BYTES + " bytes");
-            }
-        }
-        return found.toString(StandardCharsets.UTF_8);
     }
 
     /** The error of an answer that is not the document that was asked for. */

@@ -1,13 +1,19 @@
 package org.replicatednotary.client;
 
+import com.fasterxml.jackson.databind.JsonNode;
 import java.net.URI;
 import java.net.URISyntaxException;
 import java.util.ArrayList;
+import java.util.Collection;
+import java.util.Collections;
 import java.util.HashSet;
+import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Optional;
 import java.util.Set;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
+import java.util.stream.Stream;
 
 /**
  * The addresses of one notary, and which of them is used now. A connection string names one endpoint, or several with one scheme:
@@ -18,13 +24,38 @@ final class Endpoints {
     private static final Pattern FORM = Pattern.compile("(https?)://([^/?#\\s]+)((?:/[^/?#\\s,]+)*)/?");
     private static final String EXAMPLE = "https://notary.example:8080 or https://a.example:8080,b.example:8080";
 
-    private final List<URI> known;
+    private final List<URI> configured;
+    private List<URI> listed = List.of();
     private URI current;
 
-    /** Throws ConfigError. */
-    Endpoints(String given, Access access) {
-        this.known = parse(given).stream().map(access::check).toList();
-        this.current = known.get(0);
+    /** One text is a connection string; in a list of several each is one endpoint. Throws ConfigError. */
+    Endpoints(List<String> given, Access access) {
+        this.configured = parse(given).stream().map(access::check).toList();
+        this.current = configured.get(0);
+    }
+
+    /** The endpoints of a list, in their order. Throws ConfigError. */
+    static List<String> parse(List<String> given) {
+        if (given.size() == 1) {
+            return parse(given.get(0));
+        }
+        List<String> found = new ArrayList<>();
+        given.forEach(one -> found.add(parseOne(one)));
+        if (found.isEmpty()) {
+            throw new NotaryException.ConfigError("no endpoint is given; one is like " + EXAMPLE);
+        }
+        if (found.stream().map(one -> one.substring(0, one.indexOf(':'))).distinct().count() > 1) {
+            throw new NotaryException.ConfigError("all endpoints have http, or all of them https: " + String.join(", ", found));
+        }
+        return checked(found);
+    }
+
+    private static String parseOne(String given) {
+        List<String> found = parse(given);
+        if (found.size() != 1) {
+            throw new NotaryException.ConfigError("in a list each text is one endpoint, not '" + given + "'");
+        }
+        return found.get(0);
     }
 
     /** The endpoints of a connection string, in their order. No error repeats a password. Throws ConfigError. */
@@ -40,6 +71,10 @@ final class Endpoints {
         for (String host : form.group(2).split(",", -1)) {
             found.add(url(form.group(1), host, form.group(3)));
         }
+        return checked(found);
+    }
+
+    private static List<String> checked(List<String> found) {
         if (found.size() > ENDPOINTS_MAX) {
             throw new NotaryException.ConfigError(found.size() + " endpoints are given, at most " + ENDPOINTS_MAX + " may be");
         }
@@ -62,22 +97,70 @@ final class Endpoints {
         throw new NotaryException.ConfigError("'" + host + "' is no host with a port; an endpoint is like " + EXAMPLE);
     }
 
+    /**
+     * The live endpoints of a list ({@code GET /v1/endpoints}) that a client may use beside those that it was given: of the same
+     * scheme, and none over plain HTTP for a client with a token, because anybody on the way could have written the list.
+     */
+    static List<URI> usable(JsonNode list, List<URI> configured, boolean withToken) {
+        String scheme = configured.get(0).getScheme();
+        Set<URI> found = new LinkedHashSet<>();
+        if (!scheme.equals("http") || !withToken) {
+            for (JsonNode entry : list.path("endpoints")) {
+                if (entry.path("live").asBoolean(false) && entry.path("url").isTextual()) {
+                    asEndpoint(entry.path("url").asText()).filter(url -> url.getScheme().equals(scheme)).ifPresent(found::add);
+                }
+            }
+        }
+        configured.forEach(found::remove);
+        return found.stream().limit(ENDPOINTS_MAX - configured.size()).toList();
+    }
+
+    private static Optional<URI> asEndpoint(String text) {
+        try {
+            return Optional.of(URI.create(parseOne(text)));
+        } catch (NotaryException.ConfigError error) {
+            return Optional.empty();
+        }
+    }
+
     synchronized URI current() {
         return current;
     }
 
+    /** Whether there is another one to turn to. One alone is taken as a balanced endpoint, and used alone. */
     boolean several() {
-        return known.size() > 1;
+        return configured.size() > 1;
     }
 
-    /** The connection string with the one in use first. */
-    synchronized String fromCurrent() {
-        List<String> hosts = new ArrayList<>();
-        int place = known.indexOf(current);
-        for (int next = 0; next < known.size(); next++) {
-            hosts.add(known.get((place + next) % known.size()).getRawAuthority());
+    List<URI> configured() {
+        return configured;
+    }
+
+    /** Those that were given, and those that a replica listed. */
+    synchronized List<URI> known() {
+        return Stream.of(configured, listed).flatMap(Collection::stream).toList();
+    }
+
+    /** All that are known, the one in use first. */
+    synchronized List<String> fromCurrent() {
+        List<URI> found = new ArrayList<>(known());
+        Collections.rotate(found, -found.indexOf(current));
+        return found.stream().map(URI::toString).toList();
+    }
+
+    /** Use the endpoint of the replica that is active. */
+    synchronized void prefer(URI endpoint) {
+        if (known().contains(endpoint)) {
+            current = endpoint;
         }
-        return current.getScheme() + "://" + String.join(",", hosts) + current.getRawPath();
+    }
+
+    /** Replace what was listed before. What was given stays for ever. */
+    synchronized void takeList(List<URI> found) {
+        listed = found;
+        if (!known().contains(current)) {
+            current = configured.get(0);
+        }
     }
 
     /**
@@ -87,6 +170,7 @@ final class Endpoints {
     synchronized boolean nextOfRound(URI failed, Set<URI> asked) {
         asked.add(failed);
         if (failed.equals(current)) {
+            List<URI> known = known();
             current = known.get((known.indexOf(failed) + 1) % known.size());
         }
         if (!asked.contains(current)) {

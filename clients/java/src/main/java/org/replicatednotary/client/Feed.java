@@ -40,6 +40,7 @@ public final class Feed<T extends Published> implements Iterator<T>, AutoCloseab
     private double unreadableAtS = Double.POSITIVE_INFINITY; // of the first bad one behind it
     private double aheadAtS = Double.POSITIVE_INFINITY; // first told that the ledger ends before our offset
     private volatile Lines lines;
+    private volatile Waiting waiting;
     private volatile boolean closed;
 
     Feed(Connection connection, String path, String kind, Function<JsonNode, T> read, long after, String userId, List<String> parties) {
@@ -100,6 +101,9 @@ public final class Feed<T extends Published> implements Iterator<T>, AutoCloseab
         if (current != null) {
             current.close();
         }
+        if (waiting != null) {
+            connection.unwatch(waiting);
+        }
     }
 
     /** The lines behind our offset; null when a problem came instead. */
@@ -108,16 +112,20 @@ public final class Feed<T extends Published> implements Iterator<T>, AutoCloseab
         stays = false;
         endpoint = connection.endpoints.current();
         token = connection.bearer.token();
+        waiting = connection.watch(endpoint);
         HttpResponse<InputStream> response =
-                connection.open(endpoint, "GET", path + "?after=" + after + filter, null, token, "application/x-ndjson");
+                connection.open(waiting, "GET", path + "?after=" + after + filter, null, token, "application/x-ndjson");
         Lines found = new Lines(response.body(), connection.timer);
+        waiting.endedBy(found::closeBody);
         if (response.statusCode() == 200) {
             lines = found;
             return found;
         }
         try (found) {
             found.limit(connection.policy.attemptMaxS());
-            Documents.problemIn(Connection.readBody(response.body())).ifPresent(this::heed);
+            Documents.problemIn(found.whole(Connection.ANSWER_MAX_BYTES)).ifPresent(this::heed);
+        } finally {
+            connection.unwatch(waiting);
         }
         return null;
     }
@@ -125,7 +133,9 @@ public final class Feed<T extends Published> implements Iterator<T>, AutoCloseab
     /** The entry in the next line; null for none. */
     private T take(Lines current) throws IOException {
         current.limit(SILENCE_MAX_S);
+        waiting.now();
         String line = current.next();
+        waiting.forNothing();
         current.cancel();
         if (line == null) {
             leave();

@@ -16,6 +16,7 @@ final class Lines implements AutoCloseable {
     private final byte[] chunk = new byte[16_384];
     private int at;
     private int end;
+    private volatile boolean isClosed;
     private ScheduledFuture<?> closing;
 
     Lines(InputStream in, ScheduledThreadPoolExecutor timer) {
@@ -33,6 +34,21 @@ final class Lines implements AutoCloseable {
         if (closing != null) {
             closing.cancel(false);
         }
+    }
+
+    /** All of the body, of so many bytes at most. Throws AnswerUnreadable, or IOException for one that was closed before its end. */
+    String whole(int bytesMax) throws IOException {
+        ByteArrayOutputStream found = new ByteArrayOutputStream();
+        for (int size = in.read(chunk); size >= 0; size = in.read(chunk)) {
+            found.write(chunk, 0, size);
+            if (found.size() > bytesMax) {
+                throw new NotaryException.AnswerUnreadable("an answer has at most " + bytesMax + " bytes");
+            }
+        }
+        if (isClosed) { // which reads as its end
+            throw new IOException("no answer in time");
+        }
+        return found.toString(StandardCharsets.UTF_8);
     }
 
     /** The next line; null at the end. What the last one lacks is lost with the connection. Throws AnswerUnreadable. */
@@ -67,7 +83,9 @@ final class Lines implements AutoCloseable {
         closeBody();
     }
 
-    private void closeBody() {
+    /** End the body under whoever reads it. May be repeated. */
+    void closeBody() {
+        isClosed = true;
         try {
             in.close();
         } catch (IOException error) {

@@ -81,7 +81,12 @@ public final class NotaryClient implements AutoCloseable {
 
     /** Throws ConfigError when the endpoint, or what {@code access} names, cannot be used. */
     public NotaryClient(String endpoint, RetryPolicy policy, Access access) {
-        this.connection = new Connection(endpoint, policy, access);
+        this(List.of(endpoint), policy, access);
+    }
+
+    /** {@code endpoints}: one each, of one scheme. Throws ConfigError. */
+    public NotaryClient(List<String> endpoints, RetryPolicy policy, Access access) {
+        this.connection = new Connection(endpoints, policy, access);
     }
 
     @Override

@@ -20,6 +20,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ExecutionException;
@@ -51,6 +52,7 @@ public final class SubmissionStream implements AutoCloseable {
     private static final int UNDER_WAY_MAX = 10_000;
     private static final long SWEEP_MS = 250;
     private static final long PING_S = 20;
+    private static final String REPLACED = "another replica is active";
 
     private static final class Asked {
         final Submission submission;
@@ -79,14 +81,15 @@ public final class SubmissionStream implements AutoCloseable {
     private int window; // 0 before the welcome
     private int frameMax = FRAME_SUBMISSIONS;
     private boolean broken; // this connection
+    private Waiting waiting; // for answers on it, or to be let in
     private boolean closed;
     private String trouble = "no answer in time"; // why there is no connection
     private Answer.Problem refusedToken;
     private double goodAtS = Double.NEGATIVE_INFINITY;
     private int connectionsCount;
 
-    SubmissionStream(String endpoint, RetryPolicy policy, Access access, boolean asynchronous, Deduplication deduplication) {
-        this.connection = new Connection(endpoint, policy, access);
+    SubmissionStream(List<String> given, RetryPolicy policy, Access access, boolean asynchronous, Deduplication deduplication) {
+        this.connection = new Connection(given, policy, access);
         this.asynchronous = asynchronous;
         this.deduplication = deduplication;
         this.worker = new Thread(this::keepConnected, "notary stream");
@@ -210,6 +213,20 @@ public final class SubmissionStream implements AutoCloseable {
 
     /** One connection, from its beginning to its end; true when it was let in. */
     private boolean converse(URI endpoint, String token) throws InterruptedException, ExecutionException, TimeoutException {
+        Waiting waiting = connection.watch(endpoint);
+        synchronized (this) {
+            this.waiting = waiting;
+        }
+        try {
+            return converse(waiting, token);
+        } catch (CancellationException error) {
+            throw new NotaryException.AnswerUnreadable(REPLACED);
+        } finally {
+            connection.unwatch(waiting);
+        }
+    }
+
+    private boolean converse(Waiting waiting, String token) throws InterruptedException, ExecutionException, TimeoutException {
         long limitMs = (long) (1000 * connection.policy.attemptMaxS());
         synchronized (this) {
             broken = false;
@@ -224,8 +241,14 @@ public final class SubmissionStream implements AutoCloseable {
             builder.header("Authorization", "Bearer " + token);
         }
         Listener listener = new Listener();
-        URI uri = URI.create(endpoint.toString().replaceFirst("^http", "ws") + PATH);
-        WebSocket socket = builder.buildAsync(uri, listener).get(2 * limitMs, TimeUnit.MILLISECONDS);
+        URI uri = URI.create(waiting.endpoint.toString().replaceFirst("^http", "ws") + PATH);
+        CompletableFuture<WebSocket> connecting = builder.buildAsync(uri, listener);
+        waiting.endedBy(() -> connecting.cancel(true));
+        WebSocket socket = connecting.get(2 * limitMs, TimeUnit.MILLISECONDS);
+        waiting.endedBy(() -> {
+            listener.end(REPLACED);
+            socket.abort(); // a frame may be on its way
+        });
         try {
             sendUntilBroken(socket, listener, limitMs);
         } finally {
@@ -280,7 +303,11 @@ public final class SubmissionStream implements AutoCloseable {
                 size += one.submission.canonical().length;
             }
         }
-        return batch.isEmpty() ? null : encode(batch);
+        if (batch.isEmpty()) {
+            return null;
+        }
+        waiting.nowAsWell();
+        return encode(batch);
     }
 
     private byte[] encode(Map<Long, Submission> batch) {
@@ -335,7 +362,7 @@ public final class SubmissionStream implements AutoCloseable {
                 if (last && !isOver) {
                     JsonNode frame = frameIn(message.toByteArray());
                     message.reset();
-                    if (!take(frame)) {
+                    if (!takeAndWait(frame)) {
                         end(null);
                     }
                 }
@@ -383,8 +410,18 @@ public final class SubmissionStream implements AutoCloseable {
 
     // ---- answers ----
 
-    /** Act on a frame; false when it is better to connect again, perhaps to another replica. */
-    private synchronized boolean take(JsonNode frame) {
+    private synchronized boolean takeAndWait(JsonNode frame) {
+        boolean stays = take(frame);
+        if (sent.isEmpty()) {
+            waiting.forNothing();
+        } else {
+            waiting.now();
+        }
+        return stays;
+    }
+
+    /** Act on a frame; false when it is better to connect again, perhaps to another replica. Holds the monitor. */
+    private boolean take(JsonNode frame) {
         int kind = frame.path(0).asInt(-1);
         if (window == 0 && kind != WELCOME) {
             throw new NotaryException.AnswerUnreadable("the stream does not begin with a welcome");

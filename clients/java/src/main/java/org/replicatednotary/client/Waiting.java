@@ -1,0 +1,50 @@
+package org.replicatednotary.client;
+
+import java.net.URI;
+
+/** Something that waits for an endpoint since a time. */
+final class Waiting {
+    final URI endpoint;
+    private volatile double sinceS = Connection.clockS();
+    private boolean isGivenUp;
+    private Runnable end = () -> {};
+
+    Waiting(URI endpoint) {
+        this.endpoint = endpoint;
+    }
+
+    double sinceS() {
+        return sinceS;
+    }
+
+    /** It waits since now. */
+    void now() {
+        sinceS = Connection.clockS();
+    }
+
+    /** It waits since now, unless it waited already. */
+    void nowAsWell() {
+        if (sinceS == Double.POSITIVE_INFINITY) {
+            now();
+        }
+    }
+
+    /** It waits for nothing. */
+    void forNothing() {
+        sinceS = Double.POSITIVE_INFINITY;
+    }
+
+    /** How it is ended from now on; at once where it was given up before. */
+    synchronized void endedBy(Runnable how) {
+        end = how;
+        if (isGivenUp) {
+            end.run();
+        }
+    }
+
+    /** End it, from any thread. May be repeated. */
+    synchronized void giveUp() {
+        isGivenUp = true;
+        end.run();
+    }
+}
