@@ -73,6 +73,13 @@ class CoreSettings(BaseModel):
     pipeline_states_max: int = Field(
         200_000, ge=10_000, le=100_000_000, description="States of those submissions together."
     )
+    pipeline_max_s: float = Field(
+        0.0,
+        ge=0,
+        le=3_600,
+        description="How long a submission may be in there, by the throughput of late; 0: no such bound. Under a "
+        "lease 0 is an eighth of the time that a sign of life may take: it waits behind them.",
+    )
     user_queue_max: int = Field(
         10_000,
         ge=1,

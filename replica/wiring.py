@@ -57,6 +57,8 @@ from replica.telemetry.counts import metric_families
 from replica.telemetry.settings import TracingSettings
 from replica.telemetry.traces import open_traces
 
+SIGNS_PER_CLAIM = 8  # so many times over could a sign of life wait for the pipeline before the claim is over
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSettings:
@@ -139,7 +141,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         signer=start.signer,
         leadership=election,
         clock=clock,
-        settings=settings.core,
+        settings=core_settings(settings.core, settings.election),
         notes=bulletin,
         trace=_open_trace(stack, settings, clock),
         salvages=start.salvages,
@@ -250,6 +252,13 @@ def _election(
         random=random.SystemRandom(),
         after_failure=start.after_failure,
     )
+
+
+def core_settings(core: CoreSettings, election: ElectionSettings) -> CoreSettings:
+    """What the core works with: under a lease, signs of life must not wait long behind submissions."""
+    if election.kind != "lease" or core.pipeline_max_s:
+        return core
+    return core.model_copy(update={"pipeline_max_s": election.confirmed_age_max_s / SIGNS_PER_CLAIM})
 
 
 def _open_trace(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, clock: Clock) -> Trace:

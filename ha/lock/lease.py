@@ -8,19 +8,30 @@ The holder shows that it lives by records of its own; a question to this lock is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from ha.clock import Clock
 from ha.errors import LeaseNotPrepared, LockLost, ScopeMismatch
 from ha.invariant import InvariantBroken
-from ha.lock.interface import CLOSED, DatabaseIdentity, Grant, LockAnswer, LockOwner, LockView, ReleaseNote, ServerLease
+from ha.lock.interface import (
+    CLOSED,
+    NEVER_S,
+    DatabaseIdentity,
+    Grant,
+    LockAnswer,
+    LockOwner,
+    LockView,
+    ReleaseNote,
+    ServerLease,
+)
 from ha.lock.session import DatabaseSession
 from ha.lock.silence import LeaseView, Silence, confirmed, heard, is_free, question_at_s
 from ha.settings import ElectionSettings
 
 T = TypeVar("T")
+BEATS_LATE = 1.2  # heartbeats without a sign of life: it is late
 GIVE_BACK_MAX_S = 0.25  # longest wait of a session that is closed while it holds the lease
 
 
@@ -70,13 +81,13 @@ class LeaseConnection:
         self.activation_id: bytes | None = None  # of our claim, once it is in force
         self._ended = asyncio.Event()
 
-    async def run(self, question: Coroutine[Any, Any, T]) -> T:
+    async def run(self, question: Awaitable[T]) -> T:
         """Its answer. Raises LockLost when the session ends first, and what the question raises."""
         asked = asyncio.ensure_future(question)
         ended = asyncio.create_task(self._ended.wait())
         try:
             await asyncio.wait({asked, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if not asked.done():
+            if not asked.done() or asked.cancelled():
                 raise LockLost("the session was closed")
             answer = asked.result()
             self.answers += 1
@@ -122,7 +133,11 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
         self._scope = scope
         self._silence: Silence | None = None
         self._claim: LeaseView | None = None  # as the log showed it when our claim came into force
-        self._signs_of_life = 0
+        self._signs_sent = 0
+        self._signs: set[asyncio.Task[float]] = set()  # on their way
+        self._sent_at_s = NEVER_S  # the newest sign
+        self._asked_at_s = NEVER_S  # when the election asked for the newest one
+        self._beats: list[asyncio.Task[None]] = []  # one, from the claim on
         self._released = False
         self._heard_epoch = 0  # releases up to this epoch are no news
         self._ended_epoch = 0  # the same for holders that ended
@@ -171,6 +186,7 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
                 raise LockLost("the claim is void: another came first, or the holder wrote again")
             connection.activation_id = activation_id
             self._claim = await connection.ask()
+            self._beats.append(asyncio.create_task(self._beat(self._claim), name="lease beat"))
         return LockAnswer(True, asked_at_s, released=view.released)
 
     async def look(self) -> LockView:
@@ -201,13 +217,50 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
     async def confirm(self) -> float:
         """See LockSession: a sign of life that was read back, with our claim still in force."""
         async with self.statement("lock.confirm") as connection:
-            asked_at_s = self._clock.boottime_s()
             if self._claim is None:
                 raise LockLost("this session does not hold the lease")
-            number, self._signs_of_life = self._signs_of_life, self._signs_of_life + 1
-            if not await connection.run(self._log.show_life(self._claim.activation_id, number)):
-                raise LockLost("a newer activation is in force")
-        return asked_at_s
+            self._asked_at_s = self._clock.boottime_s()
+            return await connection.run(asyncio.shield(self._send_sign(self._claim)))
+
+    async def _beat(self, claim: LeaseView) -> None:
+        """Send signs of life that the election is late to ask for: in a busy process its turns come late, one after the
+        other. Never for an election that asks no more."""
+        late_s, asks_s = BEATS_LATE * self._settings.heartbeat_s, self._settings.confirmed_age_max_s
+        while True:
+            now_s = self._clock.boottime_s()
+            if now_s >= self._sent_at_s + late_s and now_s < self._asked_at_s + asks_s:
+                self._send_sign(claim)
+            await self._clock.sleep_s(max(self._sent_at_s + late_s - now_s, self._settings.tick_s))
+
+    def _send_sign(self, claim: LeaseView) -> asyncio.Task[float]:
+        """Log a sign of life. The task returns when it was sent, once it was read back.
+
+        A log under load returns records late. So signs do not wait for one another: the newest that came back is then
+        one wait and a heartbeat old, not two waits. What a claim may last bounds how many are on their way.
+        """
+        self._sent_at_s = self._clock.boottime_s()
+        sign = asyncio.create_task(self._sign(claim, self._signs_sent, self._sent_at_s), name="sign of life")
+        self._signs_sent += 1
+        self._signs.add(sign)
+        sign.add_done_callback(self._sign_ended)
+        return sign
+
+    async def _sign(self, claim: LeaseView, number: int, sent_at_s: float) -> float:
+        if not await self._log.show_life(claim.activation_id, number):
+            raise LockLost("a newer activation is in force")
+        self._answered_at_s = max(self._answered_at_s, sent_at_s)
+        return sent_at_s
+
+    def _sign_ended(self, sign: asyncio.Task[float]) -> None:
+        self._signs.discard(sign)
+        if not sign.cancelled():
+            sign.exception()  # told by the question that waits for it; any later one fails for the same reason
+
+    def _shut(self) -> None:
+        """See DatabaseSession. Nothing is sent any more."""
+        for task in (*self._signs, *self._beats):
+            task.cancel()
+        super()._shut()
 
     async def release(self, to: str | None = None) -> None:
         """See LockSession. All replicas read one note, and whom it is for; so none is announced before."""

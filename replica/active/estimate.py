@@ -39,8 +39,17 @@ class CompletionEstimate:
 
     def wait_s(self, queued_states: int) -> float:
         """Upper estimate for a request that joins after `queued_states`; the default while nothing is known."""
-        if not self._samples or queued_states <= 0:
+        throughput = self._median()
+        if throughput is None or queued_states <= 0:
             return self._default_s
-        if self._throughput is None:
+        return min(FACTOR * queued_states / throughput, WAIT_MAX_S)
+
+    def states_in(self, time_s: float) -> int | None:
+        """States that are decided in so long while more are waiting; None while nothing is known."""
+        throughput = self._median()
+        return None if throughput is None else int(throughput * time_s)
+
+    def _median(self) -> float | None:
+        if self._throughput is None and self._samples:
             self._throughput = median(self._samples)
-        return min(FACTOR * queued_states / self._throughput, WAIT_MAX_S)
+        return self._throughput

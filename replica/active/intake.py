@@ -19,6 +19,8 @@ from replica.notary.errors import Code
 from replica.notary.requests import Submission, check_command
 from replica.store.interface import Command
 
+PIPELINE_STATES_MIN = 8_000  # held also by a slow machine, and while no throughput is known: batches stay worth it
+
 
 class Intake:
     """Takes submissions with `offer`, returns them with `next_batch`; `leave` reports those that are finished."""
@@ -116,10 +118,18 @@ class Intake:
     def _room(self) -> tuple[int, int]:
         """How many more submissions, and states, the pipeline takes."""
         settings, queue, budget = self._settings, self._queue, self.budget
+        states = budget.states - queue.states - self._aside_states
         return (
             settings.pipeline_max - (budget.submissions - len(queue) - self._aside),
-            settings.pipeline_states_max - (budget.states - queue.states - self._aside_states),
+            min(settings.pipeline_states_max, self._states_in_time()) - states,
         )
+
+    def _states_in_time(self) -> int:
+        """How many states the pipeline may hold, so that what comes next need not wait longer than it may."""
+        settings = self._settings
+        if not settings.pipeline_max_s:
+            return settings.pipeline_states_max
+        return max(PIPELINE_STATES_MIN, self._estimate.states_in(settings.pipeline_max_s) or 0)
 
     def _may_linger(self) -> bool:
         """Under load, a batch that is not full yet is worth waiting for: each costs a round trip and a write."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from ha.ending import Cause, Ending
 from ha.lock.memory import Network
+from replica.active.waiting import Waiting
 from replica.link.interface import SubmitOptions
 from replica.notary.answers import Accepted, Answer, DeduplicationBound, Notarised, NotNow, Refused
 from replica.notary.errors import Code, ValuesRefused
@@ -251,6 +253,35 @@ def test_a_user_s_flood_holds_nobody_else_up(rules: int) -> None:
             assert isinstance(answer, Notarised)
             assert answer.log_offset < 400
             assert all(isinstance(answer, Notarised) for answer in await flooding)
+
+    run_virtually(story())
+
+
+def test_what_comes_later_waits_in_the_log_no_longer_than_the_pipeline_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a flood does not hold the holder's signs of life up. Method: a flood; the most that is ever appended and
+    not read back, with and without the bound in time."""
+    monkeypatch.setattr("replica.active.intake.PIPELINE_STATES_MIN", 100)
+
+    async def most_under_way(pipeline_max_s: float) -> int:
+        async with World(rules=2, core=CoreSettings(pipeline_max_s=pipeline_max_s)) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            activation = replica.participant.activation
+            assert activation is not None
+            appender, append, most = activation.appender, activation.appender.append, [0]
+
+            def counted(admitted: Sequence[Waiting]) -> dict[int, NotNow]:
+                failed = append(admitted)
+                most.append(len(appender.waiting))
+                return failed
+
+            monkeypatch.setattr(appender, "append", counted)
+            flood = [submission(n, [state(n)]) for n in range(1, 1_001)]
+            assert all(isinstance(answer, Notarised) for answer in await replica.submit(*flood))
+            return max(most)
+
+    async def story() -> None:
+        assert await most_under_way(0.0) > 4 * await most_under_way(0.000_001)
 
     run_virtually(story())
 

@@ -88,3 +88,12 @@ def test_retries_do_not_make_the_queue_s_count_drift() -> None:
             assert (budget.submissions, budget.states) == (0, 0)
 
     run_virtually(story())
+
+
+def test_the_states_of_a_time_are_those_of_the_median_throughput() -> None:
+    """Goal: a time can bound a pipeline. Method: nothing known, then whole figures."""
+    estimate = CompletionEstimate(10.0)
+    assert estimate.states_in(0.1) is None
+    for rate in (50, 100, 400):
+        estimate.note_batch(rate, 1.0, 10**9)
+    assert estimate.states_in(0.1) == 10
