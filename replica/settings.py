@@ -41,6 +41,45 @@ class Pkcs11Settings(BaseModel):
     pin_file: Path = Field(description="File with the user's PIN alone, mode 0600.")
 
 
+class OperatorsSettings(BaseModel):
+    """What operators' acts leave behind: the operators' trail (docs/trail.md)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    key_file: Path | None = Field(
+        None,
+        description="The operator's own signing key, PKCS#8 PEM, mode 0600; `~` is the home of who runs the command. "
+        "Without one, the notary's key signs what operators do.",
+    )
+    keys_file: Path | None = Field(
+        None, description="The operators' public keys, a TOML file (docs/trail.md); the same on every machine."
+    )
+    reason_required: bool = Field(False, description="Whether commands that act need `--reason`.")
+    trail_required: bool = Field(
+        False,
+        description="Whether an act is refused that cannot be written to the trail. Else it is done, with a warning.",
+    )
+    four_eyes: tuple[Literal["prune", "restore-adopt"], ...] = Field(
+        (), description="Acts that a second operator must confirm; both sign with keys of their own."
+    )
+    confirm_within_s: float = Field(
+        86_400.0, ge=60, le=604_800, description="How long a proposal may be confirmed, by the operators' clocks."
+    )
+
+    @field_validator("key_file")
+    @classmethod
+    def _is_of_who_runs_it(cls, file: Path | None) -> Path | None:
+        return None if file is None else file.expanduser()
+
+    @model_validator(mode="after")
+    def _four_eyes_have_keys(self) -> Self:
+        if self.four_eyes and self.keys_file is None:
+            raise ValueError(
+                "four_eyes needs operators.keys_file: who proposes and who confirms is known by their keys"
+            )
+        return self
+
+
 class CoreSettings(BaseModel):
     """How one replica's core works. No setting changes a verdict."""
 

@@ -12,6 +12,7 @@ import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, out, print_json, run
 from replica.cli.steer import ACTIVE_WAIT_S, LOOK_EVERY_S, healths_of
+from replica.cli.trailed import DETAIL_MAX, ReasonOption, acting
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ class Forced:
     active: str | None = None
 
 
-def failover(config: ConfigChoice = None, yes: YesOption = False, as_json: JsonOption = False) -> None:
+def failover(
+    config: ConfigChoice = None, yes: YesOption = False, reason: ReasonOption = None, as_json: JsonOption = False
+) -> None:
     """Force a fail-over when the active is gone and nobody takes over; else `notary switchover` is the command.
 
     It ends what stands in the way: a pause whose replica is down, and the session of a replica that is down and still
@@ -62,7 +65,9 @@ def failover(config: ConfigChoice = None, yes: YesOption = False, as_json: JsonO
     else:
         if not yes:
             typer.confirm(f"{plan.text}. Go on?", abort=True, err=True)
-        forced = run(_carry_out(settings, plan))
+        with acting(settings, "failover", {"plan": plan.text[:DETAIL_MAX]}, reason) as act:
+            forced = run(_carry_out(settings, plan))
+            act.outcome, act.failed = forced.text, not forced.done
     if as_json:
         print_json(asdict(forced))
     else:

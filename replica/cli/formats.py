@@ -9,6 +9,7 @@ import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json, run
 from replica.cli.store import OwnerOption
+from replica.cli.trailed import ReasonOption, acting
 from replica.notary.errors import Code, ConfigError
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def raise_formats(
     records: RecordsOption = None,
     rules: RulesOption = None,
     owner: OwnerOption = None,
+    reason: ReasonOption = None,
 ) -> None:
     """Write a newer record format, or judge by newer rules, from the next activation on. It cannot be undone.
 
@@ -84,7 +86,9 @@ def raise_formats(
         async with database.board("notary-format") as board:
             return await board.raise_formats(wanted)
 
-    out.print(f"the next activation writes {run(carry_out())}; now: notary switchover")
+    with acting(settings, "format-raise", {"records": wanted.records, "rules": wanted.rules}, reason) as act:
+        act.outcome = f"the next activation writes {run(carry_out())}"
+    out.print(f"{act.outcome}; now: notary switchover")
 
 
 async def _look(config: Config) -> tuple[Formats, dict[str, ReplicaHealth | None]]:

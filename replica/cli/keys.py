@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, out, print_json
+from replica.cli.trailed import ReasonOption, acting
 from replica.notary.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def rotate(
     new: Annotated[str, typer.Argument(help="File for the new key, or with [pkcs11] its label; it is made.")],
     *,
     config: ConfigChoice = None,
+    reason: ReasonOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a new key for the notary, and add it to the public keys that verify, with the present one and its end.
@@ -73,13 +75,15 @@ def rotate(
     path = settings.notary_keys_file or (settings.notary_key_file or file).with_name(KEYS_NAME)
     keys = read_keys(path) if path.exists() else []
     old = settings.notary_signer().public_key
-    if settings.pkcs11 is None:
-        key = create_key(Path(new))
-    else:
-        from replica.active.pkcs11 import create_token_key
+    with acting(settings, "keys-rotate", {"new": new, "keys_file": path.name}, reason) as act:
+        if settings.pkcs11 is None:
+            key = create_key(Path(new))
+        else:
+            from replica.active.pkcs11 import create_token_key
 
-        key = create_token_key(settings.pkcs11.model_copy(update={"key_label": new}))
-    write_keys(path, rotated(keys, old, key, datetime.now(UTC).replace(microsecond=0)))
+            key = create_token_key(settings.pkcs11.model_copy(update={"key_label": new}))
+        write_keys(path, rotated(keys, old, key, datetime.now(UTC).replace(microsecond=0)))
+        act.outcome = f"{key.hex()} follows {old.hex()}"
     if as_json:
         print_json({"public_key": key.hex(), "keys_file": str(path)})
     else:

@@ -41,6 +41,7 @@ from replica.cli import (
     store,
     tables,
     topic,
+    trail,
     try_it,
     up,
     verify,
@@ -109,6 +110,7 @@ app.command("completions", rich_help_panel=_USE)(ledger.completions)
 app.command("watch", rich_help_panel=_RUN)(watch.watch_replicas)
 app.command("status", rich_help_panel=_RUN)(status.show)
 app.command("history", rich_help_panel=_RUN)(history.show)
+app.add_typer(trail.app, name="trail", rich_help_panel=_RUN)
 app.command("runbook", rich_help_panel=_RUN)(runbook.show)
 app.command("switchover", rich_help_panel=_RUN)(steer.switchover)
 app.command("failover", rich_help_panel=_RUN)(failover.failover)

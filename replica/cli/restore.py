@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,8 @@ from replica.cli.pipeline import (
     require_pipeline,
 )
 from replica.cli.salvage import read_salvage
+from replica.cli.trailed import ConfirmOption, ProposeOption, ReasonOption, acting
+from replica.cli.trailed import propose as propose_act
 from replica.notary.errors import ConfigError, LogRefused, RestoreRefused, StoreMismatch
 from replica.notary.exit_codes import EXIT_FAILED
 from replica.notary.places import Place
@@ -229,6 +232,9 @@ def adopt(
     name: NamesOption = None,
     salvage: SalvageOption = None,
     accept_loss: LossOption = None,
+    reason: ReasonOption = None,
+    propose: ProposeOption = False,
+    confirm: ConfirmOption = None,
     config: ConfigChoice = None,
 ) -> None:
     """Make the configured topic the log of this database, of the archive, and of the indexes that are named.
@@ -238,13 +244,28 @@ def adopt(
     it from then on, and no replica serves whose index lacks it: notary index salvage, on every replica.
     """
     require_pipeline()
+    settings = load(find_config(config))
+    asked = {
+        "topic": settings.log.settings.label,
+        "indexes": ",".join(name or ()),
+        "salvage": None if salvage is None else sha256(salvage.read_bytes()).hexdigest(),
+        "accept_loss": accept_loss,
+    }
+    if propose:
+        propose_act(settings, "restore-adopt", asked, reason)
+        return
+    with acting(settings, "restore-adopt", asked, reason, confirm=confirm) as act:
+        act.outcome = _adopt(settings, name or (), salvage, accept_loss)
+
+
+def _adopt(settings: Config, names: Sequence[str], salvage: Path | None, accept_loss: int | None) -> str:
+    """Adopt the configured topic, and say so; returns what the database was told."""
     from ha.lock.ids import Counter, lock_id
     from pipeline.archive.layout import layout_of
     from pipeline.sources.topic import look_at, refuse_other_log
     from replica.following.salvaged import keep_salvage
     from replica.store.open import adopt_topic
 
-    settings = load(find_config(config))
     view = look_at(settings.log.settings)
     archive = layout_of(settings.archive.folder)
     archived = archive.read_lines() is not None
@@ -261,7 +282,7 @@ def adopt(
     position = adopt_topic(settings.conninfo(), lock, view.topic_id, check, used)
     where = "nothing was published" if position is None else f"published up to offset {position.offset}"
     out.print(f"the database belongs to topic id {view.topic_id}; {where}")
-    for one in name or ():
+    for one in names:
         settings.replica(one)
         _adopt_index(settings.replica_dir(one) / "index", view.topic_id, check)
         out.print(f"the index of {one} belongs to it as well")
@@ -270,6 +291,7 @@ def adopt(
         if salvage is not None and used is not None and beside is not None:
             keep_salvage(beside, used, salvage.read_bytes())
         out.print("the archive goes on with it")
+    return f"the database belongs to topic id {view.topic_id}; {where}"
 
 
 def _check_lost_range(config: Config, view: TopicView, salvage: Salvage | None, accept_loss: int | None) -> None:

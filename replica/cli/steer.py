@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, out, print_json, run
+from replica.cli.trailed import ReasonOption, acting
 from replica.notary.errors import Code, ConfigError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
@@ -39,7 +40,9 @@ AtOption = Annotated[
     str | None,
     typer.Option("--at", metavar="TIME", help="Wait until then, as 2026-05-01T02:00+02:00; Ctrl-C calls it off."),
 ]
-ReasonArgument = Annotated[str, typer.Argument(help="Why, for whoever finds fail-over paused.")]
+PauseArgument = Annotated[
+    str | None, typer.Argument(metavar="REASON", help="Why, for whoever finds fail-over paused; or --reason.")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +58,11 @@ class Outcome:
 
 def switchover(
     config: ConfigChoice = None,
+    *,
     to: ToOption = None,
     if_active: IfActiveOption = None,
     at: AtOption = None,
+    reason: ReasonOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Hand over to another replica, drained, and say who took over; undone when nobody can.
@@ -68,7 +73,9 @@ def switchover(
     settings = load(find_config(config))
     if at is not None:
         run(_wait_until(read_time(at, datetime.now(UTC)), settings, to))
-    outcome = run(_switch_over(settings, to, if_active))
+    with acting(settings, "switchover", {"to": to, "if_active": if_active}, reason) as act:
+        outcome = run(_switch_over(settings, to, if_active))
+        act.outcome, act.failed = outcome.text, not outcome.done
     if as_json:
         print_json(asdict(outcome))
     else:
@@ -76,23 +83,30 @@ def switchover(
     raise typer.Exit(EXIT_OK if outcome.done else EXIT_FAILED)
 
 
-def pause(reason: ReasonArgument, config: ConfigChoice = None) -> None:
+def pause(because: PauseArgument = None, config: ConfigChoice = None, reason: ReasonOption = None) -> None:
     """Pause fail-over: only the replica that is active now may lead, until `notary resume`.
 
     It goes on serving. If it fails, nobody takes over. Kept in the database, or in the log where there is none, so
     restarts change nothing. Without a database, run it on the machine of a replica that runs.
     """
+    why = because or reason
+    if why is None or (because and reason):
+        raise ConfigError("say once why: notary pause REASON, or --reason")
     settings = load(find_config(config))
-    paused, unheard = run(_pause(settings, reason))
+    with acting(settings, "pause", {}, why) as act:
+        paused, unheard = run(_pause(settings, why))
+        act.outcome = f"only {paused} may lead"
     out.print(f"fail-over is paused; only {paused} may lead until: notary resume", markup=False)
     _tell_unheard(unheard)
 
 
-def resume(config: ConfigChoice = None) -> None:
+def resume(config: ConfigChoice = None, reason: ReasonOption = None) -> None:
     """End a pause of fail-over: every replica may take over again."""
     settings = load(find_config(config))
-    was_paused, unheard = run(_resume(settings))
-    out.print("fail-over goes on" if was_paused else "fail-over was not paused")
+    with acting(settings, "resume", {}, reason) as act:
+        was_paused, unheard = run(_resume(settings))
+        act.outcome = "fail-over goes on" if was_paused else "fail-over was not paused"
+    out.print(act.outcome)
     _tell_unheard(unheard)
 
 

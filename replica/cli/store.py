@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, out, print_json, run
+from replica.cli.trailed import ConfirmOption, ProposeOption, ReasonOption, acting
+from replica.cli.trailed import propose as propose_act
 from replica.notary.errors import Code, ConfigError
 
 if TYPE_CHECKING:
@@ -56,6 +58,9 @@ def prune(
     up_to: UpToOption = None,
     keep_days: KeepOption = 0.0,
     pruner: PrunerOption = None,
+    reason: ReasonOption = None,
+    propose: ProposeOption = False,
+    confirm: ConfirmOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Let old completions go: the active moves the bound, on the lock session, and this command deletes what is below.
@@ -67,7 +72,13 @@ def prune(
     settings = load(find_config(config))
     if settings.database.is_embedded and pruner:
         raise ConfigError("--as: without a database each replica deletes in its own ledger")
-    pruned, deleted = run(_prune(settings, up_to, keep_days * 86_400, pruner))
+    asked = {"up_to": up_to, "keep_days": f"{keep_days:g}"}
+    if propose:
+        propose_act(settings, "prune", asked, reason)
+        return
+    with acting(settings, "prune", asked, reason, confirm=confirm) as act:
+        pruned, deleted = run(_prune(settings, up_to, keep_days * 86_400, pruner))
+        act.outcome = f"completions up to ledger offset {pruned.pruned_to} are pruned"
     if as_json:
         print_json({"pruned_to": pruned.pruned_to, "safe_to": pruned.safe_to, "deleted": deleted})
     else:

@@ -185,7 +185,7 @@ def _flatten(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[tupl
     for name, value in values.items():
         if isinstance(value, Mapping):
             flat |= _flatten(value, (*path, name))
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, list | tuple) and any(isinstance(entry, Mapping) for entry in value):
             flat |= _flatten({str(at): entry for at, entry in enumerate(value)}, (*path, name))
         else:
             flat[(*path, name)] = value
@@ -230,6 +230,8 @@ def _toml(value: object) -> str:
             return str(value).lower()
         case int() | float():
             return repr(value)
+        case list() | tuple():
+            return f"[{', '.join(map(_toml, value))}]"
         case str() | Path():
             return json.dumps(str(value), ensure_ascii=False)
         case _:

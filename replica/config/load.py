@@ -130,6 +130,7 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
             "tables": _with_absolute_files(config.tables, absolute),
             "client": _with_absolute_files(config.client, absolute),
             "log": _with_absolute_files(config.log, absolute),
+            "operators": _with_absolute_files(config.operators, absolute),
             "tracing": _with_absolute_files(config.tracing, absolute),
         }
     )

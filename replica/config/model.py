@@ -25,13 +25,16 @@ from replica.database import Database, EmbeddedLedgers, Login, participant_datab
 from replica.link.settings import LinkSettings
 from replica.log.settings import LogChoice
 from replica.notary.errors import ConfigError
+from replica.notary.keys import read_keys
 from replica.notary.loopback import is_loopback
+from replica.notary.operators import OperatorKey, read_operators
 from replica.notary.places import Remote, place_of
 from replica.notary.secret_files import read_secret
-from replica.settings import AdminSettings, CoreSettings, Pkcs11Settings
+from replica.settings import AdminSettings, CoreSettings, OperatorsSettings, Pkcs11Settings
 from replica.store.open import kind_of, parse_conninfo, with_password
 from replica.store.sqlite.kind import SQLITE
 from replica.store.sqlite.tables import FILE
+from replica.store.trail import Signatory
 from replica.telemetry.settings import TracingSettings
 
 ENVIRONMENT_PREFIX = "NOTARY_"
@@ -186,6 +189,7 @@ class Config(BaseSettings):
     election: ElectionSettings = ElectionSettings()
     core: CoreSettings = CoreSettings()
     admin: AdminSettings = AdminSettings()
+    operators: OperatorsSettings = OperatorsSettings()
     tracing: TracingSettings = TracingSettings()
     watch: WatchSettings = WatchSettings()
     link: LinkSettings = LinkSettings()
@@ -344,6 +348,22 @@ class Config(BaseSettings):
     def notary_signer(self) -> Signer:
         """The notary's signing key. Raises ConfigError, and SignerUnavailable when the token does not answer."""
         return open_signer(self.notary_key_file, self.pkcs11)
+
+    def operator_keys(self) -> list[OperatorKey]:
+        """The operators' public keys; none where no file is configured. Raises ConfigError."""
+        return [] if self.operators.keys_file is None else read_operators(self.operators.keys_file)
+
+    def signatories(self) -> dict[str, Signatory]:
+        """Whose keys may sign in the operators' trail. Raises ConfigError, and SignerUnavailable.
+
+        Without notary_keys_file it looks at the notary's own key, which an operator's account may be unable to read.
+        """
+        found = {one.public_key: Signatory(one.name, one.until) for one in self.operator_keys()}
+        if self.notary_keys_file is not None:
+            found |= {key.public_key: Signatory(None) for key in read_keys(self.notary_keys_file)}
+        else:
+            found[self.notary_signer().public_key.hex()] = Signatory(None)
+        return found
 
     def ledgers(self, replica: str | None = None) -> Database | EmbeddedLedgers:
         """Where completions are. `replica`: as that one uses it; else as tools find it here. Raises ConfigError."""

@@ -43,11 +43,14 @@ _NEEDED = {
     "settle commands": "has_table_privilege('admission', 'DELETE')",
     "accept commands": "has_table_privilege('command_accepted', 'UPDATE')",
     "publish completions": "has_table_privilege('completion', 'INSERT')",
+    "write the operators' trail": "has_table_privilege('operator_trail', 'INSERT')",
     "pause fail-over": "has_table_privilege('failover_pause', 'DELETE')",
 }
 _TOO_MUCH = {
     "delete completions": "has_table_privilege('completion', 'DELETE')",
     "change completions": "has_table_privilege('completion', 'UPDATE')",
+    "delete entries of the operators' trail": "has_table_privilege('operator_trail', 'DELETE')",
+    "change entries of the operators' trail": "has_table_privilege('operator_trail', 'UPDATE')",
     "drop tables": "pg_has_role(current_user, (SELECT relowner FROM pg_class WHERE relname = 'completion'), 'member')",
 }
 

@@ -456,6 +456,42 @@ class Code(Enum):
         "Check the credentials in the environment and what they may do: list, read and create objects.",
         *_A_PERSON,
     )
+    # The operators' trail.
+    TRAIL_BROKEN = (
+        0,
+        "The operators' trail is not what it was, or has entries that nobody known signed",
+        "Keep the trail as it is, and every export of it. Find out who could write where it is kept; see"
+        " docs/trail.md.",
+    )
+    TRAIL_UNAVAILABLE = (
+        0,
+        "The operators' trail cannot be written or read just now",
+        "Repeat the command. Where the detail says that the act was not done, it needs its entry first; see"
+        " docs/trail.md.",
+        Retry.SAME,
+    )
+    REASON_MISSING = (
+        0,
+        "This notary's operators say why; nothing was done",
+        "Repeat the command with --reason TEXT.",
+    )
+    FOUR_EYES_NEEDED = (
+        0,
+        "A second operator must confirm this act; nothing was done",
+        "Run the same command with --propose; another operator repeats it with --confirm and the number that it"
+        " prints.",
+    )
+    FOUR_EYES_SAME_PERSON = (
+        0,
+        "An operator cannot confirm a proposal of their own; nothing was done",
+        "Let another operator, with a key of their own, run the command with --confirm.",
+    )
+    PROPOSAL_INVALID = (
+        0,
+        "The proposal does not permit this act; nothing was done",
+        "Propose it again with --propose and exactly the arguments of the act; it counts once, and for"
+        " operators.confirm_within_s.",
+    )
     # The archive.
     ARCHIVE_DAMAGED = (
         0,

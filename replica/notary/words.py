@@ -87,6 +87,12 @@ class WordsLog(Protocol):
         Raises LogUnavailable: then it may still count later; or it counted, and another word came after it.
         """
 
+    async def said_at(self, version: int) -> NewWord | None:
+        """The word that was said as this version, whether it is in force or not; None: that entry is no word.
+
+        Raises LogUnavailable.
+        """
+
     async def end_offset(self) -> int:
         """The number of records at the call. Raises LogUnavailable."""
 

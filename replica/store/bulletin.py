@@ -21,6 +21,7 @@ import structlog
 
 from replica.notary.errors import InvariantBroken, NotaryError
 from replica.notary.formats import Formats
+from replica.store.trail_writing import TrailKeeper
 
 log = structlog.get_logger()
 
@@ -51,7 +52,7 @@ class PastActivation(msgspec.Struct, frozen=True):
     found_over_by: str | None
 
 
-class Board(Protocol):
+class Board(TrailKeeper, Protocol):
     """One connection to the database, never the lock's; or to the log. Every method raises StoreUnavailable and
     StoreMismatch, or LogUnavailable."""
 

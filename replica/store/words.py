@@ -1,7 +1,8 @@
 """What operators' words say where the replicas share no database, and under which names. Pure.
 
 `pause`: fail-over is paused. `ended/N`: why an activation ended, in a ring of the newest epochs. `pruned`: up to where
-each replica lets its completions go.
+each replica lets its completions go. `trail`: the newest entry of the operators' trail; what it replaces is the one
+before, so the log has all of them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from replica.store.bulletin import Pause
 PAUSE = "pause"
 ENDED = "ended/"
 PRUNED = "pruned"
+TRAIL = "trail"
 ENDINGS_KEPT = 256
 REASON_MAX_BYTES = 600  # JSON may write a byte as six, and a word has at most 4,096
 _UNREADABLE = "of another release, or none of ours"

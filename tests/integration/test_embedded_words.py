@@ -60,7 +60,27 @@ async def test_operators_words_hold_across_fail_overs(folder: Path) -> None:  # 
             epochs = (await printed(cluster, "history"))["epochs"]
             told = {(one["replica"], one["cause"]) for one in epochs if one["ended_at"] is not None}
             assert {(before, "switchover"), (keeper, "stop")} <= told
+            await trail_is_whole(cluster)
             await world.check()
+
+
+async def trail_is_whole(cluster: LocalCluster) -> None:
+    """The log has every act that was done here, in its order, across leaders and restarts; and one by hand."""
+    assert await code_of(cluster, "trail", "record", "party-change", "--reason", "bank 7 is new") == 0
+    whole = await printed(cluster, "trail", "verify")
+    entries: list[dict[str, Any]] = await printed(cluster, "trail", "list")  # type: ignore[assignment]
+    assert (whole["whole"], whole["entries"]) == (True, len(entries))
+    assert [entry["number"] for entry in entries] == list(range(1, len(entries) + 1))
+    done = [(entry["act"], entry["phase"]) for entry in entries if entry["phase"] != "begun"]
+    assert done == [
+        ("switchover", "done"),
+        ("pause", "done"),
+        ("pause", "done"),
+        ("switchover", "failed"),
+        ("failover", "done"),
+        ("resume", "done"),
+        ("party-change", "recorded"),
+    ]
 
 
 async def hand_over(world: World) -> str:

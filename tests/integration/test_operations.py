@@ -25,6 +25,7 @@ from rich.console import Console
 
 from ha.clock import SystemClock
 from ledger_api.client import NotaryClient
+from replica.active.signer import create_key, load_signer
 from replica.config.load import load_config
 from replica.local.cluster import ClusterSettings, LocalCluster
 from replica.local.health import fetch_health
@@ -35,6 +36,7 @@ from replica.notary.requests import state_ref
 from tests.ends import guarded
 from tests.waiting import eventually
 
+EXPORT, LIST, VERIFY = ("trail", "export", "--cursor-file"), ("trail", "list"), ("trail", "verify")
 README = Path(__file__).parents[2] / "README.md"
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
@@ -51,11 +53,12 @@ async def cluster(servers_folder: Path, request: pytest.FixtureRequest) -> Async
         yield cluster
 
 
-async def notary(cluster: LocalCluster, *words: str) -> tuple[int, str, str]:
-    """A command of the command line: its exit code, standard output and standard error."""
+async def notary(cluster: LocalCluster, *words: str, further: dict[str, str] | None = None) -> tuple[int, str, str]:
+    """A command of the command line: its exit code, standard output and standard error. `further`: variables."""
     argv = [sys.executable, "-m", "replica.cli", *words, "--config", str(cluster.config_path)]
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe)
+    environment = os.environ | (further or {})
+    process = await asyncio.create_subprocess_exec(*argv, stdout=pipe, stderr=pipe, env=environment)
     printed, errors = await process.communicate()
     assert process.returncode is not None
     return process.returncode, printed.decode(), errors.decode()
@@ -236,6 +239,104 @@ async def test_a_paused_participant_waits_for_its_keeper(cluster: LocalCluster) 
     assert (newest["replica"], newest["epoch"], previous["epoch"]) == (active.name, epoch + 1, epoch)
     assert (await notary(cluster, "resume"))[0] == 0
     assert (await document(cluster, "status"))["pause"] is None
+
+
+async def test_what_operators_do_is_in_the_trail(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Goal: who, when, why and how it ended, for acts that are done and for those that are not. Method: hand over,
+    pause, resume, one that is refused; list, export in two parts, verify; the tables' owner deletes the newest."""
+    active, (target, _) = await settled(cluster)
+    assert (await notary(cluster, "switchover", "--to", target.name, "--reason", "a disk"))[0] == 0
+    await settled(cluster)
+    first = await notary(cluster, *EXPORT, str(tmp_path / "cursor"))
+    assert (await notary(cluster, "switchover", "--to", target.name))[0] == 1
+    assert (await notary(cluster, "pause", "--reason", "a rack"))[0] == 0
+    assert (await notary(cluster, "resume"))[0] == 0
+    second = await notary(cluster, *EXPORT, str(tmp_path / "cursor"))
+    entries = [json.loads(line) for line in (first[1] + second[1]).splitlines()]
+    told = [(one["act"], one["phase"], one.get("reason", ""), one.get("outcome", "")) for one in entries][-8:]
+    assert told[0] == ("switchover", "begun", "a disk", "")
+    assert told[1][:2] == ("switchover", "done")
+    assert told[1][3].startswith(f"{target.name} took over from {active.name}")
+    assert told[2:4] == [
+        ("switchover", "begun", "", ""),
+        ("switchover", "failed", "", f"{target.name} is active already; nothing was done"),
+    ]
+    assert told[4:6] == [("pause", "begun", "a rack", ""), ("pause", "done", "", f"only {target.name} may lead")]
+    assert told[6:] == [("resume", "begun", "", ""), ("resume", "done", "", "fail-over goes on")]
+    assert await document(cluster, *LIST, "-n", "8") == entries[-8:]
+    whole = await document(cluster, *VERIFY, "--head", (tmp_path / "cursor").read_text())
+    assert (whole["whole"], whole["entries"]) == (True, len(entries))
+    await as_superuser(cluster, f"DELETE FROM operator_trail WHERE number = {len(entries)}")
+    assert (await document(cluster, *VERIFY))["whole"] is True
+    code, _, errors = await notary(cluster, *EXPORT, str(tmp_path / "cursor"))
+    assert (code, f"TRAIL_BROKEN: entry {len(entries)} is gone" in errors) == (1, True)
+    export = tmp_path / "export.jsonl"
+    export.write_text(first[1] + second[1])
+    assert (await notary(cluster, "trail", "bring-back", str(export)))[1] == "1 entries were added\n"
+    assert (await notary(cluster, *EXPORT, str(tmp_path / "cursor")))[:2] == (0, "")
+
+
+async def test_a_trail_that_cannot_be_written_hinders_an_act_only_where_it_must(cluster: LocalCluster) -> None:
+    """Goal: a fail-over does not wait for its record, unless somebody wants that. Method: the right is revoked."""
+    await settled(cluster)
+    await as_superuser(cluster, "REVOKE INSERT ON operator_trail FROM notary_writer")
+    try:
+        code, printed, errors = await notary(cluster, "resume")
+        assert (code, printed) == (0, "fail-over was not paused\n")
+        assert "TRAIL_UNAVAILABLE" in errors
+        for setting, wanted in (("TRAIL_REQUIRED", "TRAIL_UNAVAILABLE"), ("REASON_REQUIRED", "REASON_MISSING")):
+            code, _, errors = await notary(cluster, "resume", further={f"NOTARY_OPERATORS__{setting}": "true"})
+            assert (code != 0, wanted in errors, "not paused" in errors) == (True, True, False)
+    finally:
+        await as_superuser(cluster, "GRANT INSERT ON operator_trail TO notary_writer")
+
+
+async def test_four_eyes_are_two_people(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Goal: no single person prunes. Method: alone; proposed and confirmed by the same one; other arguments; another
+    person; again with the same proposal; then the trail by the people's keys, without a configuration."""
+    keys = {name: create_key(tmp_path / f"{name}.key").hex() for name in ("anna", "ben")}
+    (tmp_path / "operators.toml").write_text(
+        "".join(f'[[operators]]\nname = "{name}"\npublic_key = "{key}"\n' for name, key in keys.items())
+    )
+
+    owner = cluster.owner_dsn()
+
+    async def prune(who: str, *words: str) -> tuple[int, str]:
+        further = {
+            "NOTARY_OPERATORS__KEYS_FILE": str(tmp_path / "operators.toml"),
+            "NOTARY_OPERATORS__KEY_FILE": str(tmp_path / f"{who}.key"),
+            "NOTARY_OPERATORS__FOUR_EYES": '["prune"]',
+        }
+        code, printed, errors = await notary(
+            cluster, "store", "prune", "--as", owner, "--up-to", *words, further=further
+        )
+        return code, printed + errors
+
+    await settled(cluster)
+    assert "FOUR_EYES_NEEDED" in (await prune("anna", "0"))[1]
+    code, told = await prune("anna", "0", "--propose", "--reason", "the disk is full")
+    assert (code, told.split(";")[0].split()[0]) == (0, "proposal")
+    number = told.split()[1].rstrip(";")
+    assert "FOUR_EYES_SAME_PERSON" in (await prune("anna", "0", "--confirm", number))[1]
+    assert "PROPOSAL_INVALID" in (await prune("ben", "1", "--confirm", number))[1]
+    assert (await prune("ben", "0", "--confirm", number))[0] == 0
+    assert "PROPOSAL_INVALID" in (await prune("ben", "0", "--confirm", number))[1]
+    proposed, begun, done = (await document(cluster, *LIST, "-n", "3"))[-3:]
+    assert [one["operator"] for one in (proposed, begun, done)] == ["anna", "ben", "ben"]
+    assert (proposed["phase"], begun["of"], done["of"], done["phase"]) == (
+        "proposed",
+        proposed["number"],
+        begun["number"],
+        "done",
+    )
+    _, lines, _ = await notary(cluster, *EXPORT[:2])
+    (tmp_path / "trail.jsonl").write_text(lines)
+    assert cluster.config.notary_key_file is not None
+    known = keys | {"notary": load_signer(cluster.config.notary_key_file).public_key.hex()}
+    options = [word for name, key in known.items() for word in ("--key", f"{name}={key}")]
+    assert (await document(cluster, *VERIFY, str(tmp_path / "trail.jsonl"), *options))["whole"] is True
+    code, _, errors = await notary(cluster, *VERIFY, str(tmp_path / "trail.jsonl"), *options[:2])
+    assert (code, "TRAIL_BROKEN" in errors) == (1, True)
 
 
 async def test_a_fail_over_is_forced_when_nobody_may_take_over(cluster: LocalCluster) -> None:

@@ -25,7 +25,7 @@ from replica.log.raft.wire import AppendedHere, name_of
 from replica.notary.answers import CommitUnderstood, TxUnderstood
 from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
 from replica.notary.records import check_sizes
-from replica.notary.words import UNSAID, NewWord, Word
+from replica.notary.words import UNSAID, NewWord, Word, decode_word
 
 _RETRY_S = 0.01
 _LOOK_S = 0.01  # between two looks at who leads
@@ -182,6 +182,12 @@ class RaftLog:
                 f"an answer was lost, and another word is in force as {word.name} by now: look whether yours counted"
             )
         return found
+
+    async def said_at(self, version: int) -> NewWord | None:
+        """See `WordsLog.said_at`."""
+        entries, _ = await self._ask_leader(lambda client: client.read(version, version))
+        entry = next((entry for entry in entries if entry.idx == version), None)
+        return None if entry is None or entry.kind is not Kind.WORD else decode_word(entry.body)
 
     async def _ask_leader(self, ask: Callable[[LogClient], Coroutine[Any, Any, ResultT]]) -> ResultT:
         """The leader's answer; waits for an election. Raises LogUnavailable.

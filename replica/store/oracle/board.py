@@ -12,12 +12,13 @@ import oracledb
 from replica.notary.errors import StoreMismatch
 from replica.notary.formats import Formats
 from replica.store.bulletin import PastActivation, Pause
-from replica.store.oracle.errors import translate
+from replica.store.oracle.errors import error_number, translate
 from replica.store.oracle.looking import open_cursor
 from replica.store.oracle.store import named_statement
 
 REASON_MAX_BYTES = 1_000
 LATE_S = 1.0
+NUMBER_TAKEN = 1  # ORA-00001: unique constraint violated
 
 
 @asynccontextmanager
@@ -71,6 +72,26 @@ class OracleBoard:
         """See Board. The end gets the time of this call; the reason says how late the call is."""
         noted = _short(f"{reason} (recorded {age_s:.1f} s later)" if age_s >= LATE_S else reason)
         await self._change("end_epoch", {"epoch": epoch, "replica": replica, "reason": noted})
+
+    async def newest_of_trail(self) -> bytes | None:
+        """See TrailKeeper."""
+        return next((line.encode() for (line,) in await self._rows("newest_of_trail")), None)
+
+    async def trail(self, after: int, limit: int) -> list[bytes]:
+        """See TrailKeeper."""
+        return [line.encode() for (line,) in await self._rows("read_trail", {"after_": after, "row_count": limit})]
+
+    async def extend_trail(self, number: int, line: bytes) -> bool:
+        """See TrailKeeper."""
+        try:
+            await self._cursor.execute(named_statement("extend_trail"), {"number_": number, "line": line.decode()})
+            kept = self._cursor.rowcount == 1
+            await self._cursor.connection.commit()
+        except oracledb.Error as error:
+            if error_number(error) == NUMBER_TAKEN:
+                return False
+            raise translate("extend_trail", error) from None
+        return kept
 
     async def _rows(self, name: str, values: Mapping[str, object] | None = None) -> list[tuple[Any, ...]]:
         try:

@@ -63,6 +63,18 @@ class PostgresBoard:
         """See Board."""
         await self._rows("end_epoch", {"epoch": epoch, "replica": replica, "reason": reason, "age_s": age_s})
 
+    async def newest_of_trail(self) -> bytes | None:
+        """See TrailKeeper."""
+        return next((line.encode() for (line,) in await self._rows("newest_of_trail")), None)
+
+    async def trail(self, after: int, limit: int) -> list[bytes]:
+        """See TrailKeeper."""
+        return [line.encode() for (line,) in await self._rows("read_trail", {"after": after, "limit": limit})]
+
+    async def extend_trail(self, number: int, line: bytes) -> bool:
+        """See TrailKeeper."""
+        return bool(await self._rows("extend_trail", {"number": number, "line": line.decode()}))
+
     async def _rows(self, name: str, values: Mapping[str, object] | None = None) -> list[tuple[Any, ...]]:
         try:
             return await (await self._connection.execute(named_statement(name), values)).fetchall()

@@ -10,6 +10,7 @@ import asyncio
 import os
 import sqlite3
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -21,13 +22,14 @@ import msgspec
 from replica.notary.errors import Code, ConfigError, StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
 from replica.notary.position import BEGIN
-from replica.notary.words import Word, WordsLog, replace, value_of
+from replica.notary.words import NOTHING_SAID, UNSAID, NewWord, Word, WordsLog, replace, value_of
 from replica.store.bulletin import PastActivation, Pause
 from replica.store.facts import PAGE_ROWS, Export, StoreStatus
 from replica.store.reader import Row
 from replica.store.sqlite.file import READ, named, position_of
 from replica.store.sqlite.tables import VERSION, LedgerDamaged, connect, restored
-from replica.store.words import ENDED, PAUSE, Ended, ended, ends_in, pause_in, paused, slot_of, unreadable_in
+from replica.store.trail import head_of
+from replica.store.words import ENDED, PAUSE, TRAIL, Ended, ended, ends_in, pause_in, paused, slot_of, unreadable_in
 
 RELEASED = "released the lease"
 COVERS_WITHIN_S = 5.0  # a ledger of a replica that runs covers the log within moments
@@ -121,6 +123,33 @@ class LedgerBoard:
         if self._words is not None:
             end = Ended(epoch, replica, reason, datetime.now(UTC) - timedelta(seconds=age_s))
             await replace(self._words, slot_of(epoch), lambda value: ended(value, end))
+
+    async def newest_of_trail(self) -> bytes | None:
+        """See TrailKeeper."""
+        return await value_of(self._log("trail"), TRAIL) or None
+
+    async def trail(self, after: int, limit: int) -> list[bytes]:
+        """See TrailKeeper. Goes back from the newest word: each names the entry of the one before."""
+        log = self._log("trail")
+        version = (await log.words(TRAIL)).get(TRAIL, UNSAID).version
+        found: deque[bytes] = deque(maxlen=limit)
+        while version != NOTHING_SAID:
+            said = await log.said_at(version)
+            if said is None or said.name != TRAIL:
+                raise StoreUnavailable(f"the log node does not have entry {version} of the log, a word of the trail")
+            if head_of(said.value).number <= after:
+                break
+            found.appendleft(said.value)
+            version = said.replaces
+        return list(found)
+
+    async def extend_trail(self, number: int, line: bytes) -> bool:
+        """See TrailKeeper."""
+        log = self._log("trail")
+        word = (await log.words(TRAIL)).get(TRAIL, UNSAID)
+        if head_of(word.value or None).number != number - 1:
+            return False
+        return (await log.say(NewWord(TRAIL, word.version, line))).value == line
 
     def _log(self, command: str) -> WordsLog:
         if self._words is None:

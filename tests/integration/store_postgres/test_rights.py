@@ -46,6 +46,7 @@ BESIDES: dict[str, dict[str, set[str]]] = {
     "completion": {WRITER: {"INSERT"}, PRUNER: {"DELETE"}},
     "failover_pause": {WRITER: {"INSERT", "UPDATE", "DELETE"}},
     "archive_head": {ARCHIVIST: {"INSERT", "UPDATE"}},
+    "operator_trail": {WRITER: {"INSERT"}},
     "schema_version": {},
     "command_in_flight": {},
     "leader_history": {},

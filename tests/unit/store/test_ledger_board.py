@@ -15,8 +15,9 @@ from replica.store.sqlite import looking
 from replica.store.sqlite.file import Begun, LedgerFile
 from replica.store.sqlite.looking import RELEASED, LedgerBoard
 from replica.store.sqlite.tables import FILE
-from replica.store.words import ENDED, ENDINGS_KEPT, PAUSE, Ended, ended, ends_in, slot_of, written
+from replica.store.words import ENDED, ENDINGS_KEPT, PAUSE, TRAIL, Ended, ended, ends_in, slot_of, written
 from tests.contracts.store_contract import TOPIC, at
+from tests.worlds.trails import trail_of
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
@@ -39,6 +40,9 @@ class WordsHere:
             fold(self.in_force, len(self.said), encode_word(one))
         self.late = []
         return self.in_force.get(word.name, UNSAID)
+
+    async def said_at(self, version: int) -> NewWord | None:
+        return self.said[version - 1]
 
     async def end_offset(self) -> int:
         return self.end
@@ -161,3 +165,28 @@ def test_ends_are_a_ring_and_fit_into_a_word() -> None:
     assert len(longest) <= VALUE_MAX_BYTES
     assert ends_in({"ended/1": Word(1, written(new)), "ended/2": Word(2, b"")}) == {new.epoch: new}
     assert ends_in({"ended/1": Word(1, b"{}"), "ended/2": Word(2, written(new))}) == {new.epoch: new}
+
+
+async def test_the_trail_is_what_its_newest_word_leads_back_to(file: Path) -> None:
+    """Goal: the log has every entry, though a word replaces the one before. Method: entries with other words between,
+    pages, a number that is taken, a second writer that comes first, a copy of an old word."""
+    log = WordsHere(end=10)
+    board = LedgerBoard([file], log)
+    assert (await board.newest_of_trail(), await board.trail(0, 9)) == (None, [])
+    lines = trail_of({}, {"who": "ben"}, {}, {})
+    for number, line in enumerate(lines, start=1):
+        assert await board.extend_trail(number, line)
+        assert not await board.extend_trail(number, line)
+        await board.pause("a word between")
+        await board.resume()
+    assert await board.newest_of_trail() == lines[-1]
+    assert await board.trail(0, 9) == lines
+    assert (await board.trail(1, 2), await board.trail(3, 2), await board.trail(4, 2)) == (lines[1:3], lines[3:], [])
+    await log.say(next(word for word in log.said if word.name == TRAIL))
+    assert await board.newest_of_trail() == lines[-1]
+    word = log.in_force[TRAIL]
+    log.late = [NewWord(TRAIL, word.version, trail_of({}, {}, {}, {}, {"who": "ben"})[-1])]
+    assert not await board.extend_trail(5, trail_of({}, {}, {}, {}, {})[-1])
+    log.said[0] = NewWord("pause", 0, b"")
+    with pytest.raises(StoreUnavailable, match="word of the trail"):
+        await board.trail(0, 9)

@@ -1,0 +1,55 @@
+"""Four eyes: an act that a second operator must confirm. Pure.
+
+One operator proposes the act with its arguments, in the trail; another one carries it out and names the proposal. Both
+sign with keys of their own: the name of an OS user proves nothing about a person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from replica.notary.errors import Code, NotaryError
+from replica.store.trail import Entry
+
+EARLY_MAX = timedelta(minutes=5)  # a proposal may be so far ahead of the confirming machine's clock
+
+
+class FourEyesRefused(NotaryError):
+    """The act needs a second person's consent, and does not have it. Nothing was done."""
+
+    default_code = Code.FOUR_EYES_NEEDED
+
+
+def check_confirmed(
+    entries: Sequence[Entry],
+    proposal: int,
+    *,
+    act: str,
+    details: Mapping[str, str],
+    operator: str,
+    now: datetime,
+    within_s: float,
+) -> None:
+    """Raises FourEyesRefused unless `operator` may carry the act out now, by the proposal of that number.
+
+    `entries`: the trail from the proposal to its end, each of them signed by a known operator or by the notary. A
+    proposal is used up by the first act that names it, whatever became of that act.
+    """
+    proposed = next((entry for entry in entries if entry.number == proposal), None)
+    if proposed is None or proposed.phase != "proposed" or proposed.signer != "operator":
+        raise _invalid(f"entry {proposal} is no proposal of an operator's")
+    if proposed.operator == operator:
+        raise FourEyesRefused(f"{operator} proposed it: another operator confirms", Code.FOUR_EYES_SAME_PERSON)
+    if proposed.act != act or proposed.details != dict(details):
+        raise _invalid(f"proposal {proposal} is of another act, or of other arguments")
+    age = now - proposed.at
+    if not -EARLY_MAX <= age < timedelta(seconds=within_s):
+        raise _invalid(f"proposal {proposal} is of {proposed.at:%Y-%m-%d %H:%M:%S} UTC; it counts for {within_s:g} s")
+    user = next((entry for entry in entries if entry.phase == "begun" and entry.of == proposal), None)
+    if user is not None:
+        raise _invalid(f"proposal {proposal} was used by entry {user.number}")
+
+
+def _invalid(detail: str) -> FourEyesRefused:
+    return FourEyesRefused(detail, Code.PROPOSAL_INVALID)

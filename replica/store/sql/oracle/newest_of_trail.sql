@@ -1,0 +1,1 @@
+SELECT line FROM operator_trail WHERE number_ = (SELECT MAX(number_) FROM operator_trail)

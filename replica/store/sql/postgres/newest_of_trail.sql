@@ -1,0 +1,1 @@
+SELECT line FROM operator_trail ORDER BY number DESC LIMIT 1
