@@ -27,7 +27,7 @@ from ledger_api.client.exchange import (
     read_answer_body,
     read_lines,
 )
-from ledger_api.client.lookout import Lookout, Waiting
+from ledger_api.client.lookout import WAIT_MAX_S, Lookout, Waiting
 from ledger_api.client.retry import RetryPolicy
 from replica.notary.errors import Retry
 
@@ -146,12 +146,14 @@ class Connection:
         return status, answer
 
     @contextmanager
-    def watched(self, endpoint: str, give_up: Callable[[], None]) -> Iterator[Waiting | None]:
+    def watched(
+        self, endpoint: str, give_up: Callable[[], None], usual_s: float = WAIT_MAX_S
+    ) -> Iterator[Waiting | None]:
         """Something that waits for an endpoint. `give_up` is called when another replica turns out to be active."""
         if self._lookout is None:
             yield None
             return
-        waiting = Waiting(endpoint, asyncio.get_running_loop().time(), give_up)
+        waiting = Waiting(endpoint, asyncio.get_running_loop().time(), give_up, usual_s)
         self._lookout.add(waiting)
         try:
             yield waiting

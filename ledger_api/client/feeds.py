@@ -27,6 +27,7 @@ from ledger_api.client.exchange import (
     read_answer_body,
     read_lines,
 )
+from ledger_api.client.lookout import QUIET_MAX_S
 from ledger_api.client.signing import check_offset
 from ledger_api.wire.feed import CheckpointDocument, CompletionDocument, EndDocument, UpdateDocument
 from ledger_api.wire.problems import ProblemDocument, problem_document
@@ -168,7 +169,7 @@ async def _lines(
             with connection.watched(endpoint, lambda: end_now(limit)):
                 url = endpoint + query
                 response = await connection.session.get(url, timeout=timeout, headers=headers, allow_redirects=False)
-        with connection.watched(endpoint, response.close) as waiting:
+        with connection.watched(endpoint, response.close, QUIET_MAX_S) as waiting:
             async with response:
                 if response.status != HTTPStatus.OK:
                     with suppress(AnswerUnreadable):  # for example of a proxy without a server

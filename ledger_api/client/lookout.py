@@ -27,6 +27,7 @@ from replica.notary.errors import ConfigError
 
 TICK_S = 0.25
 WAIT_MAX_S = 1.0  # of a call, until its client looks around; and between two looks
+QUIET_MAX_S = 12.0  # of a stream of completions: the server's checkpoints come every 10 s (`api.checkpoint_s`)
 ASK_MAX_S = 1.0
 REFRESH_EVERY_S = 30.0
 REFRESH_AGAIN_S = 5.0  # after one that failed
@@ -37,11 +38,15 @@ Document = TypeVar("Document")
 
 
 class Waiting(msgspec.Struct, eq=False):
-    """Something that waits for an endpoint since a time of the event loop; infinity: it waits for nothing now."""
+    """Something that waits for an endpoint since a time of the event loop; infinity: it waits for nothing now.
+
+    `usual_s`: so long it waits where all is well. A stream of completions is quiet while nothing is published.
+    """
 
     endpoint: str
     since_s: float
     give_up: Callable[[], None]
+    usual_s: float = WAIT_MAX_S
 
 
 def newest_active(found: dict[str, NotaryDocument | None]) -> list[str]:
@@ -80,8 +85,8 @@ class Lookout:
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             while True:
                 now_s = self._loop.time()
-                longest_s = now_s - min((one.since_s for one in self._waiting), default=math.inf)
-                if longest_s >= WAIT_MAX_S and now_s - self._looked_at_s >= WAIT_MAX_S:
+                overdue = any(now_s - one.since_s >= one.usual_s for one in self._waiting)
+                if overdue and now_s - self._looked_at_s >= WAIT_MAX_S:
                     self._looked_at_s = now_s
                     await self._look(session)
                 if now_s >= self._refresh_at_s:
@@ -91,7 +96,7 @@ class Lookout:
 
     async def _look(self, session: aiohttp.ClientSession) -> None:
         """Turn to the active, and give up what waits elsewhere. This call needs no token, and gets none."""
-        known = self._endpoints.known
+        known, looked_at_s = self._endpoints.known, self._loop.time()
         found = await asyncio.gather(*[_fetch(session, f"{one}/v1/notary", None, _notary) for one in known])
         active = newest_active(dict(zip(known, found, strict=True)))
         if not active:
@@ -102,6 +107,8 @@ class Lookout:
         for waiting in list(self._waiting):
             if waiting.endpoint not in active and waiting.since_s <= given_up_s:
                 waiting.give_up()
+            elif waiting.endpoint == active and waiting.usual_s > WAIT_MAX_S:
+                waiting.since_s = max(waiting.since_s, looked_at_s)  # its server answered us instead
 
     async def _refresh(self, session: aiohttp.ClientSession) -> bool:
         """Ask for the list of endpoints; False when it was not given. The one before stays in force then."""
@@ -110,7 +117,7 @@ class Lookout:
         except (ConfigError, TokenUnavailable):
             return False
         listed = await _fetch(session, f"{self._endpoints.current}/v1/endpoints", token, _endpoints)
-        if listed is None:
+        if listed is None or (listed.endpoints and not any(one.live for one in listed.endpoints)):  # it sees nobody
             return False
         self._endpoints.take_list(usable(listed, self._endpoints.configured, with_token=token is not None))
         return True
