@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import median
 
 from replica.doctor.facts import Facts
@@ -236,16 +237,25 @@ def _clock_replicas(facts: Facts) -> Verdict:
     clocks = {replica.name: replica.clock for replica in facts.replicas if replica.clock is not None}
     if len(clocks) < 2:
         return unknown("fewer than two replicas show their clocks")
-    middle_s, limit_s = median(clock.ahead_s for clock in clocks.values()), facts.clock_skew_max_s
-    off_s = {name: clock.ahead_s - middle_s for name, clock in clocks.items()}
-    sure_s = {name: abs(off_s[name]) - clock.within_s for name, clock in clocks.items()}
-    worst = max(sure_s, key=lambda name: sure_s[name])
-    text = f"{worst} is {off_s[worst]:+.3f} s off their median, to within {clocks[worst].within_s:.3f} s"
-    if sure_s[worst] > limit_s:
-        return problem(text, f"above clock_skew_max_s = {limit_s:g}: set the clock of {worst} right before it leads")
-    if sure_s[worst] > limit_s / 2:
-        return warning(text, f"set the clock of {worst} right, and keep it right: run chrony or systemd-timesyncd")
+    in_order = sorted(clocks, key=lambda name: clocks[name].ahead_s)
+    last, first = in_order[0], in_order[-1]
+    apart_s, limit_s = clocks[first].ahead_s - clocks[last].ahead_s, facts.clock_skew_max_s
+    within_s = clocks[first].within_s + clocks[last].within_s
+    text = f"{first} is {apart_s:.3f} s ahead of {last}, to within {within_s:.3f} s"
+    wrong = _worst_clock({name: clock.ahead_s for name, clock in clocks.items()})
+    if apart_s - within_s > limit_s:
+        return problem(text, f"above clock_skew_max_s = {limit_s:g}: set the clock of {wrong} right before it leads")
+    if apart_s - within_s > limit_s / 2:
+        return warning(text, f"set the clock of {wrong} right, and keep it right: run chrony or systemd-timesyncd")
     return ok(text)
+
+
+def _worst_clock(ahead_s: Mapping[str, float]) -> str:
+    """Whose clock is to be set: that farthest from the median. Of two, nobody can tell which is wrong."""
+    if len(ahead_s) == 2:
+        return " or ".join(sorted(ahead_s))
+    middle_s = median(ahead_s.values())
+    return max(ahead_s, key=lambda name: abs(ahead_s[name] - middle_s))
 
 
 @CHECKS.check("versions")

@@ -307,6 +307,20 @@ def test_a_clock_is_not_blamed_for_a_slow_answer() -> None:
     assert found.severity is Severity.OK
 
 
+def test_the_whole_difference_of_two_clocks_is_told() -> None:
+    """Goal: half of it may be within the limit while the whole is not. Method: two replicas 1.4 s apart, where 1 s is
+    allowed; three, of which the middle one is between the others."""
+    two = replace(HEALTHY, replicas=(replace(REPLICAS[0], clock=ClockFacts(ahead_s=-1.6, within_s=0.002)), REPLICAS[1]))
+    three = replicas(
+        {"clock": ClockFacts(ahead_s=-1.5, within_s=0.002)}, {"clock": ClockFacts(ahead_s=-2.2, within_s=0.002)}
+    )
+    for facts, apart, whose in ((two, "1.400 s", "r1 or r2"), (three, "1.500 s", "r3")):
+        (found,) = [one for one in examine(facts) if one.check == "clock-replicas"]
+        assert found.severity is Severity.PROBLEM
+        assert apart in found.text
+        assert f"clock of {whose} right" in found.fix
+
+
 def test_every_check_is_broken_somewhere_above_and_says_what_it_is_about() -> None:
     """Goal: no check that was never seen to find anything. Method: names of the table against the register."""
     assert {"configuration", *(row[0] for row in BROKEN)} == set(check_names())
