@@ -107,7 +107,7 @@ class Lookout:
         for waiting in list(self._waiting):
             if waiting.endpoint not in active and waiting.since_s <= given_up_s:
                 waiting.give_up()
-            elif waiting.endpoint == active and waiting.usual_s > WAIT_MAX_S:
+            elif waiting.endpoint in active and waiting.usual_s > WAIT_MAX_S:
                 waiting.since_s = max(waiting.since_s, looked_at_s)  # its server answered us instead
 
     async def _refresh(self, session: aiohttp.ClientSession) -> bool:

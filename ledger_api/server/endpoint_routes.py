@@ -25,8 +25,10 @@ _ABOUT = About(
 )
 
 
-def listed(listing: Listing, replica: str, standing: Standing, peers: Sequence[PeerSeen]) -> EndpointsDocument:
-    """The list, as the replica of that name knows it.
+def listed(
+    listing: Listing, replica: str, standing: Standing, peers: Sequence[PeerSeen], *, live: bool = True
+) -> EndpointsDocument:
+    """The list, as the replica of that name knows it; `live`: whether its own core is heard.
 
     A replica that was active when it fell silent is not active now, and where two say that they are, the newer epoch
     holds: the other one has not noticed yet.
@@ -40,15 +42,15 @@ def listed(listing: Listing, replica: str, standing: Standing, peers: Sequence[P
         leaders[standing.epoch] = replica
     leader = leaders[max(leaders)] if leaders else None
     entries = [
-        _own(one.url, replica, standing) if one.name == replica else _of(one.url, one.name, seen.get(one.name))
+        _own(one.url, replica, standing, live) if one.name == replica else _of(one.url, one.name, seen.get(one.name))
         for one in listing.replicas
     ]
     active = next((one.url for one in listing.replicas if one.name == leader), None)
     return EndpointsDocument(replica=replica, endpoints=entries, active=active)
 
 
-def _own(url: str, replica: str, standing: Standing) -> EndpointDocument:
-    return EndpointDocument(url=url, replica=replica, role="active" if standing.active else "passive", live=True)
+def _own(url: str, replica: str, standing: Standing, live: bool) -> EndpointDocument:
+    return EndpointDocument(url=url, replica=replica, role="active" if standing.active else "passive", live=live)
 
 
 def _of(url: str, name: str, peer: PeerSeen | None) -> EndpointDocument:
@@ -77,5 +79,6 @@ class EndpointRoutes:
 
     async def _list(self, call: Call) -> Reply:
         QueryString(call.query, ())
-        document = listed(self._listing, self._replica, self._core.standing, self._core.peers)
+        core = self._core
+        document = listed(self._listing, self._replica, core.standing, core.peers, live=not core.is_silent)
         return Reply(200, _encoder.encode(document), call.request_id)

@@ -140,6 +140,11 @@ class TracedCoreLink:
         """See CoreLink."""
         return self._core.peers
 
+    @property
+    def is_silent(self) -> bool:
+        """See CoreLink."""
+        return self._core.is_silent
+
     async def submit(
         self,
         submissions: Sequence[Submission],

@@ -12,7 +12,8 @@ class EndpointDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     `role` is that of its `replica` when the answering replica last saw it, at `seen_at`; null: of the answering one
     itself, at this moment. `balanced`: the address leads to whichever replica is active. `live`: it answered the last
-    look, at most two seconds ago.
+    look, at most two seconds ago. Where the answering replica's core is silent, none is live, its own neither: nobody
+    looks.
     """
 
     url: str

@@ -116,7 +116,11 @@ class CoreLink(Protocol):
 
     @property
     def peers(self) -> Sequence[PeerSeen]:
-        """What the core last saw of the other replicas; empty where it does not look."""
+        """What the core last saw of the other replicas; empty where it does not look. None answers a silent core."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the core has not been heard for so long that it counts as passive: frozen, or about to end."""
 
     async def submit(
         self,

@@ -42,6 +42,11 @@ class MemoryLink:
         standing = self._handler.standing()
         return standing.as_passive() if self._is_cut else standing
 
+    @property
+    def is_silent(self) -> bool:
+        """Once the link is cut."""
+        return self._is_cut
+
     async def submit(
         self,
         submissions: Sequence[Submission],

@@ -67,7 +67,7 @@ class LinkClient(FrameProtocol[FromCore]):
         self._pending = PendingCalls(settings.answer_max_s)
         self._standing = Standing(False, 0, settings.standing_max_age_s)
         self.standing_changes = ChangeSignal()
-        self.peers: Sequence[PeerSeen] = ()
+        self._peers: Sequence[PeerSeen] = ()
         self._heard_at_s = float("-inf")
         self._welcome = asyncio.Event()
         self._ended = asyncio.Event()
@@ -81,9 +81,21 @@ class LinkClient(FrameProtocol[FromCore]):
     def standing(self) -> Standing:
         """The core's newest report; passive once the core was silent for `standing_max_age_s`."""
         standing = self._standing
-        if standing.active and self._loop.time() - self._heard_at_s > self._settings.standing_max_age_s:
+        if standing.active and self.is_silent:
             return standing.as_passive()
         return standing
+
+    @property
+    def is_silent(self) -> bool:
+        """See CoreLink: for `standing_max_age_s`."""
+        return self._loop.time() - self._heard_at_s > self._settings.standing_max_age_s
+
+    @property
+    def peers(self) -> Sequence[PeerSeen]:
+        """What the core last saw of the other replicas; of a silent core's, nobody knows whether they still answer."""
+        if not self.is_silent:
+            return self._peers
+        return [PeerSeen(one.name, one.active, one.epoch, one.seen_us, answers=False) for one in self._peers]
 
     async def connect(self) -> None:
         """Connect, and wait for the core's Hello. Raises LinkBroken when there is none of our generation."""
@@ -192,7 +204,7 @@ class LinkClient(FrameProtocol[FromCore]):
         elif isinstance(frame, Wait):
             self._pending.prolong(frame.tickets, frame.wait_s)
         elif isinstance(frame, Peers):
-            self.peers = frame.seen
+            self._peers = frame.seen
         elif frame.standing != self._standing:
             self._standing = frame.standing
             self.standing_changes.notify()

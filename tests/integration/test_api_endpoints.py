@@ -75,6 +75,17 @@ def test_a_silent_active_is_not_the_active() -> None:
     assert [one.role for one in listed(LISTING, "r1", PASSIVE, [unseen]).endpoints] == ["passive", "unknown", "unknown"]
 
 
+async def test_a_replica_whose_core_is_silent_calls_nobody_live(tmp_path: Path) -> None:
+    """Goal: nobody is sent to a replica that cannot serve. Method: front ends whose core is frozen."""
+    participant = StubParticipant()
+    participant.standing, participant.is_silent = PASSIVE, True
+    participant.peers = [peer("r2", active=True, answers=False), peer("r3", answers=False)]
+    async with ApiWorld(tmp_path, participant, listing=LISTING).serve() as world:
+        _, found = await asked(world)
+    assert [one["live"] for one in found["endpoints"]] == [False] * 3
+    assert found["active"] is None
+
+
 def test_a_balanced_endpoint_is_listed_alone() -> None:
     """Goal: where there is a balancer, nobody goes past it. Method: its address, with peers that were seen."""
     listing = Listing(replicas=LISTING.replicas, balanced="https://notary:8080")

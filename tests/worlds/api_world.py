@@ -93,6 +93,7 @@ class StubParticipant:
         self.gate: asyncio.Event | None = None  # answers wait for it, when there is one
         self.standing_changes = ChangeSignal()
         self.peers: Sequence[PeerSeen] = ()
+        self.is_silent = False
         self.database = MemoryDatabase()
 
     @property

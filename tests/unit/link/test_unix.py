@@ -339,3 +339,16 @@ async def test_what_the_core_saw_of_the_others_reaches_front_ends_of_any_age(soc
         await eventually(lambda: _holds(list(later.peers) == seen))
         later.close()
         await asyncio.sleep(0)
+
+
+async def test_nobody_answers_a_core_that_is_silent(socket_path: Path) -> None:
+    """Goal: what a frozen core last saw is not what is. Method: a core that repeats its word no more, then goes on."""
+    settings = QUICK.model_copy(update={"keep_alive_s": 10.0, "standing_max_age_s": 0.2})
+    seen = PeerSeen("r2", active=True, epoch=7, seen_us=5, answers=True)
+    async with linked(socket_path, StubHandler(), settings) as (server, client):
+        server.announce_peers([seen])
+        await eventually(lambda: _holds(list(client.peers) == [seen] and not client.is_silent))
+        await eventually(lambda: _holds(client.is_silent))
+        assert list(client.peers) == [msgspec.structs.replace(seen, answers=False)]
+        server.announce_peers([seen])
+        await eventually(lambda: _holds(list(client.peers) == [seen]))
