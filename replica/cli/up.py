@@ -32,8 +32,18 @@ ReplicasOption = Annotated[
     int | None,
     typer.Option("--replicas", min=1, max=9, help="Replicas to run. Left out: as many as the last time; at first 3."),
 ]
-StandbyOption = Annotated[Standby, typer.Option("--standby", help="Whether passives follow the log or stay away.")]
-WorkersOption = Annotated[int, typer.Option("--api-workers", min=1, max=16, help="Front ends of each replica.")]
+StandbyOption = Annotated[
+    Standby | None,
+    typer.Option(
+        "--standby", help="Whether passives follow the log or stay away. Left out: as it is set; at first they follow."
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--api-workers", min=1, max=16, help="Front ends of each replica. Left out: as it is set; at first 2."
+    ),
+]
 PartiesOption = Annotated[int, typer.Option("--parties", min=1, max=100, help="Parties to make keys for.")]
 
 
@@ -41,8 +51,8 @@ def run_cluster(
     name: NameArgument = "local",
     *,
     replicas: ReplicasOption = None,
-    standby: StandbyOption = Standby.FOLLOWING,
-    api_workers: WorkersOption = 2,
+    standby: StandbyOption = None,
+    api_workers: WorkersOption = None,
     parties: PartiesOption = 5,
     profile: KnownProfileOption = None,
     raised: RaisedOption = True,
@@ -63,7 +73,7 @@ def run_cluster(
     settings = ClusterSettings(
         folder=folder,
         replicas=replicas or made or REPLICAS,
-        standby=standby.value,
+        standby=None if standby is None else standby.value,
         api_workers=api_workers,
         parties=parties,
         newest_formats=raised,

@@ -53,6 +53,7 @@ STANDBY_NAME = "standby"  # the standby's name at the primary
 LOG_FOLDER = "kafka"
 POSTGRES_FOLDER = "postgres"
 LOCK_NAME = "cluster.lock"  # held while a supervisor runs; also marks a folder as a cluster's
+API_WORKERS = 2
 ACTIVE_MAX_S = 60.0
 # The rows of commands in flight are replaced all the time: vacuum checks them more often than once a minute.
 # A restarted primary gets its standby back sooner than after five seconds. Until then no commit ends.
@@ -70,8 +71,8 @@ class ClusterSettings:
 
     folder: Path
     replicas: int = 3
-    standby: Literal["following", "disconnected"] = "following"
-    api_workers: int = 2
+    standby: Literal["following", "disconnected"] | None = None  # None: as the cluster has it; a new one follows
+    api_workers: int | None = None  # None: as the cluster has them; a new one 2
     parties: int = 5
     log: LogKind | None = None
     embedded: bool | None = None  # no database: lease, and ledgers of the replicas' own; None: as it was made
@@ -418,26 +419,27 @@ class LocalCluster:
         """The configuration's values that are chosen at this start."""
         socket_folder = self.folder / "haproxy"
         values = {
-            "api_workers": self.settings.api_workers,
+            "api_workers": self.settings.api_workers or before.get("api_workers", API_WORKERS),
             "endpoint": {
                 "host": self._machine("lb").address,
                 "port": self._port(before.get("endpoint", {}).get("port", self.settings.endpoint_port)),
             },
             "replicas": [self._address(number, before) for number in range(1, self.settings.replicas + 1)],
             "log": self._log_values(before),
-            "core": {"standby": self.settings.standby},
+            "core": {"standby": self.settings.standby or before.get("core", {}).get("standby", "following")},
             "haproxy": {
                 "stats_socket": str(socket_folder / "admin.sock"),
                 "state_file": str(socket_folder / "server.state"),
                 "threads": 1,  # the machine is shared with all the rest
             },
         }
-        return merged(merged(values, self._database_values()), in_todays_names(self.settings.further))
+        return merged(merged(values, self._database_values(before)), in_todays_names(self.settings.further))
 
-    def _database_values(self) -> Mapping[str, Any]:
-        """The tables that say where lock and completions are."""
+    def _database_values(self, before: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The tables that say where lock and completions are. Without a database they are chosen once: what operators
+        change or leave out later stays so."""
         if self.embedded:
-            return WITHOUT_DATABASE
+            return {} if before else WITHOUT_DATABASE
         return {"database": {"conninfo": self._database_conninfo(THIS_MACHINE), "scope": DATABASE}}
 
     def _ways_of(self, name: str) -> dict[str, str]:
@@ -499,12 +501,14 @@ class LocalCluster:
         ports = {name: self._port(old.get(name)) for name in ("api_port", "health_port", "admin_port")}
         name = f"r{number}"
         host = self._machine(name).address
-        api_url = self._api_url(host, ports["api_port"]) if self.embedded else None
+        api_url = self._api_url(host, ports["api_port"], before) if self.embedded else None
+        if old.get("api_port") == ports["api_port"]:  # an operator may have set another one
+            api_url = old.get("api_url", api_url)
         return ReplicaAddress(name=name, host=host, api_url=api_url, **ports).model_dump(exclude_none=True)
 
-    def _api_url(self, host: str, port: int) -> str:
+    def _api_url(self, host: str, port: int, before: Mapping[str, Any]) -> str:
         """Where applications reach a replica themselves: no balancer is needed without HAProxy."""
-        has_tls = "tls" in self.settings.further.get("api", {})
+        has_tls = any("tls" in settings.get("api", {}) for settings in (self.settings.further, before))
         return f"{'https' if has_tls else 'http'}://{host}:{port}"
 
     def _machine(self, part: str) -> Machine:
