@@ -11,12 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from ha.raft.messages import Message, NodeId, VoteResponse
+from ha.raft.messages import AppendEntries, Entry, Message, NodeId, VoteResponse
 from replica.log.raft import wire
 from replica.log.raft.client import LogClient
 from replica.log.raft.links import Lines, Links
@@ -25,6 +26,7 @@ from replica.log.raft.wire import (
     Answer,
     AskWords,
     Call,
+    Entries,
     FrameRefused,
     Frames,
     Hello,
@@ -33,7 +35,7 @@ from replica.log.raft.wire import (
     Told,
     encode_frame,
 )
-from replica.notary.errors import LogUnavailable
+from replica.notary.errors import FormatUnknown, LogUnavailable
 from replica.notary.words import VALUE_MAX_BYTES, NewWord, decode_word, encode_word
 from tests.certificates import Authority
 from tests.closing import listening
@@ -140,6 +142,42 @@ async def test_a_frame_that_is_too_large_is_refused_before_it_is_read(one: Links
     assert isinstance(hello, Hello)
     assert isinstance(second, Refusal)
     assert second.why == f"a frame of {2**22} bytes, the limit is {2**21}"
+
+
+def of_a_newer_kind(frame: AppendEntries | Entries) -> bytes:
+    """The frame with entries of a kind that no release knows yet."""
+    raw = msgspec.msgpack.decode(encode_frame(frame)[4:])
+    for field in raw:
+        if isinstance(field, list):
+            for entry in field:
+                entry[2] = 9
+    body = msgspec.msgpack.encode(raw)
+    return len(body).to_bytes(4, "big") + body
+
+
+async def test_entries_of_a_newer_release_are_refused_with_a_code(one: Links) -> None:
+    """Goal: whoever upgraded halfway learns it, at the node and at the replica. Method: a leader that sends an entry
+    of a kind that is not known; a node that shows one to a reader."""
+    append = AppendEntries(2, 0, 0, 1, 2, 0, (Entry(2, 1),))
+    _, refusal = await say(one, encode_frame(Hello(1, "g", "node", "r2.00000001")), of_a_newer_kind(append))
+    assert isinstance(refusal, Refusal)
+    assert refusal.why.startswith("FORMAT_UNKNOWN: ")
+    assert "install its release" in refusal.why
+
+    async def show(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(encode_frame(Hello(1, "g", "node", "r1.00000001")))
+        await reader.read(4_096)
+        await reader.read(4_096)
+        writer.write(of_a_newer_kind(Entries(1, (Entry(2, 1),), 1)))
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(show, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        client = await LogClient.connect(f"{host}:{port}", "g")
+        with pytest.raises(FormatUnknown, match="install its release"):
+            await client.read(1)
+        await client.close()
 
 
 async def test_whoever_says_nothing_is_ended(tmp_path: Path) -> None:

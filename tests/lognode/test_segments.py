@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from ha.raft.core import LogIncomplete
 from ha.raft.messages import Entry, HardState, Kind, TxId
+from replica.log.raft import records
 from replica.log.raft.files import Files, Folder
 from replica.log.raft.notes import Hard, decode_note, encode_note
 from replica.log.raft.segments import HARD_STATE, Job, SegmentLog, fresh
+from replica.notary.errors import FormatUnknown
 from tests.lognode.sim_files import Crash, SimFiles
 
 SMALL = 512  # bytes of a segment: about a dozen entries
@@ -321,6 +323,24 @@ def test_a_crash_between_any_two_steps_loses_nothing_that_was_synced(seed: int) 
 def test_a_crash_anywhere_in_any_life(seed: int, crash_at: int) -> None:
     """Goal and method as above, on lives that hypothesis chooses."""
     play(seed, crash_at)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_an_entry_of_a_kind_of_a_newer_release_is_refused_and_stays(
+    sealed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: an older release takes it for no torn write: it would cut off what was committed. Method: a release that
+    does not know words opens a log that ends with some, in a file that is sealed or is not; then one that does."""
+    files = SimFiles()
+    log = start(files)
+    words = [Entry(2, idx, Kind.WORD, b"a word %d" % idx) for idx in range(1, 30 if sealed else 4)]
+    log.carry_out(Job(None, [words], 0))
+    log.carry_out(Job(None, [], len(words)))
+    with monkeypatch.context() as older:
+        older.delitem(records._KINDS, Kind.WORD.value)
+        with pytest.raises(FormatUnknown, match="an entry of kind 4"):
+            list(SegmentLog(files, SMALL).entries())
+    assert list(SegmentLog(files, SMALL).entries()) == words
 
 
 @given(st.binary(max_size=120))

@@ -32,6 +32,7 @@ from replica.log.raft.wire import (
     FrameRefused,
     Frames,
     Hello,
+    KindUnknown,
     Lifeline,
     Nominate,
     Nominated,
@@ -52,7 +53,7 @@ from replica.log.raft.wire import (
     WordsTold,
     encode_frame,
 )
-from replica.notary.errors import LogUnavailable
+from replica.notary.errors import FormatUnknown, LogUnavailable, NotaryError
 from replica.notary.words import NewWord, Word
 
 AnswerT = TypeVar(
@@ -148,7 +149,8 @@ class LogClient:
             self._early.pop(call.call, None)
 
     async def read(self, first_idx: int, last_idx: int = 0, *, wait_ms: int = 0) -> tuple[list[Entry], int]:
-        """Committed entries of the node's own disk, as many as fit, and the end of what it has of them.
+        """Committed entries of the node's own disk, as many as fit, and the end of what it has of them. Raises
+        FormatUnknown for entries of a kind that only a newer release knows.
 
         Where there are none from `first_idx` on, the node waits for some, but not longer than `wait_ms`.
         """
@@ -248,7 +250,7 @@ class LogClient:
         return answer
 
     async def _read_for_ever(self) -> None:
-        why = "the node closed the connection"
+        why: NotaryError = LogUnavailable("the node closed the connection")
         try:
             while data := await self._reader.read(_CHUNK_BYTES):
                 for frame in self._frames.feed(data):
@@ -260,13 +262,15 @@ class LogClient:
                     future = self._open.get(answer.call)
                     if future is not None and not future.done():
                         future.set_result(answer)
+        except KindUnknown as error:  # to ask again, or another node, would not help
+            why = FormatUnknown(str(error))
         except (OSError, FrameRefused) as error:
-            why = str(error)
+            why = LogUnavailable(str(error))
         finally:
             self._hang_up()
             for future in self._open.values():
                 if not future.done():
-                    future.set_exception(LogUnavailable(why))
+                    future.set_exception(why)
 
 
 async def _greeted(reader: asyncio.StreamReader, frames: Frames) -> NodeId:

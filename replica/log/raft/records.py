@@ -23,6 +23,7 @@ from zlib import crc32
 import msgspec
 
 from ha.raft.messages import Entry, Kind, NodeId
+from replica.notary.errors import FormatUnknown
 from replica.notary.merkle import NODE
 
 FORMAT = 1
@@ -115,18 +116,25 @@ class Record:
         return Entry(self.view, self.idx, _KINDS[self.kind], body, nodes)
 
 
+def unknown_kind(kind: int) -> FormatUnknown:
+    """The refusal of an entry of a kind that only a newer release knows: to leave it out would make another log."""
+    return FormatUnknown(f"the log nodes' log has an entry of kind {kind}, which this release does not know")
+
+
 def read_record(data: memoryview, at: int, seed: int) -> Record | None:
-    """The record at a byte; None if no whole record begins there."""
+    """The record at a byte; None if no whole record begins there. Raises FormatUnknown, see `unknown_kind`."""
     start = at + _HEADER.size
     if start > len(data):
         return None
     size, crc, idx, view, kind = _HEADER.unpack_from(data, at)
     end = start + size
-    if end > len(data) or (kind not in _KINDS and kind != MARK):
+    if end > len(data):
         return None
     payload = bytes(data[start:end])
     if crc != zlib.crc32(payload, zlib.crc32(_CHECKED.pack(size, idx, view, kind), seed)):
         return None
+    if kind not in _KINDS and kind != MARK:  # whole, so no write that a crash tore
+        raise unknown_kind(kind)
     return Record(idx, view, kind, payload, end)
 
 
@@ -204,7 +212,7 @@ class Walk:
         self._left = b""
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes. At something that is no record it stands still for ever."""
+        """Take the next bytes. At something that is no record it stands still for ever. Raises FormatUnknown."""
         data = self._left + data
         at, next_idx, present, seed, leaves = 0, self.next_idx, self.view, self._seed, self.leaves
         header_bytes, last, unpack = _HEADER.size, len(data) - _HEADER.size, _HEADER.unpack_from
@@ -216,8 +224,10 @@ class Walk:
             if check(checked, seed) != crc or end > len(data):
                 break
             if kind != MARK:
-                if idx != next_idx or view < present or kind not in _KINDS:
+                if idx != next_idx or view < present:
                     break
+                if kind not in _KINDS:
+                    raise unknown_kind(kind)
                 if not (idx - first) % LANDMARK_EVERY:
                     self.landmarks.append(self.end + at)
                 leaves.append(digest(_LEAF + checked).digest())

@@ -6,6 +6,7 @@ Then a node sends messages of the core, and a client sends calls. A node's answe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -14,6 +15,7 @@ import msgspec
 from ha.raft.messages import AppendEntries, Entry, Kind, Message, NodeId, TxId
 from ha.raft.tx_status import TxStatus
 from replica.log.raft.notes import Seal
+from replica.notary.errors import Code
 from replica.notary.untrusted import UNREADABLE
 from replica.notary.words import NewWord, Word, encode_word
 
@@ -30,6 +32,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Text = Annotated[str, msgspec.Meta(max_length=128)]
 _ActivationId = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 
+_UNKNOWN_KIND = re.compile(r"^Invalid enum value \d+")  # msgspec's words; the other enumerations here have texts
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -333,6 +336,16 @@ class FrameRefused(Exception):
     """The other side sent bytes that are no frame of this protocol: the connection is cut."""
 
 
+class KindUnknown(FrameRefused):
+    """The other side sent an entry of a kind that only a newer release knows."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"{Code.FORMAT_UNKNOWN.name}: the other side's log has an entry of a kind that this release does not know:"
+            " install its release here"
+        )
+
+
 def encode_frame(frame: msgspec.Struct) -> bytes:
     """The bytes of one frame."""
     body = _encoder.encode(frame)
@@ -367,10 +380,12 @@ class Frames:
 
 
 def decode(decoder: msgspec.msgpack.Decoder[Any], frame: bytes) -> Any:
-    """A frame's content. Raises FrameRefused."""
+    """A frame's content. Raises FrameRefused, and KindUnknown."""
     try:
         return decoder.decode(frame)
     except UNREADABLE as error:
+        if _UNKNOWN_KIND.search(str(error)):
+            raise KindUnknown from None
         raise FrameRefused(f"a frame cannot be read: {str(error)[:200]}") from None
 
 
