@@ -10,15 +10,17 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from time import monotonic
+from typing import cast
 
 import pytest
 
 from replica.log.raft.client import CallFailed, LogClient
-from replica.log.raft.lifelines import Lifelines
+from replica.log.raft.lifelines import Lifelines, wait_for_end
 from replica.log.raft.links import Links
 from replica.log.raft.lives import ENDED_MAX, WATCHING_MAX, Lives, has_closed, is_same_machine
 from replica.log.raft.settings import LogNodeTls
 from replica.log.raft.wire import Watch, Watched
+from replica.notary.errors import LogUnavailable
 from tests.certificates import Authority
 from tests.lognode.real_nodes import free_ports
 from tests.lognode.test_links import Hearer, settings
@@ -213,6 +215,72 @@ async def test_a_lifeline_ends_when_it_is_closed_and_not_when_its_client_is(tmp_
     await node.links.stop()
     await asyncio.sleep(0)
     assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+
+async def test_a_client_that_hangs_up_over_tls_says_no_farewell(tmp_path: Path) -> None:
+    """Goal: the replica's own end of a connection, which it makes anew, deposes nobody. Method: the client of a
+    lifeline closes in order, as after a bad frame: TLS has a farewell for that, and a node hears it as the end."""
+    node = Node(tmp_path, Authority(tmp_path / "ca"))
+    await node.links.start()
+    ca_file, certificate, key = map(Path, node.files)
+    tls = LogNodeTls(ca_file=ca_file, certificate_file=certificate, key_file=key).contexts()[1]
+    clients: list[LogClient] = []
+
+    async def connect(_: str) -> LogClient:
+        clients.append(await LogClient.connect(node.address, "g", tls))
+        return clients[-1]
+
+    async def tied_again() -> bool:
+        return len(clients) == 2 and any(connection._life == ID for connection in node.links._incoming)
+
+    async def tied() -> bool:
+        return any(connection._life == ID for connection in node.links._incoming)
+
+    lifelines = Lifelines(["r1"], connect, ID)
+    await eventually(tied)
+    await clients[0].close()
+    await eventually(tied_again)
+    await asyncio.sleep(QUIET_S)
+    assert not node.hearer.lives_ended
+    await lifelines.close()
+
+    async def seen() -> bool:
+        return ID in node.hearer.lives_ended
+
+    await eventually(seen)
+    await node.links.stop()
+
+
+class AnsweringNode:
+    """The client of a node that answers each question at once, or refuses it."""
+
+    def __init__(self, *, refuses: bool) -> None:
+        self._refuses = refuses
+        self.asked_count = self.connected_count = 0
+
+    async def connect(self, _: str) -> LogClient:
+        self.connected_count += 1
+        return cast(LogClient, self)
+
+    async def watch(self, activation_id: bytes, *, wait_ms: int) -> bool:
+        self.asked_count += 1
+        if self._refuses:
+            raise LogUnavailable("a frame cannot be read")
+        return False
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("refuses", "least", "most"), [(False, 3, 11), (True, 1, 1)])
+async def test_watchers_leave_a_node_alone_that_does_not_let_them_wait(refuses: bool, least: int, most: int) -> None:
+    """Goal: a node with too many watchers, or of an older release, is not asked without a pause. Method: each for half
+    a second."""
+    node = AnsweringNode(refuses=refuses)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(wait_for_end(["r1"], node.connect, ID), 0.5)
+    assert least <= node.asked_count <= most
+    assert node.connected_count == 1
 
 
 async def test_one_connection_is_one_activations(tmp_path: Path) -> None:
