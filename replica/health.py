@@ -7,12 +7,14 @@ needs from the document of an older or a newer release.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 import msgspec
 
 from ha.lock.interface import ServerLease
 from replica.notary.formats import Known
+
+_Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # what any reader passes on, or divides
 
 
 class ScrubProgress(TypedDict):
@@ -75,8 +77,8 @@ class HealthDocument(msgspec.Struct, frozen=True, kw_only=True):
 class Scrubbed(msgspec.Struct, frozen=True):
     """Progress of a replica's present pass that compares its index with the log: records, and seconds."""
 
-    records: int
-    of_records: int
+    records: _Int64
+    of_records: _Int64
     age_s: float
     within_s: float
 
@@ -93,14 +95,14 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     role: str
     active: bool
     ready: bool
-    epoch: int
-    applied_offset: int
-    lag_records: int
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    applied_offset: _Int64
+    lag_records: _Int64
     reaches_log: bool
-    front_ends: int
+    front_ends: _Int64
     lock_owner: str | None
     hold_down_s: float
-    ledger_end: int | None
+    ledger_end: _Int64 | None
     activation_steps_s: dict[str, float]
     lock_answer_age_s: float | None = None  # since the newest answer on its lock session was asked for: the heartbeat
     failover_paused: bool = False
@@ -109,9 +111,9 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     formats_known: Known = Known()  # what its release can read
     granted_by: str = ""  # the database that granted the epoch in force, as its barrier names it
     lock_lease: ServerLease | None = None  # what ends its lock session when it is silent; None while it has none
-    rules_in_force: int = 0  # by the newest barrier it has read; 0: none, or a release that does not report it
-    commands_lag_records: int | None = None  # None: a release that does not keep acceptances of commands
-    clock_us: int | None = None  # its wall clock when it wrote this; None: a release that does not show it
+    rules_in_force: _Int64 = 0  # by the newest barrier it has read; 0: none, or a release that does not report it
+    commands_lag_records: _Int64 | None = None  # None: a release that does not keep acceptances of commands
+    clock_us: _Int64 | None = None  # its wall clock when it wrote this; None: a release that does not show it
 
 
 _decoder = msgspec.json.Decoder(ReplicaHealth)

@@ -53,8 +53,16 @@ def test_a_silent_replica_keeps_the_role_that_it_was_seen_in() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"[]", b"{", b"[" * 5_000, b" " * (ANSWER_MAX_BYTES + 1)],
-    ids=["none", "list", "half", "deep", "long"],
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"[" * 5_000,
+        b" " * (ANSWER_MAX_BYTES + 1),
+        json.dumps(health(active=True, epoch=-1)).encode(),  # front ends would refuse the core that passes it on
+        json.dumps(health(active=True, epoch=2**64)).encode(),
+    ],
+    ids=["none", "list", "half", "deep", "long", "negative", "endless"],
 )
 async def test_what_is_no_health_counts_as_silence(body: bytes) -> None:
     """Goal: whoever has a replica's port cannot end the look. Method: bad answers, then a good one, from one server."""
