@@ -47,8 +47,10 @@ _STRANGERS_SHARE = 0.1
 _PRUNING_SHARE = 0.1
 _RULES_1_SHARE, _RULES_2_SHARE = 0.3, 0.4  # the others are raised from 1 to 2 in the middle of the run
 _NOT_UNDER_A_LEASE = (FaultKind.RULES_RAISED, FaultKind.RELEASE_CHANGED)  # they began earlier
+_WORDS = (FaultKind.PAUSED, FaultKind.BOUND_SAID)
 _LEASED_SHARE = 0.25
 _WATCHED_SHARE = 0.5  # of those with a lease
+_WORDED_SHARE = 0.5  # of those with a lease
 _BLIND_SHARE = 0.25  # of those that begin with rules 2
 _RESTORE_SHARE = 0.08
 _TAIL_SHARE = 0.06
@@ -118,9 +120,12 @@ def draw(seed: int, size: Size | None = None) -> Plan:
 
 
 def draw_profile(seed: int, size: Size | None = None) -> Plan:
-    """The plan of a seed, in a quarter of the seeds under a lease, as the profile without a database has it."""
+    """The plan of a seed, in a quarter of the seeds under a lease, as the profile without a database has it: half of
+    those with operators' words in the log."""
     plan = draw(seed, size)
-    return leased(plan) if Random(f"{seed}/profile").random() < _LEASED_SHARE else plan
+    if Random(f"{seed}/profile").random() >= _LEASED_SHARE:
+        return plan
+    return worded(leased(plan)) if Random(f"{seed}/worded").random() < _WORDED_SHARE else leased(plan)
 
 
 def leased(plan: Plan) -> Plan:
@@ -133,6 +138,25 @@ def leased(plan: Plan) -> Plan:
     core = plan.core | {"standby_read_pause_s": pause_s}
     watched = Random(f"{plan.seed}/watched").random() < _WATCHED_SHARE
     return replace(plan, lease=True, watched=watched, rules=2, replicas=replicas, faults=faults, core=core)
+
+
+def worded(plan: Plan) -> Plan:
+    """The same plan with people who pause fail-over, resume it, and let completions go: now and then two at a time."""
+    random, said = Random(f"{plan.seed}/words"), list(plan.faults)
+    for _ in range(random.randint(1, 4)):
+        kind, at_s = random.choice(_WORDS), random.uniform(0.05, 0.9) * plan.duration_s
+        for _ in range(random.choice((1, 1, 2))):
+            lasts_s = random.choice((0.05, 0.5, 3.0)) * random.uniform(0.5, 1.0)
+            said.append(
+                Fault(
+                    kind,
+                    round(at_s + random.uniform(0.0, 0.02), 4),
+                    target=random.choice(plan.replicas).name,
+                    duration_s=round(lasts_s, 3) if kind is FaultKind.PAUSED else 0.0,
+                    amount=random.choice((1, 3, 10)) if kind is FaultKind.BOUND_SAID else 0.0,
+                )
+            )
+    return replace(plan, worded=True, faults=tuple(sorted(said, key=lambda fault: fault.at_s)))
 
 
 def _hostile(random: Random, duration_s: float) -> tuple[Hostile, ...]:

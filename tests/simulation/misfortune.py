@@ -59,6 +59,8 @@ class Misfortune:
         world.primary.accepts = True
         if world.deposed is not None:
             self._end_split()
+        if world.plan.worded:
+            world.people.end_pauses()
         for replica in world.replicas:
             replica.clock.ahead_us = 0
             if replica.core is None:
@@ -157,6 +159,10 @@ class Misfortune:
                 self._later(fault.duration_s, self._calm_clients, replica)
             case FaultKind.PRUNED:
                 return self._prune(fault, replica)
+            case FaultKind.PAUSED:
+                world.people.pause(replica.name, fault.duration_s)
+            case FaultKind.BOUND_SAID:
+                world.people.raise_bound(replica.name, int(fault.amount))
             case FaultKind.DATABASE_RESTORED:
                 self._back_up(fault)
             case FaultKind.TAIL_LOST:

@@ -46,6 +46,8 @@ class FaultKind(StrEnum):
     DATABASE_RESTORED = "database_restored"  # from a backup that is taken now, and brought back after `duration_s`
     TAIL_LOST = "tail_lost"  # the topic loses its newest `amount` records, and is restored with a salvage of them
     RULES_RAISED = "rules_raised"  # an operator raises the rules, once every replica is of the release that knows them
+    PAUSED = "paused"  # people pause fail-over by a word in the log, and resume it after `duration_s`
+    BOUND_SAID = "bound_said"  # people let `amount` more completions go, by a word in the log
     RELEASE_CHANGED = "release_changed"  # a replica is stopped, and started in the other release, before the raise
 
 
@@ -57,6 +59,8 @@ DRAWN_APART = (
     FaultKind.TAIL_LOST,
     FaultKind.RULES_RAISED,
     FaultKind.RELEASE_CHANGED,
+    FaultKind.PAUSED,
+    FaultKind.BOUND_SAID,
 )
 """Drawn from random streams of their own, so that adding them did not change the plans of other seeds."""
 
@@ -172,6 +176,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     rules: int = 1  # those that the cluster begins with
     lease: bool = False  # leadership is a lease over the log, and the database only a store
     watched: bool = False  # servers of the log see at once when a replica's process ends, as log nodes do
+    worded: bool = False  # operators' words are in the log, and replicas follow them
     blind: bool = False  # an active looks nothing up: the log alone decides, as beside other writers
 
     @property

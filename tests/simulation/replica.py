@@ -38,6 +38,7 @@ from tests.simulation.doubles import DatabaseSession, Disk, DiskIndex, OlderInde
 from tests.simulation.followers import make_feed
 from tests.simulation.plan import ReplicaPlan
 from tests.simulation.process import Process
+from tests.simulation.words import WatchedBulletin, WordedLease, shared_bound
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -70,6 +71,7 @@ class Core:
     link: MemoryLink
     feed: Feed
     is_older: bool
+    bulletin: WatchedBulletin | None
 
     def new_link(self, answer_max_s: float, world: World) -> None:
         """A front end loses its core, and another one is started."""
@@ -218,6 +220,7 @@ class Replica:
         self.clock = SimulatedClock(plan.clock_rate)
         self.core: Core | None = None
         self.told: Told = {}
+        self.pruned_to = 0  # in its own ledger, as operators said for all
         self._world = world
         self._starts = 0
         self._restart: asyncio.TimerHandle | None = None
@@ -238,6 +241,8 @@ class Replica:
         """What replica.wiring does, without sockets and signals."""
         core = self._build(process, after_failure)
         core.participant.start()
+        beside = [] if core.bulletin is None else [core.bulletin.run(), shared_bound(self._world, self).run()]
+        running = [asyncio.create_task(work) for work in beside]
         error: Exception | None = None
         try:
             await run_to_the_end(
@@ -246,6 +251,10 @@ class Replica:
         except Exception as failure:
             error = failure
         self._world.activation_told(core.participant, error)
+        if core.bulletin is not None:
+            await core.bulletin.flush()
+        for task in running:
+            task.cancel()
         await core.participant.stop()
         self._world.loop.call_soon(self.ended, process, error, context=self._world.context.copy())
 
@@ -258,13 +267,18 @@ class Replica:
             **plan.core,  # type: ignore[arg-type]
         )
         log = world.make_log(self.name, process)
+        bulletin = WatchedBulletin(world, self.name) if plan.worded else None
 
         def lock_session() -> Any:
             route = world.route(self.name)
             session = DatabaseSession(route, name=self.name, settings=world.election, clock=self.clock)
             if not plan.lease:
                 return session
-            lease_log = FollowedLease(log, participant.follower, random.randbytes)
+            lease_log = (
+                FollowedLease(log, participant.follower, random.randbytes)
+                if bulletin is None
+                else WordedLease(log, participant.follower, random.randbytes, bulletin)
+            )
             lease = LeaseSession(lease_log, name=self.name, settings=world.election, clock=self.clock)
             return LeaseBesideDatabase(lease, session)
 
@@ -282,6 +296,7 @@ class Replica:
             make_store=lambda session: MemoryStore(session, _database_of(session).server.tables, fenced=plan.lease),
             signer=CheapSigner(),
             leadership=_Leadership(election, world, self.name),
+            notes=bulletin,
             clock=self.clock,
             settings=settings,
             random_bytes=random.randbytes,
@@ -293,7 +308,7 @@ class Replica:
         participant.on_standing_changed(lambda: self._announced(door))
         link = MemoryLink(door, world.link_answer_max_s)
         feed = make_feed(link, self.name, world)
-        self.core = Core(process, log, participant, election, door, link, feed, self.older)
+        self.core = Core(process, log, participant, election, door, link, feed, self.older, bulletin)
         return self.core
 
     def _announced(self, door: Door) -> None:

@@ -57,6 +57,8 @@ def judge_run(world: World) -> Summary:
     for follower in world.followers:
         follower.judge()
     walked = list(ReferenceJudge(world.salvages).judge(enumerate(world.topic.values)))
+    if world.plan.worded:
+        world.people.judge({one.record.epoch: one.record.replica for one in walked if isinstance(one, JudgedBarrier)})
     _check_accepted(world)
     _check_periods(world, walked)
     check_commands(world, walked)

@@ -34,6 +34,7 @@ from tests.simulation.story import Story
 from tests.simulation.verdict import judge_run
 from tests.simulation.virtual import run_virtually
 from tests.simulation.weather import Skies
+from tests.simulation.words import SETTLED_MAX_S, People, WordsNodes
 
 _FORGETS = (FaultKind.DATABASE_FAIL_OVER, FaultKind.DATABASE_SPLIT)
 _RECORDS_MAX = 20_000
@@ -112,6 +113,8 @@ class World:
         self.clients = [Client(number, operations, self) for number, operations in enumerate(plan.clients)]
         self.followers = [Follower(0, self, updates=False), Follower(1, self, updates=True)]
         self.stranger = Stranger(self)
+        self.words = WordsNodes(self)
+        self.people = People(self)
         self.misfortune = Misfortune(self)
         self.splits = 0
         self.healed = False
@@ -153,6 +156,7 @@ class World:
         for task in tasks:
             if task.done():
                 task.result()
+        self.people.raise_errors()
         for task in (*tasks, *clients):
             task.cancel()
         await asyncio.gather(*tasks, *clients, return_exceptions=True)
@@ -191,6 +195,7 @@ class World:
         """Wait for recovery, at most as long as the settings promise, clients' own pauses included."""
         election = self.election
         limit_s = 10.0 + 2 * election.hold_down_s + 4 * election.lease_s + election.grace_s + self._think_max_s()
+        limit_s += SETTLED_MAX_S if self.plan.worded else 0.0
         until_s = self.loop.time() + limit_s
         while missing := self._missing(clients):
             if self._runs_away():
@@ -241,6 +246,7 @@ class World:
         if missing:
             return missing
         missing += self._left_over()
+        missing += self.people.missing() if self.plan.worded else []
         end = self.topic.end_offset - 1
         newest = end - _SIGNS_ON_THEIR_WAY if self.plan.lease else end
         for replica in self.replicas:

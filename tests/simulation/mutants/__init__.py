@@ -18,6 +18,7 @@ from tests.simulation.mutants import (
     reading,
     rules,
     strangers,
+    words,
 )
 from tests.simulation.mutants.registry import MUTANTS, Mutant
 
@@ -37,4 +38,5 @@ __all__ = [
     "reading",
     "rules",
     "strangers",
+    "words",
 ]
