@@ -212,7 +212,8 @@ class CoreSettings(BaseModel):
         ge=0,
         le=100_000,
         description="The least rate at which a replica reads the whole log again in the background, to compare its "
-        "index with it; it reads faster where `scrub_within_s` asks for it. 0: not at all.",
+        "index with it; it reads faster where `scrub_within_s` asks for it. Also the least rate at which it "
+        "reads a ledger of its own again. 0: not at all.",
     )
     scrub_within_s: float = Field(
         7 * 86_400.0,

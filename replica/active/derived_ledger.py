@@ -29,7 +29,7 @@ from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.settings import CoreSettings
 from replica.store.interface import Pruned, Published
 from replica.store.sqlite.file import Begun
-from replica.store.sqlite.ledger import EmbeddedLedger, open_or_make_anew, set_aside
+from replica.store.sqlite.ledger import EmbeddedLedger, check_pause_s, open_or_make_anew, set_aside
 from replica.store.sqlite.tables import FILE, LedgerDamaged
 
 log = structlog.get_logger()
@@ -151,9 +151,13 @@ class DerivedLedger:
         """Open one file and keep it until it ends. A damaged one is put aside: the next is a new one."""
         file = await asyncio.to_thread(open_or_make_anew, self._folder, topic_id)
         try:
-            await self._write(EmbeddedLedger(file), topic_id)
+            await self._write(EmbeddedLedger(file, self._check_pause_s), topic_id)
         except LedgerDamaged as error:
             await asyncio.to_thread(set_aside, self._folder / FILE, str(error))
+
+    def _check_pause_s(self, ledger_end: int) -> float | None:
+        settings = self._settings
+        return check_pause_s(ledger_end, least_per_s=settings.scrub_records_per_s, within_s=settings.scrub_within_s)
 
     async def _write(self, ledger: EmbeddedLedger, topic_id: str) -> None:
         """Catch up, and write what is taken, until it ends."""

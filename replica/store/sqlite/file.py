@@ -132,6 +132,18 @@ class LedgerFile:
                     raise LedgerDamaged(f"the completion at ledger offset {after} is not there")
                 yield restored(row)
 
+    def check(self, after: int, count: int) -> int:
+        """Read so many completions after an offset; returns where to go on, 0 at the end. Raises LedgerDamaged."""
+        progress = self.progress()
+        after = max(after, progress.pruned_to)
+        until = min(after + count, progress.ledger_end)
+        with _errors_named():
+            page = self._connection.execute(READ, (after, until, count)).fetchall()
+        found = [restored(row)[0] for row in page]
+        if found != list(range(after + 1, until + 1)):
+            raise LedgerDamaged(f"not all completions from ledger offset {after + 1} to {until} are there")
+        return until if until < progress.ledger_end else 0
+
     def close(self) -> None:
         """End; may be repeated."""
         self._connection.close()

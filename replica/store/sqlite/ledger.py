@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +30,7 @@ _T = TypeVar("_T")
 
 _TOGETHER_MAX = 5_000  # completions of one transaction, unless one run has more
 _HEARD_S = 1.0  # from a new bound to the first deletion: front ends hear of it meanwhile
+CHECKED_TOGETHER = 100  # completions that are read again at once: the thread writes in between
 _WAITING_MAX = 50_000  # completions that wait for the disk; then the follower waits
 
 
@@ -55,6 +57,13 @@ def open_or_make_anew(folder: Path, topic_id: str) -> LedgerFile:
     return LedgerFile(path, topic_id)
 
 
+def check_pause_s(ledger_end: int, *, least_per_s: float, within_s: float) -> float | None:
+    """How long to wait between two pages that are read again, so that a pass ends in time; None: nothing is read."""
+    if not least_per_s:
+        return None
+    return CHECKED_TOGETHER / max(least_per_s, ledger_end / within_s)
+
+
 def set_aside(path: Path, detail: str) -> None:
     """Put a damaged ledger aside, with the files that belong to it. Nothing is lost: it follows from the log.
 
@@ -78,8 +87,11 @@ class EmbeddedLedger:
     Once it has ended, `feed`, `room` and `reached` raise the error that ended it, or StoreUnavailable.
     """
 
-    def __init__(self, file: LedgerFile) -> None:
+    def __init__(self, file: LedgerFile, check_pause_s: Callable[[int], float | None] = lambda _: None) -> None:
+        """`check_pause_s`: how long to wait between two pages that are read again, by the ledger's end; None: no page
+        is."""
         self._file = file
+        self._check_pause_s = check_pause_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
         self._queue: deque[_Run] = deque()
         self._waiting = 0
@@ -156,8 +168,11 @@ class EmbeddedLedger:
         return await self._ask(lambda: self._file.log_offset_of(ledger_offset))
 
     async def run(self) -> None:
-        """Write, and delete what was pruned, until stopped."""
-        deleting = asyncio.create_task(self._delete(), name="ledger pruning")
+        """Write, delete what was pruned, and read everything again, until stopped."""
+        beside = [
+            asyncio.create_task(self._delete(), name="ledger pruning"),
+            asyncio.create_task(self._check(), name="ledger check"),
+        ]
         try:
             while self._ended is None:  # asked after each wait as well: `stop` sets the event
                 await self._arrived.wait()
@@ -168,8 +183,9 @@ class EmbeddedLedger:
             raise
         finally:
             self._end(StoreUnavailable("the ledger is not written any more"))
-            deleting.cancel()
-            await asyncio.gather(deleting, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
         if isinstance(self._ended, LedgerDamaged):
             raise self._ended
 
@@ -191,6 +207,14 @@ class EmbeddedLedger:
             with suppress(StoreUnavailable):  # the next bound, or the next start, tries again
                 while await self._ask(self._file.delete_some):
                     pass
+
+    async def _check(self) -> None:
+        """Read all completions, page by page, again and again: damage must not wait for an application to need it."""
+        after = 0
+        while (pause_s := self._check_pause_s(self.progress.ledger_end)) is not None:
+            await asyncio.sleep(pause_s)
+            with suppress(StoreUnavailable):
+                after = await self._ask(partial(self._file.check, after, CHECKED_TOGETHER))
 
     async def _write_some(self) -> None:
         taken: list[_Run] = []

@@ -260,6 +260,22 @@ async def test_damage_that_a_question_finds_is_mended_too(world: World) -> None:
     world.check(END)
 
 
+async def test_damage_that_nobody_reads_is_found(world: World) -> None:
+    """Goal: completions that rot are mended before an application needs them: front ends that read one only refuse.
+    Method: turn one checksum in the middle; ask nothing; wait; see that a pass reads every one."""
+    settings = SETTINGS.model_copy(update={"scrub_records_per_s": 100_000.0})
+    world.ledger = DerivedLedger(world.folder, world.log, world.index, clock=SystemClock(), settings=settings)
+    async with world.kept():
+        await world.apply(END)
+        end = await world.reached(END)
+        statement(world.path, f"UPDATE completion SET checksum = checksum + 1 WHERE ledger_offset = {end // 2}")
+        async with asyncio.timeout(LIFE_MAX_S):
+            while not world.was_put_aside:
+                await asyncio.sleep(0.01)
+        await world.reached(END)
+    world.check(END)
+
+
 async def test_another_history_ends_it(world: World) -> None:
     """Goal: a ledger is never continued over another log. Method: a log that ends before it, and one with another
     record at its position."""
