@@ -25,7 +25,8 @@ def is_embedded(config: pytest.Config) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what is marked `only_kafka(why)` where the log is elsewhere, and `not_on(kind, why)` on that kind.
+    """Deselect what is marked `only_kafka(why)` where the log is elsewhere, `only_embedded(why)` where there is a
+    database, and `not_on(kind, why)` on that kind.
 
     What is not on `raft` is not on `embedded` either. It is not skipped, which would be a failure.
     """
@@ -44,6 +45,8 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
 
 def _reason(item: pytest.Item, kind: str) -> str | None:
     if kind != "kafka" and (marker := item.get_closest_marker("only_kafka")) is not None:
+        return str(marker.args[0])
+    if kind != EMBEDDED and (marker := item.get_closest_marker("only_embedded")) is not None:
         return str(marker.args[0])
     kinds = {kind, "raft"} if kind == EMBEDDED else {kind}
     return next(

@@ -11,7 +11,7 @@ from typing import Any
 
 from replica.local.kept import KeptProcess, Say
 from replica.local.machine import Machine
-from replica.local.process import Command
+from replica.local.process import Command, ServerFailed
 from replica.local.replica import COMMAND_LINE
 from replica.log.raft.log_settings import RaftLogSettings
 
@@ -29,6 +29,17 @@ class LogNodeProcess(KeptProcess):
         argv = [sys.executable, "-m", COMMAND_LINE, "log-node", "--config", str(config_path), "--name", name]
         self._ever_after = Command(name=f"log node {name}", argv=argv, log_path=log_path, enter=machine.enter)
         super().__init__(replace(self._ever_after, argv=[*argv, "--new-group"]) if begins else self._ever_after, say)
+
+    def install(self, python: Path, env: Mapping[str, str]) -> None:
+        """Run another release from the next start on: the Python of its environment, on top of our own variables.
+
+        Raises ServerFailed unless the node is stopped.
+        """
+        if self.running:
+            raise ServerFailed(f"{self.name} runs: stop it before another release is installed")
+        argv = [str(python), *self._ever_after.argv[1:]]
+        self._ever_after = replace(self._ever_after, argv=argv, env=env)
+        self._process.command = self._ever_after
 
     def _begin(self) -> None:
         super()._begin()

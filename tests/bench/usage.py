@@ -27,11 +27,11 @@ async def parts_of(cluster: LocalCluster) -> dict[str, list[int]]:
             parts.setdefault(f"{role} core", []).append(replica.pid)
             parts.setdefault(f"{role} front ends", []).extend(descendants(replica.pid))
     brokers = cluster.kafka.brokers if cluster.log_kind == "kafka" else []
-    servers = {
-        "Kafka": [broker.process.pid for broker in brokers],
-        "Postgres": [cluster.postgres.process.pid],
-        "HAProxy": [cluster.haproxy.process.pid],
-    }
+    servers = {"Kafka": [broker.process.pid for broker in brokers]}
+    if cluster.log_nodes:
+        servers["log nodes"] = [node.pid for node in cluster.log_nodes.values()]
+    if not cluster.embedded:
+        servers |= {"Postgres": [cluster.postgres.process.pid], "HAProxy": [cluster.haproxy.process.pid]}
     if cluster.postgres_standby is not None:
         servers["Postgres standby"] = [cluster.postgres_standby.process.pid]
     return parts | with_descendants(servers)

@@ -9,11 +9,14 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from unittest.mock import patch
 
 from replica.cli.main import main
-from replica.log.interface import LogWriter
+from replica.log.interface import LogWriter, RequestLog
 from replica.log.kafka.log import KafkaLog
+from replica.log.postgres.log import PostgresLog
+from replica.log.raft.log import RaftLog
 
 RATE_VARIABLE = "NOTARY_TEST_LOG_RECORDS_PER_S"
 _CATCH_UP_S = 0.5  # a loop that was held up for no longer than this keeps the rate
@@ -63,14 +66,17 @@ class SlowWriter:
         await self._inner.close()
 
 
-_open_fast_writer = KafkaLog.open_writer
+def slowed(kind: type[RequestLog]) -> AbstractContextManager[object]:
+    """While the block runs, writers of a kind of log are slow. A claim to a lease and its signs of life are not."""
+    open_fast_writer = kind.open_writer
 
+    async def open_slow_writer(log: RequestLog) -> LogWriter:
+        """See RequestLog.open_writer."""
+        return SlowWriter(await open_fast_writer(log), float(os.environ[RATE_VARIABLE]))
 
-async def open_slow_writer(log: KafkaLog) -> LogWriter:
-    """See RequestLog.open_writer."""
-    return SlowWriter(await _open_fast_writer(log), float(os.environ[RATE_VARIABLE]))
+    return patch.object(kind, "open_writer", open_slow_writer)
 
 
 if __name__ == "__main__":
-    with patch.object(KafkaLog, "open_writer", open_slow_writer):
+    with slowed(KafkaLog), slowed(PostgresLog), slowed(RaftLog):
         main()

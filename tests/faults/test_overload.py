@@ -29,6 +29,7 @@ from tests.faults.applications import ledger_end
 from tests.faults.audit import wait_until_published
 from tests.faults.open_loop import OpenLoop, admitted, quantile, refused
 from tests.faults.slow_log import RATE_VARIABLE
+from tests.log_kind import is_embedded, log_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 
@@ -67,11 +68,17 @@ class Figures(msgspec.Struct, kw_only=True):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def slow_cluster() -> AsyncIterator[LocalCluster]:
+async def slow_cluster(request: pytest.FixtureRequest) -> AsyncIterator[LocalCluster]:
     """One replica on real servers, with a log that takes `CAPACITY_PER_S` records a second."""
     parent = Path(tempfile.mkdtemp(prefix="notary-overload-"))
     parent.chmod(0o755)
-    settings = ClusterSettings(folder=parent / "cluster", replicas=1, further={"core": CORE})
+    settings = ClusterSettings(
+        folder=parent / "cluster",
+        replicas=1,
+        log=log_of(request.config),
+        embedded=is_embedded(request.config),
+        further={"core": CORE},
+    )
     try:
         async with guarded(LocalCluster(settings)) as cluster:
             (replica,) = cluster.replicas.values()

@@ -30,7 +30,7 @@ JOB_MAX_S = 400.0
 SAME = ("end_offset", "outcomes", "voids", "epochs", "completions", "counts")  # of an audit, whenever it is made
 
 
-@pytest.mark.not_on("embedded", "jobs on Spark do not judge claims to a lease")
+@pytest.mark.not_on("embedded", "`notary archive run` keeps the archive's head in a database")
 @pytest.mark.scenario("F25", "the archive job is killed half way, run again, and run during a fail-over")
 async def test_a_job_that_dies_leaves_nothing_wrong(cluster: LocalCluster, scenario: Scenario) -> None:
     """Goal: each record once, despite kills. Method: SIGKILL the job; again, with the active; compare with an index."""

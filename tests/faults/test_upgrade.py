@@ -1,35 +1,43 @@
-"""An upgrade from the release before to this one and back, one replica at a time, under load."""
+"""An upgrade from a release before to this one and back, one replica or machine at a time, under load."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from pathlib import Path
+from time import monotonic_ns
 
 import pytest
 
 from ledger_api.client import NotaryClient
-from replica.local.cluster import ClusterSettings
+from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.local.replica import ReplicaProcess
 from replica.notary.answers import Notarised, Refused
 from replica.notary.errors import Code
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_OK
 from tests.faults.recorder import Scenario
+from tests.faults.scenarios import AFTER_S, wait_for_return
 from tests.faults.under_load import under_load
+from tests.log_kind import is_embedded, log_of
 from tests.runbooks.conftest import staged
-from tests.runbooks.releases import build_wheel, install, version_of
+from tests.runbooks.releases import build_wheel, install, make_environment, version_of
 from tests.runbooks.stage import Stage
-from tests.runbooks.test_rolling_upgrade import RELEASE_BEFORE, change_all, on_release, versions
+from tests.runbooks.test_rolling_upgrade import ONLY_INSTALLED, RELEASE_BEFORE, change_all, on_release, versions
 
 pytestmark = [
-    pytest.mark.only_kafka("0.1.0 has no other log"),
     pytest.mark.cluster,
     pytest.mark.slow,
     pytest.mark.timeout(1_200),
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
+FIRST_WITH_LOG_NODES = "62b47b6"  # no release has them yet: the first revision with all of that profile
+HAND_OVER_GOAL_S = 2.0
+of_a_release = pytest.mark.only_kafka("0.1.0 has no other log: the machines with log nodes are changed instead")
+_NO_NODES = "there are no log nodes"
 
+
+@of_a_release
 @pytest.mark.scenario("F23", "0.1.0, this release and 0.1.0 again, one replica at a time")
 async def test_a_rolling_upgrade_and_back(scenario: Scenario, short_folder: Path) -> None:
     """Goal: releases side by side give one answer. Method: the wheels, the runbook's commands, a load all the time."""
@@ -44,6 +52,7 @@ async def test_a_rolling_upgrade_and_back(scenario: Scenario, short_folder: Path
                 scenario.fired(f"every replica changed to {version_of(wheel)}")
 
 
+@of_a_release
 @pytest.mark.scenario("F23", "0.1.0, this release, formats raised, 0.1.0 refused")
 async def test_formats_are_raised_after_an_upgrade(scenario: Scenario, short_folder: Path) -> None:
     """Goal: what 0.1.0 accepted is remembered under rules 2, and 0.1.0 cannot come back. Method: one command on 0.1.0;
@@ -86,6 +95,58 @@ async def test_formats_are_raised_after_an_upgrade(scenario: Scenario, short_fol
             reused = await client.submit(other)  # logged, and in no client's history
             assert isinstance(reused, Refused)
             assert reused.code == Code.COMMAND_ID_REUSED.name
+
+
+@pytest.mark.not_on("kafka", _NO_NODES)
+@pytest.mark.not_on("postgres", _NO_NODES)
+@pytest.mark.scenario(
+    "F23", "an earlier revision, this one and the earlier again, with log nodes", outage_goal_s=HAND_OVER_GOAL_S
+)
+async def test_machines_with_log_nodes_change_and_change_back(
+    scenario: Scenario, short_folder: Path, request: pytest.FixtureRequest
+) -> None:
+    """Goal: replicas and log nodes of two releases keep one log. Method: wheels; one machine after the other, the
+    active's last, its replica and then its log node, under load all the time; and the same back."""
+    before = build_wheel(short_folder / "before", FIRST_WITH_LOG_NODES, "+before")
+    now = build_wheel(short_folder / "now")
+    settings = ClusterSettings(
+        folder=short_folder / "upgrade", log=log_of(request.config), embedded=is_embedded(request.config), haproxy=True
+    )
+    async with LocalCluster(settings) as cluster:
+        prefixes = {name: make_environment(short_folder / "machines" / name) for name in cluster.replicas}
+        for replica in await machines_in_turn(cluster):
+            await change_machine(cluster, replica, prefixes[replica.name], before)
+        async with under_load(cluster, scenario, singles=4, batches=1) as load:
+            for wheel in (now, before):
+                for replica in await machines_in_turn(cluster):
+                    changed_ns = monotonic_ns()
+                    await change_machine(cluster, replica, prefixes[replica.name], wheel)
+                    await asyncio.sleep(AFTER_S)
+                    scenario.outage(load, changed_ns, monotonic_ns())
+                assert await versions(cluster) == {version_of(wheel)}
+                scenario.fired(f"every replica and log node changed to {version_of(wheel)}")
+        assert load.given_up() == 0
+    await remove_cluster(settings.folder)
+
+
+async def machines_in_turn(cluster: LocalCluster) -> list[ReplicaProcess]:
+    """The replicas, the active one last."""
+    active = await cluster.wait_for_active()
+    return [*(replica for replica in cluster.replicas.values() if replica is not active), active]
+
+
+async def change_machine(cluster: LocalCluster, replica: ReplicaProcess, prefix: Path, wheel: Path) -> None:
+    """Install a release for a replica and the log node beside it; returns once all are there again."""
+    node = cluster.log_nodes[replica.name]
+    await replica.stop()
+    await node.stop()
+    await asyncio.to_thread(install, prefix, wheel)
+    python = prefix / "bin" / "python"
+    node.install(python, ONLY_INSTALLED)
+    node.start()
+    replica.install(python, cluster.config_path, ONLY_INSTALLED)
+    replica.start()
+    await wait_for_return(cluster)
 
 
 def of_replica(stage: Stage, prefixes: dict[str, Path], wheel: Path) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import sysconfig
@@ -14,8 +15,11 @@ ROOT = Path(__file__).parents[2]
 BUILD_MAX_S = 120
 
 
-def build_wheel(folder: Path, revision: str | None = None) -> Path:
-    """The wheel of a revision of this repository, or of the files as they are."""
+def build_wheel(folder: Path, revision: str | None = None, suffix: str = "") -> Path:
+    """The wheel of a revision of this repository, or of the files as they are.
+
+    `suffix`: added to the version of a revision, which may be that of the files.
+    """
     source = ROOT
     folder.mkdir(parents=True)
     if revision is not None:
@@ -23,6 +27,8 @@ def build_wheel(folder: Path, revision: str | None = None) -> Path:
         source.mkdir()
         packed = subprocess.run(["git", "archive", revision], cwd=ROOT, check=True, capture_output=True).stdout
         subprocess.run(["tar", "-x", "-C", str(source)], input=packed, check=True)
+        project = source / "pyproject.toml"
+        project.write_text(re.sub(r'^version = "(.*)"$', rf'version = "\1{suffix}"', project.read_text(), flags=re.M))
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(source)]
     subprocess.run(build, check=True, capture_output=True, timeout=BUILD_MAX_S)
     (wheel,) = folder.glob("*.whl")

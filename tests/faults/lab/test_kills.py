@@ -40,6 +40,7 @@ FREEZE_GOAL_S = 4.5  # lease + 1.5 s
 # When all have been killed the first must start again: the supervisor's pause of 2 s, up to 2 s for the processes,
 # 1.4 s for which it lets others go first that are not there, and then what every fail-over takes.
 ALL_KILLED_GOAL_S = 6.0
+beyond_its_lease = pytest.mark.not_on("embedded", "longer than its lease of 0.9 s: F3")
 
 
 @pytest.mark.scenario("F1", "the active is killed", outage_goal_s=CRASH_GOAL_S, median_goal_s=CRASH_MEDIAN_GOAL_S)
@@ -56,12 +57,12 @@ async def test_a_peer_takes_over_from_a_killed_active(lab: Lab, scenario: Scenar
 
 
 @pytest.mark.scenario("F2", "the active pauses for less than its lease", outage_goal_s=PAUSE_GOAL_S)
-@pytest.mark.parametrize("pause_s", [0.5, 1.5, 2.0])
+@pytest.mark.parametrize("pause_s", [0.5, *[pytest.param(pause_s, marks=beyond_its_lease) for pause_s in (1.5, 2.0)]])
 async def test_a_short_pause_is_no_fail_over(lab: Lab, scenario: Scenario, pause_s: float) -> None:
     """Goal: clients see latency and no replica takes over. Method: SIGSTOP and SIGCONT of core and front ends.
 
-    The longest pause is as long as `answer_max_s`: the statement that was under way when it began is overdue when it
-    ends, and its answer has been there for long.
+    With a database the longest pause is as long as `answer_max_s`: the statement that was under way when it began is
+    overdue when it ends, and its answer has been there for long.
     """
     async with scene(lab, scenario) as now:
         for _ in range(PAUSES):
