@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from shutil import which
 
 from pyspark.sql import SparkSession
 
@@ -45,6 +46,11 @@ def spark_session(
     os.environ["PYSPARK_PYTHON"] = sys.executable
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark looks the host name up, and may listen there
+    if not _has_java():
+        raise ConfigError(
+            "no Java was found: install a Java 17 runtime, or set JAVA_HOME. These need none: archive run --engine"
+            " process, archive verify, restore, tables, check, index rebuild --engine replay"
+        )
     builder = SparkSession.builder.master(master).appName(f"notary-{app}")
     for name, value in (_settings(shuffle_partitions) | dict(further or {})).items():
         builder = builder.config(name, value)
@@ -54,6 +60,12 @@ def spark_session(
         raise ConfigError(f"Spark does not start: {error}; it needs a Java 17 runtime") from None
     session.sparkContext.setLogLevel(_log_level())
     return session
+
+
+def _has_java() -> bool:
+    """Whether Spark's own script would find a Java."""
+    home = os.environ.get("JAVA_HOME")
+    return which("java") is not None if home is None else os.access(Path(home) / "bin" / "java", os.X_OK)
 
 
 def _settings(shuffle_partitions: int | None) -> dict[str, str]:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from ha.lock.ids import Counter, lock_id
 from ha.lock.interface import LockOwner, ServerLease, WriteSession
 from replica.log.open import open_log
-from replica.notary.errors import Code, ConfigError
+from replica.notary.errors import Code, ConfigError, StoreMismatch
 from replica.notary.words import WordsLog, replace
+from replica.store.archive_head import ArchiveHeads, Heads, SaidHeads
 from replica.store.neighbours import Neighbours
 from replica.store.open import kind_of
 from replica.store.oracle.login import parse_oracle, render_oracle
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 Session: TypeAlias = WriteSession[Any]
 HIDDEN = "***"
+DATABASE = "the database"
 
 
 class Ledgers(Protocol):
@@ -72,6 +74,15 @@ class Ledgers(Protocol):
 
     def export(self) -> AbstractContextManager[Export]:
         """All completions that are published. Raises StoreUnavailable and StoreMismatch, its rows as well."""
+
+    def addresses(self) -> dict[str, str]:
+        """Connection strings for `replica.store.open`, passwords included, each by what to call it. Never log them.
+
+        Raises StoreMismatch where there is none.
+        """
+
+    def archive_heads(self) -> Heads:
+        """Where the heads of archives are recorded."""
 
 
 class Database(Ledgers, Protocol):
@@ -132,12 +143,13 @@ def participant_database(conninfo: str, scope: str, *, reader: Login | None = No
 class EmbeddedLedgers:
     """See Ledgers: each replica writes a ledger of its own. Under rules 2 the log decides all that is in it."""
 
-    def __init__(self, files: Sequence[Path], log: LogSettings | None = None) -> None:
-        """`files`: a replica's own; or, for tools, those of the replicas that this machine may have.
+    def __init__(self, files: Sequence[Path], log: LogSettings | None = None, names: Sequence[str] = ()) -> None:
+        """`files`: a replica's own; or, for tools, those of the replicas that this machine may have, with their names.
 
         `log`: the request log, in which operators' words are; None: nobody asks for them.
         """
         self._files = files
+        self._names = names or [str(file) for file in files]
         self._log = log
 
     @property
@@ -177,6 +189,23 @@ class EmbeddedLedgers:
             if words is None:
                 raise ConfigError("one bound for all replicas needs log nodes", Code.NOT_POSSIBLE_NOW)
             await replace(words, PRUNED, lambda value: raised(value, pruned_to))
+
+    def addresses(self) -> dict[str, str]:
+        """See Ledgers: of each replica that this machine has."""
+        found = [(name, file) for name, file in zip(self._names, self._files, strict=True) if file.exists()]
+        if not found:
+            raise StoreMismatch("no replica of this machine has a ledger yet")
+        return {f"the ledger of {name}": f"{SQLITE}{file.absolute()}" for name, file in found}
+
+    def archive_heads(self) -> Heads:
+        return SaidHeads(self._sure_words)
+
+    @asynccontextmanager
+    async def _sure_words(self) -> AsyncIterator[WordsLog]:
+        async with self._words() as words:
+            if words is None:
+                raise ConfigError("the archive's head needs log nodes, or a database", Code.NOT_POSSIBLE_NOW)
+            yield words
 
     @asynccontextmanager
     async def _words(self) -> AsyncIterator[WordsLog | None]:
@@ -274,6 +303,12 @@ class PostgresDatabase:
 
         return export_completions(self._conninfo)
 
+    def addresses(self) -> dict[str, str]:
+        return {DATABASE: self._conninfo}
+
+    def archive_heads(self) -> Heads:
+        return ArchiveHeads(self._conninfo)
+
     async def delete_pruned(self, report: Callable[[int], None]) -> int:
         from replica.store.postgres.prune import delete_pruned
 
@@ -350,6 +385,12 @@ class OracleDatabase:
         from replica.store.oracle.export import export_completions
 
         return export_completions(self._login)
+
+    def addresses(self) -> dict[str, str]:
+        return {DATABASE: render_oracle(self._login)}
+
+    def archive_heads(self) -> Heads:
+        return ArchiveHeads(render_oracle(self._login))
 
     async def delete_pruned(self, report: Callable[[int], None]) -> int:
         from replica.store.oracle.prune import delete_pruned

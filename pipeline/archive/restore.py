@@ -75,7 +75,7 @@ def plan_restore(
 ) -> RestorePlan:
     """Look at archive and target, and decide. Writes nothing. Raises LogUnavailable.
 
-    `head`, `published`: what the shared database knows, None if it was not asked.
+    `head`, `published`: what database or ledgers know, None if it was not asked.
     """
     verified = verify_archive(manifest.layout, public_key, lambda archive_id: None, last=until.offset)
     findings = [f"offset {finding.offset}: {finding.problem}" for finding in verified.findings]

@@ -67,9 +67,9 @@ class RestorePlan:
 class Facts:
     """What a plan is decided from.
 
-    `findings`: what `verify_archive` found up to the last record to restore. `head`: the head in the database, None if
-    it has none or was not asked. `target`: the topic, None if there is none. `broken_contract`: how an existing target
-    breaks it, empty if not. `same_prefix`: whether the target's records are the archive's, None if not checked.
+    `findings`: what `verify_archive` found up to the last record to restore. `head`: the head that was recorded, None
+    if there is none or nobody was asked. `target`: the topic, None if there is none. `broken_contract`: how an existing
+    target breaks it, empty if not. `same_prefix`: whether the target's records are the archive's, None if not checked.
     `published`: the highest offset that completions were published for, None if the database was not asked.
     """
 
@@ -115,10 +115,10 @@ def decide(
     first_due = 0 if salvage is None else BEGIN
     add("range", first_due <= last <= manifest.last, f"restores offsets 0 to {last} of 0 to {manifest.last}")
     if facts.head is None:
-        add("head", True, "not compared: the database knows no head of this archive, or was not asked")
+        add("head", True, "not compared: no head of this archive is recorded, or nobody was asked")
     else:
         complete = facts.head.lines <= manifest.head.lines and manifest.head_of(facts.head.lines) == facts.head
-        add("head", complete, f"the database knows {facts.head.lines} lines up to offset {facts.head.last}")
+        add("head", complete, f"recorded are {facts.head.lines} lines up to offset {facts.head.last}")
     _check_target(plan, manifest, facts, resume, add)
     if salvage is not None:
         plan.checks += _salvage_checks(manifest, last, facts.published, salvage, accept_loss)

@@ -1,6 +1,6 @@
 """Verifies that nothing in an archive is lost, reordered or edited; if something is, finds from which offset on.
 
-Needs the archive, its public key, and the head that the shared database knows; no Spark, no broker.
+Needs the archive, its public key, and the head that was recorded in the database or the log; no Spark, no broker.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _check_head(manifest: Manifest, known: ArchiveHead | None, found: Verificati
         problem = f"the manifest has {manifest.head.lines} good lines, but it had {known.lines}: its end is missing"
         found.findings.append(Finding(manifest.last + 1, problem))
     elif manifest.head_of(known.lines) != known:
-        problem = f"line {known.lines} of the manifest is not the one that the database knows: the chain was made anew"
+        problem = f"line {known.lines} of the manifest is not the one that was recorded: the chain was made anew"
         found.findings.append(Finding(0, problem))
 
 

@@ -1,9 +1,11 @@
 """The archive job: from the log into segments, exactly once.
 
 The manifest is the only state: what it covers is archived, and the next batch begins after it. A batch takes three
-steps: its segments are written, lines of the manifest sign for them, and the new head goes to the shared database. A
-job that is killed in between leaves at worst files that no line names. They are removed, and their records archived
-again.
+steps: its segments are written, lines of the manifest sign for them, and the new head is recorded where the replicas
+are. A job that is killed in between leaves at worst files that no line names. They are removed, and their records
+archived again.
+
+Segments are written by this process, one after the other, or by Spark (`on_spark.py`), several at a time.
 """
 
 from __future__ import annotations
@@ -12,24 +14,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
-
-import msgspec
-import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from pipeline.archive.layout import Layout, layout_of
 from pipeline.archive.manifest import Manifest, Opened, Segment, Signer, open_manifest
 from pipeline.archive.segment import SegmentFacts
 from pipeline.judging.plan import Survey, advance
-from pipeline.sources.log import Connector, log_frame
+from pipeline.sources.stretch import read_stretch, stretches
 from pipeline.sources.topic import TopicView, refuse_other_log
 from replica.log.settings import LogSettings
 from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, InvariantBroken
 from replica.notary.places import Place
 from replica.notary.position import Position, encode_position
 from replica.notary.reading import read_records
-from replica.store.archive_head import ArchiveHeads
+from replica.store.archive_head import Heads
 
 
 class Step(Enum):
@@ -38,15 +35,18 @@ class Step(Enum):
     OPENED = "opened"
     WRITTEN = "written"  # segments are on the disk
     VOUCHED = "vouched"  # lines of the manifest name them
-    RECORDED = "recorded"  # the database has the new head
+    RECORDED = "recorded"  # the replicas' side has the new head
 
 
 OnStep = Callable[[Step, Manifest], None]
+Written = tuple[SegmentFacts, list[Survey]]
+WriteSegments = Callable[[Layout, int, int, int], list[Written]]
+"""Writes the records from an offset up to another one as so many segments, in any order."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """Records in a segment, and segments in a batch: one Spark job, after which the archive has moved on."""
+    """Records in a segment, and segments in a batch: after which the archive has moved on."""
 
     segment_records: int = 50_000
     segments: int = 8
@@ -57,23 +57,21 @@ class Archiver:
 
     def __init__(
         self,
-        spark: SparkSession,
         settings: LogSettings,
         place: Place | Layout,
         signer: Signer,
-        heads: ArchiveHeads,
+        heads: Heads,
         *,
         size: BatchSize = BatchSize(),
-        connector: Connector = "auto",
+        write: WriteSegments | None = None,
         on_step: OnStep = lambda step, manifest: None,
     ) -> None:
-        self._spark = spark
         self._settings = settings
         self._layout = layout_of(place)
         self._signer = signer
         self._heads = heads
         self._size = size
-        self._connector = connector
+        self._write = write or in_process(settings)
         self._on_step = on_step
 
     @contextmanager
@@ -105,11 +103,7 @@ class Archiver:
     def _archive_batch(self, manifest: Manifest, end: int) -> None:
         first = manifest.last + 1
         splits = -(-(end - first) // self._size.segment_records)
-        frame = log_frame(self._spark, self._settings, first, end, splits=splits, connector=self._connector)
-        write = partial(_write, self._layout)
-        rows = frame.mapInArrow(write, "facts binary, surveys binary").collect()  # a row a segment
-        decode = msgspec.msgpack.decode
-        written = [(decode(row.facts, type=SegmentFacts), decode(row.surveys, type=list[Survey])) for row in rows]
+        written = self._write(self._layout, first, end, splits)
         self._on_step(Step.WRITTEN, manifest)
         manifest.append(self._signer, _entries(manifest, sorted(written, key=lambda pair: pair[0].first), end))
         self._on_step(Step.VOUCHED, manifest)
@@ -120,8 +114,18 @@ class Archiver:
         self._on_step(Step.RECORDED, manifest)
 
 
-def refuse_cut_tail(manifest: Manifest, heads: ArchiveHeads) -> None:
-    """Raise ArchiveDamaged unless the manifest goes on from the head that the database knows."""
+def in_process(settings: LogSettings) -> WriteSegments:
+    """Segments are written here, one after the other: without Spark, and without Java."""
+
+    def write(layout: Layout, first: int, end: int, splits: int) -> list[Written]:
+        found = (layout.write(read_stretch(settings, start, until)) for start, until in stretches(first, end, splits))
+        return [one for one in found if one is not None]
+
+    return write
+
+
+def refuse_cut_tail(manifest: Manifest, heads: Heads) -> None:
+    """Raise ArchiveDamaged unless the manifest goes on from the head that was recorded."""
     known = heads.newest(manifest.opened.archive_id)
     if known is None:
         return
@@ -131,7 +135,7 @@ def refuse_cut_tail(manifest: Manifest, heads: ArchiveHeads) -> None:
             f" offset {known.last}: its end was cut off"
         )
     if manifest.head_of(known.lines) != known:
-        raise ArchiveDamaged(f"line {known.lines} of the manifest is not the one that the database knows")
+        raise ArchiveDamaged(f"line {known.lines} of the manifest is not the one that was recorded")
 
 
 def refuse_other_topic(manifest: Manifest, view: TopicView) -> None:
@@ -142,16 +146,7 @@ def refuse_other_topic(manifest: Manifest, view: TopicView) -> None:
         raise ArchiveMismatch(f"the log ends at {view.end}, but offsets up to {manifest.last} are archived")
 
 
-def _write(layout: Layout, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a worker: one partition is one segment."""
-    written = layout.write(batches)
-    if written is not None:
-        facts, surveys = written
-        encoded = {"facts": [msgspec.msgpack.encode(facts)], "surveys": [msgspec.msgpack.encode(surveys)]}
-        yield pa.RecordBatch.from_pydict(encoded)
-
-
-def _entries(manifest: Manifest, written: list[tuple[SegmentFacts, list[Survey]]], end: int) -> list[Segment]:
+def _entries(manifest: Manifest, written: list[Written], end: int) -> list[Segment]:
     """The segments' entries, each with the position after it. Raises InvariantBroken unless they go up to `end`."""
     position = manifest.position
     entries = []

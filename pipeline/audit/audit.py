@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,12 @@ FIRST_FINDINGS = 20
 class Scope:
     """What is audited besides the log itself.
 
-    `conninfo`: the participant's database. `answers`: files of JSON lines with the answers that clients got; they need
+    `ledgers`: where completions are, by what to call it: the participant's database, or each replica's own ledger.
+    `answers`: files of JSON lines with the answers that clients got; they need
     `notary_key`. `verified`: from an earlier audit; records up to there are judged again, but not verified again.
     """
 
-    conninfo: str | None = None
+    ledgers: Mapping[str, str] = field(default_factory=dict)
     answers: tuple[Path, ...] = ()
     notary_key: bytes = b""
     verified: Watermark | None = None
@@ -86,9 +87,9 @@ def audit_log(
     with ExitStack() as stack:
         auditing = _Auditing(spark, log, judged, scope, stack)
         auditing.check_signatures()
-        if scope.conninfo is not None:
-            progress("comparing the database with the log")
-            auditing.check_database(scope.conninfo)
+        for name, conninfo in scope.ledgers.items():
+            progress(f"comparing {name} with the log")
+            auditing.check_ledger(name, conninfo)
         if scope.answers:
             auditing.check_answers()
         progress("verifying signatures")
@@ -104,7 +105,8 @@ class _Auditing:
         self._plan = judged.plan
         self._checks: list[DataFrame] = []
         self._found: list[Finding] = []
-        self._ledger_offset = self._completions = self._answers = 0
+        self._completions = self._answers = 0
+        self._ledger_offsets: list[int] = []  # up to where each ledger is verified
         self._after = BEGIN if scope.verified is None else self._verified(scope.verified)
         self._slices = [number for number, end in enumerate(judged.slice_ends) if end > self._after + 1]
         wanted = requests(spark, log, self._plan, self._slices)
@@ -120,13 +122,14 @@ class _Auditing:
         everything = requests(self._spark, self._log, self._plan)
         self._checks.append(wrong_answers(answered, verdicts(self._spark, self._judged, everything)))
 
-    def check_database(self, conninfo: str) -> None:
+    def check_ledger(self, name: str, conninfo: str) -> None:
         state = published_state(conninfo)
         if state.topic_id not in (None, self._log.topic_id):
-            raise LogRefused(f"the database belongs to topic id {state.topic_id}, the log's is {self._log.topic_id}")
+            raise LogRefused(f"{name} belongs to topic id {state.topic_id}, the log's is {self._log.topic_id}")
         if state.position is None:
+            self._ledger_offsets.append(0)
             return
-        until = min(self._check_position(decode_position(state.position)), self._plan.position.offset)
+        until = min(self._check_position(name, decode_position(state.position)), self._plan.position.offset)
         verified = 0 if self._scope.verified is None else self._scope.verified.ledger_offset
         start = max(verified, state.pruned_to)
         published = self._keep(published_completions(self._spark, conninfo, start, state.ledger_end))
@@ -134,7 +137,8 @@ class _Auditing:
             F.count("*").alias("rows"), F.min("log_offset").alias("first"), F.max("ledger_offset").alias("last")
         )
         (row,) = extent.collect()
-        self._completions, self._ledger_offset = row.rows, row.last or start
+        self._completions += row.rows
+        self._ledger_offsets.append(row.last or start)
         from_offset = self._after + 1
         if start > verified:  # pruned; perhaps within the completions of one record
             from_offset = until + 1 if row.first is None else max(from_offset, row.first + 1)
@@ -146,7 +150,7 @@ class _Auditing:
             decided=self._decided,
             conflicts=conflicting_states(self._spark, self._judged),
         )
-        self._checks += [wrong_completions(logged, published, from_offset, until), wrong_ledger(published)]
+        self._checks += [wrong_completions(name, logged, published, from_offset, until), wrong_ledger(published)]
 
     def report(self, now_us: int) -> AuditReport:
         """Run the checks; the driver gets counts and the first findings."""
@@ -162,7 +166,7 @@ class _Auditing:
             topic_id=self._log.topic_id,
             offset=position.offset,
             digest=position.digest.hex(),
-            ledger_offset=self._ledger_offset,
+            ledger_offset=min(self._ledger_offsets, default=0),
             verified_us=now_us,
         )
         return AuditReport(
@@ -194,12 +198,12 @@ class _Auditing:
         self._found.append(Finding(FindingCode.LOG_CHANGED, verified.offset, message))
         return BEGIN
 
-    def _check_position(self, published: Position) -> int:
+    def _check_position(self, name: str, published: Position) -> int:
         if (
             published.offset <= self._plan.position.offset
             and self._digest_at(published.offset) != published.digest.hex()
         ):
-            message = "completions are published up to another record than the log has at this offset"
+            message = f"{name} goes up to another record than the log has at this offset"
             self._found.append(Finding(FindingCode.POSITION_DIFFERS, published.offset, message))
         return published.offset
 

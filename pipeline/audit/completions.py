@@ -1,4 +1,4 @@
-"""Compares the database with the log: each completion must be what its record yields; none may be missing or invented.
+"""Compares a ledger with the log: each completion must be what its record yields; none may be missing or invented.
 
 Both sides are rows of one shape, keyed by log offset and place in the record. They are joined; nothing is collected.
 """
@@ -94,7 +94,7 @@ def logged_completions(
 
 
 def published_completions(spark: SparkSession, conninfo: str, after: int, ledger_end: int) -> DataFrame:
-    """The database's completions after ledger offset `after`, read by tasks, each with a connection of its own."""
+    """A ledger's completions after ledger offset `after`, read by tasks, each with a connection of its own."""
 
     def read(number: int) -> Batches:
         start = after + number * RANGE_COMPLETIONS
@@ -112,8 +112,13 @@ def published_completions(spark: SparkSession, conninfo: str, after: int, ledger
     return rows.withColumn("place", place.cast("bigint"))
 
 
-def wrong_completions(logged: DataFrame, published: DataFrame, from_offset: int, until_offset: int) -> DataFrame:
-    """Findings on log offsets from `from_offset` up to and with `until_offset`: both sides, joined row by row."""
+def wrong_completions(
+    name: str, logged: DataFrame, published: DataFrame, from_offset: int, until_offset: int
+) -> DataFrame:
+    """Findings on log offsets from `from_offset` up to and with `until_offset`: both sides, joined row by row.
+
+    `name`: what to call the side that published.
+    """
     covered = F.col("log_offset").between(from_offset, until_offset)
     said = F.struct("facts", "outcome", "notarised_offset", "detail")
     ours = logged.where(covered).select("log_offset", "place", said.alias("ours"))
@@ -130,7 +135,7 @@ def wrong_completions(logged: DataFrame, published: DataFrame, from_offset: int,
     message = F.concat(
         F.lit("the log says "),
         F.coalesce("ours.outcome", F.lit("nothing")),
-        F.lit(", the database "),
+        F.lit(f", {name} "),
         F.coalesce("theirs.outcome", F.lit("nothing")),
         F.when(
             F.col("ours.outcome") == F.col("theirs.outcome"), ", with other ids, offsets, times or states"

@@ -109,7 +109,7 @@ _OF_COMMANDS = _Recorded(
 def _diff_database(index: StoredIndex, conninfo: str, first_max: int, recorded: _Recorded) -> IndexDiff:
     with export_completions(conninfo) as export:
         if index.position is not None and export.topic_id not in (None, index.position.topic_id):
-            raise LogRefused(f"the database belongs to topic id {export.topic_id}, not {index.position.topic_id}")
+            raise LogRefused(f"the ledger belongs to topic id {export.topic_id}, not {index.position.topic_id}")
         until = min(_offset(index), export.published_offset)
         pruned = published_state(conninfo).pruned_to > 0
         first, published = None, 0

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.session import connector_jars
-from pipeline.sources.stretch import LogSource
+from pipeline.sources.spark import LogSource
 from replica.log.kafka import stretch
 from replica.log.kafka.librdkafka import PARTITION
 from replica.log.kafka.settings import KafkaSettings

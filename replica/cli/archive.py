@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 from uuid import uuid4
 
@@ -10,6 +11,9 @@ import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, out, print_json
 from replica.cli.pipeline import (
+    AUTO,
+    IN_PROCESS,
+    SPARK,
     ArchiveKeyOption,
     ConnectorOption,
     FolderOption,
@@ -18,20 +22,18 @@ from replica.cli.pipeline import (
     archive_public_key,
     archive_signer,
     progress,
-    require_pipeline,
+    require_archive,
     spark,
 )
-from replica.notary.errors import ConfigError, StoreUnavailable
+from replica.notary.errors import ConfigError, LogUnavailable, StoreUnavailable
 from replica.notary.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import SparkSession
+    from collections.abc import Callable, Iterator
 
     from pipeline.archive.manifest import Manifest
     from pipeline.archive.verify import Verification
-    from pipeline.archive.write import Step
+    from pipeline.archive.write import Step, WriteSegments
     from pipeline.sources.log import Connector
     from replica.config.model import Config
     from replica.store.archive_head import ArchiveHead
@@ -39,7 +41,16 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Archive the request log, and check the archive.", no_args_is_help=True)
 
 FollowOption = Annotated[bool, typer.Option("--follow", help="Go on for ever, looking every archive.interval_s.")]
-OfflineOption = Annotated[bool, typer.Option("--offline", help="Do not ask the database for the newest head.")]
+OfflineOption = Annotated[
+    bool, typer.Option("--offline", help="Do not ask the database, or the log's nodes, for the newest head.")
+]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="What writes segments: `process` (no Spark, no Java), `spark`, or `auto`: Spark if there is a database.",
+    ),
+]
 FromOption = Annotated[int, typer.Option("--from", min=0, help="First offset whose segment is read.")]
 ToOption = Annotated[int | None, typer.Option("--to", min=0, help="Last offset whose segment is read.")]
 
@@ -48,6 +59,7 @@ ToOption = Annotated[int | None, typer.Option("--to", min=0, help="Last offset w
 def run(
     *,
     follow: FollowOption = False,
+    engine: EngineOption = AUTO,
     master: MasterOption = "local[2]",
     connector: ConnectorOption = "auto",
     config: ConfigChoice = None,
@@ -57,12 +69,13 @@ def run(
 
     The archive goes on where its manifest ends. Another archiver, another log or a cut manifest is refused.
     """
+    require_archive()
     settings = load(find_config(config))
     succeeded = _serve_metrics(settings) if follow else None
-    with spark("archive", master) as session:
+    with _writing(settings, engine, master, connector) as write:
         while True:
             began_s = time.monotonic()
-            before, manifest = _archive_once(session, settings, _connector(connector))
+            before, manifest = _archive_once(write, settings)
             _tell_run(manifest, before, time.monotonic() - began_s, as_json)
             if succeeded is not None:
                 succeeded(manifest.last)
@@ -89,11 +102,29 @@ def _serve_metrics(config: Config) -> Callable[[int], None] | None:
         raise ConfigError(f"archive.metrics: {where.host}:{where.port}: {error.strerror}") from None
 
 
-def _archive_once(session: SparkSession, config: Config, connector: Connector) -> tuple[int, Manifest]:
+@contextmanager
+def _writing(config: Config, engine: str, master: str, connector: str) -> Iterator[WriteSegments]:
+    """What writes the segments while the context lasts. Raises ConfigError."""
+    if engine == AUTO:
+        engine = IN_PROCESS if config.database.is_embedded else SPARK  # that profile needs no Java
+    if engine == IN_PROCESS:
+        from pipeline.archive.write import in_process
+
+        yield in_process(config.log.settings)
+        return
+    if engine != SPARK:
+        raise ConfigError(f"--engine is {AUTO}, {IN_PROCESS} or {SPARK}, not {engine!r}")
+    of = _connector(connector)
+    with spark("archive", master) as session:
+        from pipeline.archive.on_spark import on_spark
+
+        yield on_spark(session, config.log.settings, of)
+
+
+def _archive_once(write: WriteSegments, config: Config) -> tuple[int, Manifest]:
     """The last offset archived before, and the manifest now."""
     from pipeline.archive.write import Archiver, BatchSize
     from pipeline.sources.topic import look_at
-    from replica.store.archive_head import ArchiveHeads
 
     view = look_at(config.log.settings)
     with progress("archived", view.end) as show:
@@ -102,13 +133,12 @@ def _archive_once(session: SparkSession, config: Config, connector: Connector) -
             show(manifest.last + 1)
 
         archiver = Archiver(
-            session,
             config.log.settings,
             config.archive.folder,
             archive_signer(config),
-            ArchiveHeads(config.conninfo()),
+            config.ledgers().archive_heads(),
             size=BatchSize(segment_records=config.archive.segment_records),
-            connector=connector,
+            write=write,
             on_step=on_step,
         )
         with archiver.open(view, time.time_ns() // 1_000, str(uuid4())) as manifest:
@@ -132,7 +162,7 @@ def _tell_run(manifest: Manifest, before: int, took_s: float, as_json: bool) -> 
 @app.command()
 def status(folder: FolderOption = None, config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     """What is archived, and how far the log is ahead, if the brokers answer."""
-    require_pipeline()
+    require_archive()
     from pipeline.archive.manifest import load_manifest
     from pipeline.sources.topic import look_at
     from replica.notary.errors import LogRefused, LogUnavailable
@@ -167,7 +197,7 @@ def verify(
 
     Exit code 0: the archive is whole. 1: it is not; the first bad offset is named.
     """
-    require_pipeline()
+    require_archive()
     from pipeline.archive.verify import verify_archive
 
     settings = load(find_config(config))
@@ -186,13 +216,11 @@ def verify(
 
 
 def _newest_head(config: Config) -> Any:
-    from replica.store.archive_head import ArchiveHeads
-
     def newest(archive_id: str) -> ArchiveHead | None:
         try:
-            return ArchiveHeads(config.conninfo()).newest(archive_id)
-        except StoreUnavailable as error:
-            raise StoreUnavailable(f"{error.detail}; --offline verifies without the head") from None
+            return config.ledgers().archive_heads().newest(archive_id)
+        except (StoreUnavailable, LogUnavailable) as error:
+            raise type(error)(f"{error.detail}; --offline verifies without the head") from None
 
     return newest
 

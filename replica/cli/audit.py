@@ -23,7 +23,9 @@ AnswersOption = Annotated[
         "--answers", help="JSON lines with the answers that clients got: histories, answers, receipts.", exists=True
     ),
 ]
-NoDatabaseOption = Annotated[bool, typer.Option("--no-database", help="Leave the completions in the database out.")]
+NoDatabaseOption = Annotated[
+    bool, typer.Option("--no-database", help="Leave the completions out: in the database, or in the ledgers here.")
+]
 WatermarkOption = Annotated[
     Path | None,
     typer.Option("--watermark", help="File that keeps how far all is verified; the next audit goes on there."),
@@ -56,7 +58,7 @@ def audit(
     where = Where(source, master, work)
     with where.job("audit", settings.data_dir) as (session, folder):
         scope = Scope(
-            None if no_database else settings.conninfo(),
+            {} if no_database else settings.ledgers().addresses(),
             tuple(path.absolute() for path in answers or ()),
             settings.notary_signer().public_key if answers else b"",
             None if watermark is None else load_watermark(watermark),

@@ -40,7 +40,10 @@ LogOption = Annotated[
 LinkOption = Annotated[
     bool, typer.Option("--link", help="Share files with the index: at once and without room, but damage is shared too.")
 ]
-DatabaseOption = Annotated[bool, typer.Option("--database", help="Compare with the completions.")]
+DatabaseOption = Annotated[
+    bool,
+    typer.Option("--database", help="Compare with the completions: in the database, or in this replica's own ledger."),
+]
 FirstOption = Annotated[int, typer.Option("--first", min=1, max=1_000, help="How many differences to show.")]
 
 
@@ -128,7 +131,7 @@ def diff(
     from pipeline.audit.index_diff import diff_index_database, diff_indexes
 
     if database:
-        found = diff_index_database(own, settings.conninfo(), first)
+        found = diff_index_database(own, next(iter(settings.ledgers(name).addresses().values())), first)
     elif log is not None:
         found = diff_with_log(settings, own, Where(log, master, work), first)
     else:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from replica.active.signer import FileSigner
     from replica.config.model import Config
 
+AUTO, SPARK, IN_PROCESS = "auto", "spark", "process"  # what writes the archive's segments
 MasterOption = Annotated[
     str, typer.Option("--master", help="Where Spark runs: local[2], spark://HOST:PORT, or sc://HOST:PORT for Connect.")
 ]
@@ -41,10 +42,19 @@ ArchiveKeyOption = Annotated[
 ]
 
 
+def require_archive() -> None:
+    """Raise ConfigError (PIPELINE_MISSING) when what reads and writes archives is not installed. It needs no Spark."""
+    _require("pyarrow", "numpy")
+
+
 def require_pipeline(*further: str) -> None:
     """Raise ConfigError (PIPELINE_MISSING) when packages of the extra are not installed; `further`: other ones."""
+    _require("pyspark", "pyarrow", "pandas", *further)
+
+
+def _require(*names: str) -> None:
     quiet_libraries()
-    missing = [name for name in ("pyspark", "pyarrow", "pandas", *further) if find_spec(name) is None]
+    missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise ConfigError(f"not installed: {', '.join(missing)}", Code.PIPELINE_MISSING)
 

@@ -22,7 +22,7 @@ from replica.cli.pipeline import (
     archive_folder,
     archive_public_key,
     progress,
-    require_pipeline,
+    require_archive,
 )
 from replica.cli.salvage import read_salvage
 from replica.cli.trailed import ConfirmOption, ProposeOption, ReasonOption, acting
@@ -178,13 +178,13 @@ def _plan(
     config: Config, manifest: Manifest, public_key: bytes, target: LogSettings, until: Until, **options: Any
 ) -> RestorePlan:
     from pipeline.archive.restore import plan_restore
-    from replica.store.archive_head import ArchiveHeads
 
     head = published = None
     if not options.pop("offline"):
-        head = ArchiveHeads(config.conninfo()).newest(manifest.opened.archive_id)
+        ledgers = config.ledgers()
+        head = ledgers.archive_heads().newest(manifest.opened.archive_id)
         with suppress(StoreMismatch):  # a new database has nothing to lose
-            published = run_coroutine(config.shared_database().status()).published_offset
+            published = run_coroutine(ledgers.status()).published_offset
     return plan_restore(manifest, public_key, target, until, head=head, published=published, **options)
 
 
@@ -204,7 +204,7 @@ def _target(config: Config, topic: str | None, servers: str | None) -> LogSettin
 
 
 def _manifest(config: Config, folder: Place | None, archive_key: str | None) -> Manifest:
-    require_pipeline()
+    require_archive()
     from pipeline.archive.manifest import load_manifest
 
     return load_manifest(archive_folder(config, folder), archive_public_key(config, archive_key))
@@ -243,7 +243,7 @@ def adopt(
     it was read from. An index that is not adopted is rebuilt: notary index rebuild. With a salvage the database names
     it from then on, and no replica serves whose index lacks it: notary index salvage, on every replica.
     """
-    require_pipeline()
+    require_archive()
     settings = load(find_config(config))
     asked = {
         "topic": settings.log.settings.label,
@@ -341,11 +341,10 @@ def _adopt_index(folder: Path, topic_id: str, check: Callable[[Position], None])
 def _adopt_archive(config: Config, topic_id: str, check: Callable[[Position], None]) -> None:
     from pipeline.archive.manifest import Adopted
     from replica.active.signer import load_signer
-    from replica.store.archive_head import ArchiveHeads
 
     signer = load_signer(config.archive.key_file)
     manifest = _manifest(config, None, signer.public_key.hex())
     check(manifest.position)
     if manifest.topic_id != topic_id:
         manifest.append(signer, [Adopted(topic_id=topic_id, at_us=time.time_ns() // 1_000)])
-    ArchiveHeads(config.conninfo()).record(manifest.opened.archive_id, manifest.head)
+    config.ledgers().archive_heads().record(manifest.opened.archive_id, manifest.head)

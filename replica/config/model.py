@@ -371,7 +371,7 @@ class Config(BaseSettings):
             return self.shared_database()
         names = [one.name for one in self.replicas] if replica is None else [replica]
         log = self.log.settings if replica is None else self.log.beside(replica)
-        return EmbeddedLedgers([self.replica_dir(name) / LEDGER for name in names], log)
+        return EmbeddedLedgers([self.replica_dir(name) / LEDGER for name in names], log, names)
 
     def shared_database(self) -> Database:
         """The database that the replicas share. Raises ConfigError, also where they share none."""

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from pipeline.archive.manifest import load_manifest
+from pipeline.archive.on_spark import on_spark
 from pipeline.archive.restore import plan_restore, run_restore
 from pipeline.archive.restore_plan import Until
 from pipeline.archive.write import Archiver, BatchSize
@@ -46,7 +47,9 @@ def archive(kafka: dict[str, Any], folder: str, dsn: str) -> None:
     settings = KafkaSettings.model_validate(kafka)
     session = spark_session("killed", "local[2]", shuffle_partitions=2)
     size = BatchSize(segment_records=10, segments=2)
-    archiver = Archiver(session, settings, place_of(folder), SIGNER, ArchiveHeads(dsn), size=size)
+    archiver = Archiver(
+        settings, place_of(folder), SIGNER, ArchiveHeads(dsn), size=size, write=on_spark(session, settings)
+    )
     view = look_at(settings)
     with archiver.open(view, 1, "archive-1") as manifest:
         archiver.archive(manifest, view.end)

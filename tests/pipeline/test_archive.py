@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from pipeline.archive.manifest import Manifest, load_manifest
+from pipeline.archive.on_spark import on_spark
 from pipeline.archive.segment import read_segment
 from pipeline.archive.verify import verify_archive
 from pipeline.archive.write import Archiver, BatchSize, OnStep, Step
@@ -53,11 +54,10 @@ class World:
             producer.produce(self.settings.topic, value, partition=0)
         assert producer.flush(20) == 0
 
-    def run(self, connector: Connector = "auto", on_step: OnStep = lambda step, manifest: None) -> Manifest:
+    def run(self, connector: Connector | None = "auto", on_step: OnStep = lambda step, manifest: None) -> Manifest:
         view = look_at(self.settings)
-        archiver = Archiver(
-            self.spark, self.settings, self.folder, SIGNER, self.heads, size=SIZE, connector=connector, on_step=on_step
-        )
+        write = None if connector is None else on_spark(self.spark, self.settings, connector)
+        archiver = Archiver(self.settings, self.folder, SIGNER, self.heads, size=SIZE, write=write, on_step=on_step)
         with archiver.open(view, 1, "archive-1") as manifest:
             archiver.archive(manifest, view.end)
             return manifest
@@ -99,8 +99,9 @@ def test_the_log_is_archived_and_the_archive_goes_on(world: World) -> None:
     assert manifest.position == expected
     world.produce(VALUES[1:])
     world.run("python")
-    again = world.run()
-    assert world.archived() == list(enumerate([*VALUES, *VALUES[1:]]))
+    world.produce(VALUES[1:30])
+    again = world.run(None)  # in this process
+    assert world.archived() == list(enumerate([*VALUES, *VALUES[1:], *VALUES[1:30]]))
     assert world.heads.newest("archive-1") == again.head
     assert again.position.seen == expected.seen  # all repeats
 

@@ -72,7 +72,7 @@ async def test_the_database_is_held_against_the_log(
     dsn = await make_database()
     values = log_values()
     await publish(dsn, values)
-    scope = Scope(conninfo=dsn)
+    scope = Scope({"the database": dsn})
     report = audited(spark, tmp_path / "true", values, scope)
     assert report.findings == [] and report.completions == 10
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -123,7 +123,7 @@ async def test_a_raised_log_is_audited(
     answers = tmp_path / "answers.jsonl"
     refused = {"code": "COMMAND_ID_REUSED", "record_offset": 13}
     answers.write_text(json.dumps(refused) + "\n")
-    scope = Scope(conninfo=dsn, answers=(answers,), notary_key=NOTARY)
+    scope = Scope({"the database": dsn}, answers=(answers,), notary_key=NOTARY)
     report = audited(spark, tmp_path / "true", values, scope)
     assert report.findings == [] and (report.completions, report.answers) == (16, 1)
     assert report.outcomes == {

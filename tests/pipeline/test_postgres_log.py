@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import replica.cli.pipeline as shared
 from pipeline.archive.manifest import Manifest, load_manifest
+from pipeline.archive.on_spark import on_spark
 from pipeline.archive.restore import compare, plan_restore, run_restore
 from pipeline.archive.restore_plan import Until
 from pipeline.archive.segment import read_segment
@@ -70,7 +71,9 @@ class World:
 
     def archive(self) -> Manifest:
         view = look_at(self.settings)
-        archiver = Archiver(self.spark, self.settings, self.folder, SIGNER, self.heads, size=SIZE, connector="auto")
+        archiver = Archiver(
+            self.settings, self.folder, SIGNER, self.heads, size=SIZE, write=on_spark(self.spark, self.settings)
+        )
         with archiver.open(view, 1, "archive-1") as manifest:
             archiver.archive(manifest, view.end)
             return manifest

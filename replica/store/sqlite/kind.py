@@ -1,14 +1,16 @@
 """An embedded ledger as a kind of database: see DatabaseKind. `sqlite:PATH` names its file, with an absolute path.
 
-A configuration says `sqlite:` alone: each replica has a ledger of its own, in its own folder. Only readers open one by
-its address: its replica writes it, from the log, and nobody else. So it has no tools.
+A configuration says `sqlite:` alone: each replica has a ledger of its own, in its own folder. Only its replica writes
+it, from the log. So tools may read it, and whatever would change it is refused.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from replica.notary.errors import ConfigError
+from replica.notary.errors import Code, ConfigError
 from replica.store.reader import CompletionReader
 from replica.store.tools import Tools
 
@@ -18,17 +20,35 @@ PROTECTED_BY = "nothing: an embedded ledger is a file of this machine"
 
 
 def tools(conninfo: str) -> Tools:
-    """Raises ConfigError: what tools would read or change follows from the log."""
-    raise ConfigError(f"{conninfo}: an embedded ledger is written by its replica only; tools read the log")
+    """What reads one ledger. Everything else raises ConfigError: it follows from the log."""
+    from replica.store.sqlite import looking
+
+    file = _file_of(conninfo)
+    return Tools(
+        export_completions=partial(looking.export_completions, [file]),
+        export_range=partial(looking.export_range, file),
+        published_state=partial(looking.published_state, file),
+        adopt_topic=_refused,
+        pending=lambda limit: [],
+        archive_heads=_refused,
+    )
 
 
 def reader(address: str) -> CompletionReader:
     """See DatabaseKind."""
     from replica.store.sqlite.reader import SqliteReader
 
+    return SqliteReader(_file_of(address))
+
+
+def _file_of(address: str) -> Path:
     if address == SQLITE:
         raise ConfigError("a reader needs the absolute path of one replica's file: sqlite:PATH")
-    return SqliteReader(Path(parse(address)["file"]))
+    return Path(parse(address)["file"])
+
+
+def _refused(*given: object) -> Any:
+    raise ConfigError("an embedded ledger is written by its replica only, from the log", Code.NOT_POSSIBLE_NOW)
 
 
 def parse(conninfo: str) -> dict[str, str]:

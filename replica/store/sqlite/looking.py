@@ -24,7 +24,7 @@ from replica.notary.formats import Formats
 from replica.notary.position import BEGIN
 from replica.notary.words import NOTHING_SAID, UNSAID, NewWord, Word, WordsLog, replace, value_of
 from replica.store.bulletin import PastActivation, Pause
-from replica.store.facts import PAGE_ROWS, Export, StoreStatus
+from replica.store.facts import PAGE_ROWS, Export, PublishedState, StoreStatus
 from replica.store.reader import Row
 from replica.store.sqlite.file import READ, named, position_of
 from replica.store.sqlite.tables import VERSION, LedgerDamaged, connect, restored
@@ -64,6 +64,18 @@ def export_completions(files: Sequence[Path]) -> Iterator[Export]:
         rows = _rows(connection, pruned_to, ledger_end)
         age_us = _age_us(connection, pruned_to)
         yield Export(topic_id, _offset(position), ledger_end, age_us, rows, pruned_to)
+
+
+def export_range(file: Path, after: int, until: int) -> Iterator[Row]:
+    """Completions after a ledger offset, up to and including another one. Raises as `export_completions` does."""
+    with _opened([file]) as connection:
+        yield from _rows(connection, after, until)
+
+
+def published_state(file: Path) -> PublishedState:
+    """How far the ledger is. Raises StoreUnavailable and StoreMismatch."""
+    with _opened([file]) as connection:
+        return PublishedState(*_progress(connection))
 
 
 class LedgerBoard:

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
+from pipeline.archive.on_spark import on_spark
 from pipeline.archive.write import Archiver
 from pipeline.session import spark_session
 from pipeline.sources.topic import look_at
@@ -84,7 +85,7 @@ def _archive_in_turn(settings: KafkaSettings, heads: ArchiveHeads, folder: Path)
 
 
 def _archive(session: SparkSession, settings: KafkaSettings, heads: ArchiveHeads, key: Path, place: Place) -> None:
-    archiver = Archiver(session, settings, place, load_signer(key), heads)
+    archiver = Archiver(settings, place, load_signer(key), heads, write=on_spark(session, settings))
     view = look_at(settings)
     with archiver.open(view, 0, str(uuid4())) as manifest:
         archiver.archive(manifest, view.end)

@@ -23,13 +23,15 @@ from pipeline.archive.segment import (
     segment_name,
     write_segment,
 )
-from pipeline.archive.write import refuse_cut_tail
+from pipeline.archive.write import Archiver, BatchSize, in_process, refuse_cut_tail
+from pipeline.sources.topic import TopicView
 from replica.active.signer import FileSigner
+from replica.log.in_memory.settings import MemoryLogSettings
 from replica.notary.errors import ArchiveDamaged, FormatUnknown, InvariantBroken
 from replica.notary.position import begin
 from replica.notary.reading import read_records
 from tests.worlds.archive_world import SIGNER, HeadsInMemory, batch_of, make_archive, some_log, verified
-from tests.worlds.notary_logs import TOPIC
+from tests.worlds.notary_logs import TOPIC, LogMaker, request_of
 
 RECORDS = 35  # segments 0-9, 10-19, 20-29, 30-34
 VALUES = some_log(RECORDS)
@@ -174,7 +176,7 @@ def test_a_chain_made_anew_with_the_archives_own_key_is_found(archive: tuple[Pat
     other = Manifest(FolderLayout(folder), [])
     other.append(SIGNER, [Opened(archive_id="archive-1", topic_id=TOPIC, at_us=2), *manifest.segments])
     assert [finding.offset for finding in verified(folder, heads).findings] == [0]
-    with pytest.raises(ArchiveDamaged, match="not the one that the database knows"):
+    with pytest.raises(ArchiveDamaged, match="not the one that was recorded"):
         refuse_cut_tail(other, heads)
 
 
@@ -242,3 +244,34 @@ def test_the_golden_archive_is_whole() -> None:
         assert digests_path(manifest.segments_folder, first, last).read_bytes() == digests_of(rows)
         assert pq.read_table(parquet_path(manifest.segments_folder, first, last)).to_pylist() == rows.to_pylist()
     assert manifest.position == read_records(begin(TOPIC), list(enumerate(values))).position
+
+
+def test_a_log_with_claims_and_repeats_is_archived_without_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: segments that this process writes carry the positions of a replica. Method: claims, a void one among them,
+    and repeats in segments of their own; archive in two runs, and read what was archived."""
+    maker = LogMaker(format=2)
+    maker.claim(1, -1)
+    maker.submit(request_of(1, (1,)))
+    maker.claim(2, 0, wins=False)  # void: the holder wrote
+    maker.raw(maker.values[1])
+    maker.claim(3, 1)
+    for number in range(2, 12):
+        maker.submit(request_of(number, (number,)))
+    monkeypatch.setattr(
+        "pipeline.archive.write.read_stretch",
+        lambda settings, first, end: iter([batch_of(list(maker.values[first:end]), first)]),
+    )
+    monkeypatch.setattr("pipeline.archive.write.refuse_other_log", lambda settings, position: None)
+    log, heads = MemoryLogSettings(socket_path=tmp_path / "nobody"), HeadsInMemory()
+    size = BatchSize(segment_records=3, segments=2)
+    for end in (7, len(maker.values)):
+        archiver = Archiver(log, tmp_path / "archive", SIGNER, heads, size=size, write=in_process(log))
+        with archiver.open(TopicView(TOPIC, 0, end), 1, "archive-1") as manifest:
+            archiver.archive(manifest, end)
+    manifest = load_manifest(tmp_path / "archive", SIGNER.public_key)
+    assert manifest.position == read_records(begin(TOPIC), maker.log).position
+    assert manifest.position.epoch == 3
+    assert [segment.facts.count for segment in manifest.segments] == [3, 3, 1, 3, 3, 2]
+    assert verified(tmp_path / "archive", heads).findings == []

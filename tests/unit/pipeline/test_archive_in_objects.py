@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import cast
 
 import obstore.store
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from pipeline.archive import lines
 from pipeline.archive.copy import copy_archive
@@ -219,7 +217,7 @@ def test_an_archiver_refuses_a_store_that_overwrites() -> None:
 
     for store, code in ((Overwriting(), Code.PLACE_UNSAFE), (MemoryStore(), Code.ARCHIVE_MISMATCH)):
         settings = KafkaSettings(bootstrap_servers="127.0.0.1:1", topic="none")
-        archiver = Archiver(cast(SparkSession, None), settings, layout_in(store), SIGNER, HeadsInMemory())
+        archiver = Archiver(settings, layout_in(store), SIGNER, HeadsInMemory())
         with pytest.raises(NotaryError) as refused, archiver.open(TopicView(TOPIC, 0, -1), 1, "archive-1"):
             raise AssertionError("it was opened")
         assert refused.value.code is code

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from replica.config.model import DatabaseSettings
 from replica.database import participant_database
 from replica.notary.errors import ConfigError
-from replica.store.open import kind_of, open_reader, parse_conninfo, tools_of, with_password
+from replica.store.open import adopt_topic, kind_of, open_reader, parse_conninfo, with_password
 from replica.store.sqlite.reader import SqliteReader
 
 
@@ -41,7 +41,7 @@ async def test_an_embedded_ledger_is_read_by_its_address_and_nothing_else() -> N
     assert parse_conninfo(address) == {"file": "/var/lib/notary/ledger.sqlite"}
     assert kind_of(address).hosts_in_clear(address) == []
     with pytest.raises(ConfigError, match="its replica only"):
-        tools_of(address)
+        adopt_topic(address, 1, "topic", lambda position: None)
     with pytest.raises(ConfigError, match="no password"):
         with_password(address, "secret")
     with pytest.raises(ConfigError, match="share no database"):

@@ -10,8 +10,9 @@ import pytest
 
 from replica.database import EmbeddedLedgers
 from replica.notary.errors import Code, ConfigError, StoreMismatch, StoreUnavailable
-from replica.notary.position import BEGIN
+from replica.notary.position import BEGIN, encode_position
 from replica.store.interface import Completion
+from replica.store.open import export_range, published_state
 from replica.store.sqlite.file import Begun, LedgerFile
 from replica.store.sqlite.tables import FILE
 from tests.contracts.store_contract import TOPIC, at, command, completion
@@ -107,3 +108,17 @@ async def test_a_machine_without_a_ledger_and_a_damaged_one_are_named(files: lis
     assert (await EmbeddedLedgers(files).status()).ledger_end == 9
     with pytest.raises(StoreUnavailable):
         await EmbeddedLedgers(files[:2]).status()
+
+
+def test_tools_read_one_ledger_by_its_address(files: list[Path]) -> None:
+    """Goal: an audit compares each ledger of a machine. Method: the addresses, and a range of one, pruned and not."""
+    addresses = EmbeddedLedgers(files, names=["r1", "r2", "r3"]).addresses()
+    assert list(addresses) == ["the ledger of r2", "the ledger of r3"]  # r1 was never started
+    address = addresses["the ledger of r3"]
+    state = published_state(address)
+    assert (state.topic_id, state.ledger_end, state.pruned_to) == (TOPIC, 9, 0)
+    assert state.position == encode_position(at(9))
+    assert list(export_range(address, 2, 5)) == list(enumerate(completions(3, 5), 3))
+    assert list(export_range(address, -1, 1)) == list(enumerate(completions(1, 1), 1))
+    with pytest.raises(StoreMismatch, match="no replica of this machine"):
+        EmbeddedLedgers(files[:1], names=["r1"]).addresses()
