@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import msgspec
 import pytest
 import pytest_asyncio
 
 from ledger_api.client import NotaryClient
 from replica.local.cluster import ClusterSettings, LocalCluster
-from replica.notary.receipts import ReceiptDocument, receipt_from_document, verify_receipt
-from replica.store.interface import NOTARISED
 from tests.clients.programs import running
-from tests.promises import promised
+from tests.clients.verdict import check_exactly_once
 
 COUNT = 400
 KILL_AFTER = 60  # successes
@@ -75,22 +71,7 @@ async def test_every_request_is_a_success_exactly_once_across_a_fail_over(cluste
                 active.kill_group()
     successor = await cluster.wait_for_active()
     assert successor.name != active.name
-    end, successes, completions = program.said[-1], program.of("success"), program.of("completion")
-    assert (end["kind"], end["submitted"], end["verified"]) == ("end", COUNT + 1, COUNT)
-    assert end["connections"] >= 2  # the stream went on with the successor
-    for one in successes:
-        receipt = receipt_from_document(msgspec.convert(one["receipt"], ReceiptDocument))
-        same = (receipt.tx_id.hex(), receipt.content_digest.hex()) == (one["tx_id"], one["content_digest"])
-        promised(same and verify_receipt(receipt, cluster.notary_key), one)
-    told = Counter(one["tx_id"] for one in successes)
-    promised(len(told) == COUNT and set(told.values()) == {1}, told.most_common(3))
-    promised(len({one["log_offset"] for one in successes}) == COUNT, "two transactions at one offset")
-    published = {one["tx_id"]: one for one in reversed(completions) if one["code"] == NOTARISED}
-    promised(len(published) == COUNT + 1 and set(told) <= set(published), Counter(one["code"] for one in completions))
-    offsets = [one["offset"] for one in completions]
-    promised(offsets == sorted(set(offsets)), "a completion came twice, or out of order")
-    wrong = [one for one in successes if published[one["tx_id"]]["log_offset"] != one["log_offset"]]
-    promised(not wrong, wrong)
+    check_exactly_once(program, COUNT, cluster.notary_key)
 
 
 async def test_an_early_acceptance_is_followed_to_its_end(language: str, log_nodes: LocalCluster) -> None:

@@ -6,6 +6,7 @@ The replicas are real HTTP servers over one notary in memory, which answers a su
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,9 @@ from ledger_api.client import NotaryClient, RetryPolicy, SubmissionStream, SyncN
 from ledger_api.server.settings import ListedReplica, Listing
 from ledger_api.wire.problems import problem_document
 from replica.link.interface import PeerSeen
+from replica.local.haproxy import find_haproxy
 from replica.local.ports import PortReservation
+from replica.local.process import Command, ManagedProcess
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow
 from replica.notary.errors import Code
 from replica.notary.requests import Submission
@@ -186,6 +189,77 @@ async def test_a_slow_active_is_not_left(replicas: Replicas) -> None:
         replicas.stubs[0].gate.set()
         assert isinstance(await waiting, Notarised)
     assert replicas.reached == [1, 0, 0]
+
+
+HAPROXY = """
+defaults
+    mode tcp
+    timeout connect 1s
+    timeout client 60s
+    timeout server 60s
+listen api
+    bind 127.0.0.1:{port}
+    server active 127.0.0.1:{server}
+"""
+
+
+@asynccontextmanager
+async def balanced(folder: Path, ports: PortReservation, server: int) -> AsyncIterator[str]:
+    """HAProxy before one server: the endpoint."""
+    port, path = ports.take(), folder / "haproxy.cfg"
+    path.write_text(HAPROXY.format(port=port, server=server))
+    argv = [str(find_haproxy()), "-db", "-f", str(path)]
+    process = ManagedProcess(Command(name="haproxy", argv=argv, log_path=folder / "haproxy.log"))
+    process.start()
+
+    async def listens() -> bool:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    try:
+        await eventually(listens)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        await process.kill()
+
+
+async def test_what_waits_at_a_balancer_is_not_sent_twice(
+    replicas: Replicas, tmp_path: Path, ports: PortReservation
+) -> None:
+    """Goal: with HAProxy's address first and the replicas' after it, a slow answer is waited for as with HAProxy alone.
+    Method: a real HAProxy; a call and a stream's submission that take three seconds, while the client looks around."""
+    async with replicas.serve(), balanced(tmp_path, ports, replicas.worlds[0].port) as endpoint:
+        for given in ([endpoint, *[world.endpoint for world in replicas.worlds]], [endpoint]):
+            gate = replicas.stubs[0].gate = asyncio.Event()
+            before = replicas.reached
+            async with NotaryClient(given, PATIENT) as client, SubmissionStream(given, PATIENT) as stream:
+                waiting = [
+                    asyncio.create_task(client.submit(make_submission())),
+                    asyncio.create_task(stream.submit(make_submission())),
+                ]
+                await asyncio.sleep(3.0)
+                gate.set()
+                assert all(isinstance(answer, Notarised) for answer in await asyncio.gather(*waiting))
+            assert replicas.reached == [before[0] + 2, 0, 0]
+        asked = replicas.worlds[1].counts.requests
+        assert asked.get("/v1/notary 200", 0) >= 1  # it did look around, with several
+    assert replicas.notary.doubles == 0
+
+
+async def test_a_stream_that_begins_at_a_frozen_replica_looks_around() -> None:
+    """Goal: being let in is waited for as an answer is. Method: the first takes connections and says nothing."""
+    loop = asyncio.get_running_loop()
+    silent = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+    with tempfile.TemporaryDirectory() as folder:
+        async with ApiWorld(Path(folder), StubParticipant(notarise)).serve() as world:
+            first = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+            async with SubmissionStream([first, world.endpoint], PATIENT) as stream, asyncio.timeout(20):
+                assert isinstance(await stream.submit(make_submission()), Notarised)  # `attempt_max_s` is 45
+    silent.close()
 
 
 async def test_a_stream_turns_when_its_replica_is_deposed(replicas: Replicas) -> None:

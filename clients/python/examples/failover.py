@@ -1,7 +1,7 @@
-"""Submits COUNT transactions in every way that the client knows, over some seconds, and then reads their completions.
+"""Submits COUNT transactions in every way that the client knows, over some seconds, and reads their completions.
 
-`python failover.py ENDPOINT NOTARY_KEY PARTY KEY_FILE COUNT`. One JSON document a line: each success, each completion,
-and last how many receipts verified. Any answer but a success ends it with an error.
+`python failover.py ENDPOINT NOTARY_KEY PARTY KEY_FILE COUNT`. One JSON document a line: each success and the way that
+it was submitted, each completion, and last how many receipts verified. Any answer but a success ends it with an error.
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ class Run:
         self.submitted.add(tx_id)
         return self._party.sign(tx_id, [f"{os.urandom(32).hex()}:0"], user_id="failover")
 
-    def report(self, submission: Submission, answer: Answer) -> None:
+    def report(self, way: str, submission: Submission, answer: Answer) -> None:
         """Print a success; anything else ends the program."""
         success = success_of(answer)
         assert certifies(success, submission, self._notary_key)
         self.verified += 1
         show(
             "success",
+            way=way,
             tx_id=success.tx_id.hex(),
             content_digest=success.content_digest.hex(),
             log_offset=success.log_offset,
@@ -67,14 +68,14 @@ class Run:
         one, streamed, *batch = [self.fresh() for _ in range(GROUP)]
 
         async def call() -> None:
-            self.report(one, await self.client.submit(one))
+            self.report("call", one, await self.client.submit(one))
 
         async def on_stream() -> None:
-            self.report(streamed, await self.stream.decide(streamed))
+            self.report("stream", streamed, await self.stream.decide(streamed))
 
         async def together() -> None:
             for submission, answer in zip(batch, await self.client.submit_batch(batch), strict=True):
-                self.report(submission, answer)
+                self.report("batch", submission, answer)
 
         await asyncio.gather(call(), on_stream(), together())
 
@@ -83,7 +84,17 @@ class Run:
         submission = self.fresh()
         answer = await self.client.submit_async(submission)
         if not isinstance(answer, Accepted):
-            self.report(submission, answer)
+            self.report("call", submission, answer)
+
+    async def read(self, after: int, count: int) -> None:
+        """Print the completions of all that is submitted."""
+        seen: set[str] = set()
+        async for one in self.client.completions(after, user_id="failover"):
+            if one.tx_id in self.submitted:
+                show("completion", offset=one.offset, tx_id=one.tx_id, code=one.code, log_offset=one.log_offset)
+                seen.add(one.tx_id)
+            if len(seen) == count:
+                return
 
 
 def show(kind: str, **facts: object) -> None:
@@ -95,15 +106,11 @@ async def main(endpoint: str, notary_key: str, name: str, key_file: str, count: 
     """Submit, then read the completions."""
     async with NotaryClient(endpoint, POLICY) as client, SubmissionStream(endpoint, POLICY) as stream:
         run = Run(client, stream, Party.from_file(name, key_file), notary_key)
-        before = await client.ledger_end()
-        await asyncio.gather(*(run.group(turn) for turn in range(int(count) // GROUP)))
-        await run.unattended()
-        awaited = set(run.submitted)
-        async for one in client.completions(before.ledger_end, user_id="failover"):
-            show("completion", offset=one.offset, tx_id=one.tx_id, code=one.code, log_offset=one.log_offset)
-            awaited.discard(one.tx_id)
-            if not awaited:
-                break
+        before, groups = await client.ledger_end(), int(count) // GROUP
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(run.read(before.ledger_end, groups * GROUP + 1))
+            await asyncio.gather(*(run.group(turn) for turn in range(groups)))
+            await run.unattended()
         show("end", submitted=len(run.submitted), verified=run.verified, connections=stream.connections_count)
 
 

@@ -26,9 +26,9 @@ import org.replicatednotary.client.SubmissionStream;
 import org.replicatednotary.client.Transaction;
 
 /**
- * Submits COUNT transactions in every way that the client knows, over some seconds, and then reads their completions:
- * {@code Failover ENDPOINT NOTARY_KEY PARTY KEY_FILE COUNT}. One JSON document a line: each success, each completion, and last
- * how many receipts verified. Any answer but a success ends it with an error.
+ * Submits COUNT transactions in every way that the client knows, over some seconds, and reads their completions:
+ * {@code Failover ENDPOINT NOTARY_KEY PARTY KEY_FILE COUNT}. One JSON document a line: each success and the way that it was
+ * submitted, each completion, and last how many receipts verified. Any answer but a success ends it with an error.
  */
 public final class Failover {
     private static final String USER = "failover";
@@ -62,8 +62,10 @@ public final class Failover {
 
     private void run(int count) throws Exception {
         long before = client.ledgerEnd().ledgerEnd();
-        ExecutorService threads = Executors.newFixedThreadPool(THREADS);
+        ExecutorService threads = Executors.newFixedThreadPool(THREADS + 1);
         List<Future<?>> groups = new ArrayList<>();
+        int total = count / GROUP * GROUP + 1;
+        Future<?> reading = threads.submit(() -> readCompletions(before, total));
         try {
             for (int turn = 0; turn < count / GROUP; turn++) {
                 groups.add(threads.submit(this::group));
@@ -72,11 +74,11 @@ public final class Failover {
             for (Future<?> one : groups) {
                 one.get();
             }
+            unattended();
+            reading.get();
         } finally {
             threads.shutdownNow();
         }
-        unattended();
-        readCompletions(before);
         tell("kind", "end", "submitted", submitted.size(), "verified", verified.get(), "connections", stream.connectionsCount());
     }
 
@@ -90,46 +92,48 @@ public final class Failover {
         Submission streamed = fresh();
         var underWay = stream.submit(streamed);
         Submission one = fresh();
-        check(one, client.submit(one));
+        check("call", one, client.submit(one));
         List<Submission> batch = List.of(fresh(), fresh());
         List<Answer.Result> results = client.submitBatch(batch);
         for (int at = 0; at < batch.size(); at++) {
-            check(batch.get(at), results.get(at));
+            check("batch", batch.get(at), results.get(at));
         }
-        check(streamed, (Answer.Result) underWay.join());
+        check("stream", streamed, (Answer.Result) underWay.join());
     }
 
     /** One that does not wait: recorded first, its outcome is a completion. */
     private void unattended() {
         Submission submission = fresh();
         if (client.submitAsync(submission, null) instanceof Answer.Result known) {
-            check(submission, known);
+            check("call", submission, known);
         }
     }
 
-    private void check(Submission submission, Answer.Result result) {
+    private void check(String way, Submission submission, Answer.Result result) {
         Answer.Notarised success = result.orThrow();
         if (!submission.isCertifiedBy(success, notaryKey)) {
             throw new IllegalStateException("the receipt of " + success.txId() + " does not verify");
         }
         verified.incrementAndGet();
-        tell("kind", "success", "tx_id", success.txId(), "content_digest", success.contentDigest(), "log_offset",
+        tell("kind", "success", "way", way, "tx_id", success.txId(), "content_digest", success.contentDigest(), "log_offset",
                 success.logOffset(), "receipt", success.receipt());
     }
 
-    private void readCompletions(long after) {
-        Set<String> awaited = new HashSet<>(submitted);
+    private void readCompletions(long after, int total) {
+        Set<String> seen = new HashSet<>();
         try (Feed<Completion> completions = client.completions(after, USER, List.of())) {
-            while (!awaited.isEmpty()) {
+            while (seen.size() < total) {
                 Completion found = completions.next();
-                tell("kind", "completion", "offset", found.offset(), "tx_id", found.txId(), "code", found.code(), "log_offset",
-                        found.logOffset());
-                awaited.remove(found.txId());
+                if (submitted.contains(found.txId())) {
+                    tell("kind", "completion", "offset", found.offset(), "tx_id", found.txId(), "code", found.code(), "log_offset",
+                            found.logOffset());
+                    seen.add(found.txId());
+                }
             }
         }
     }
 
-    private static void tell(Object... fields) {
+    private static synchronized void tell(Object... fields) {
         Map<Object, Object> line = new LinkedHashMap<>();
         for (int at = 0; at < fields.length; at += 2) {
             line.put(fields[at], fields[at + 1]);
