@@ -52,6 +52,7 @@ from replica.settings import AdminSettings, CoreSettings
 from replica.store.bulletin import Bulletin
 from replica.store.interface import ParticipantStore
 from replica.store.sqlite.store import EmbeddedStore
+from replica.store.trail_watch import CURSOR, TrailWatch
 from replica.telemetry.core_spans import UNTRACED, CoreTrace, Trace
 from replica.telemetry.counts import metric_families
 from replica.telemetry.settings import TracingSettings
@@ -109,6 +110,7 @@ class Core:
     index: RocksIndex
     request_log: RequestLog
     bulletin: Bulletin
+    trail: TrailWatch
     neighbourhood: Neighbourhood
     election: Election[Session]
     participant: Participant[Session]
@@ -154,6 +156,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         index=index,
         request_log=request_log,
         bulletin=bulletin,
+        trail=TrailWatch(settings.database.board, settings.name, settings.folder / CURSOR),
         neighbourhood=Neighbourhood(lambda: settings.database.neighbours(settings.name), clock),
         election=election,
         participant=participant,
@@ -172,6 +175,7 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
     await core.link.start()
     stack.push_async_callback(core.link.stop)
     _beside(stack, core.bulletin.run(), "bulletin")
+    _beside(stack, core.trail.run(), "operators' trail")
     _beside(stack, core.neighbourhood.run(), "neighbourhood")
     if settings.listing.get("replicas"):
         urls = {name: url for name, url in settings.health_urls.items() if name != settings.name}
@@ -337,6 +341,8 @@ async def _serve_health(
         quarantined=lambda: len(quarantined(index_folder(settings))),
         folder=settings.folder,
         is_paused=lambda: core.bulletin.pause is not None,
+        is_trail_broken=lambda: bool(core.trail.broken),
+        trail_entries=lambda: core.trail.entries,
         scrubber=core.scrubber,
         round_trips=lambda: core.request_log.answer_times,
         peers=settings.peers,

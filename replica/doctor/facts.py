@@ -72,6 +72,8 @@ class DatabaseFacts:
     salvages: tuple[str, ...] = ()  # digests of those that the database demands
     paused_because: str | None = None
     formats: Formats | None = None  # that the next activation writes; None: not asked
+    trail_problem: str | None = None  # what is wrong with the operators' trail
+    trail_entries: int | None = None  # None: it was not read
     postgres: PostgresFacts | None = None  # None: not reached, or no Postgres
     reach_problem: str | None = None
     identity: DatabaseIdentity | None = None

@@ -298,6 +298,17 @@ def _failover_paused(facts: Facts) -> Verdict:
     return ok("fail-over is on")
 
 
+@CHECKS.check("operators-trail")
+def _operators_trail(facts: Facts) -> Verdict:
+    """The newest entries of the operators' trail follow on one another, and known people signed them."""
+    found = facts.database
+    if found.trail_problem is not None:
+        return problem(found.trail_problem, "keep the trail and its exports as they are: runbooks/operators-trail.md")
+    if found.trail_entries is None:
+        return unknown("it was not read")
+    return ok(f"{found.trail_entries} entries")
+
+
 @CHECKS.check("haproxy-configuration")
 def _haproxy_configuration(facts: Facts) -> Verdict:
     """HAProxy accepts the configuration that is rendered for it."""

@@ -13,12 +13,15 @@ from ha.lock.interface import DatabaseIdentity, LockOwner, ServerLease
 from replica.config.model import Config
 from replica.database import Database, Ledgers, PostgresDatabase
 from replica.doctor.facts import DatabaseFacts, PostgresFacts
-from replica.notary.errors import ConfigError, InvariantBroken, NotaryError, StoreMismatch
+from replica.notary.errors import ConfigError, InvariantBroken, NotaryError, SignerUnavailable, StoreMismatch
+from replica.store.bulletin import Board
 from replica.store.facts import StoreStatus
 from replica.store.neighbours import Neighbours
 from replica.store.postgres.looking import to_look
 from replica.store.postgres.neighbours import look_at_neighbours
+from replica.store.trail import TrailBroken, follow, head_before, head_of
 
+TRAIL_MAX = 1_000  # newest entries that are verified: the whole trail is for notary trail verify
 BETWEEN_LOOKS_S = 1.0  # in which a living replica's session works at least once
 _SETTINGS = (
     "synchronous_commit", "synchronous_standby_names", "fsync", "full_page_writes", "max_connections",
@@ -58,7 +61,7 @@ _TOO_MUCH = {
 async def look_at_database(config: Config) -> DatabaseFacts:
     """The lock session first, then what only an ordinary connection shows."""
     if config.database.is_embedded:
-        return await _look_at_ledgers(config.ledgers())
+        return await _look_at_ledgers(config.ledgers(), config)
     try:
         database = config.shared_database()
     except ConfigError as error:  # a password's file, which has a check of its own, or a driver that is not installed
@@ -66,10 +69,12 @@ async def look_at_database(config: Config) -> DatabaseFacts:
     tried = await _try_session(database, config)
     status, schema_problem, reach_problem = await _status(database)
     paused_because = formats = None
+    trail = _Trail()
     if status is not None:
         try:
             async with database.board("notary-doctor") as board:
                 pause, formats = await board.paused(), await board.formats()
+                trail = await _look_at_trail(board, config)
             paused_because = None if pause is None else pause.reason
         except StoreMismatch as error:
             schema_problem = error.detail
@@ -90,19 +95,22 @@ async def look_at_database(config: Config) -> DatabaseFacts:
         salvages=() if status is None else status.salvages,
         paused_because=paused_because,
         formats=formats,
+        trail_problem=trail.problem,
+        trail_entries=trail.entries,
         postgres=await _look_at_postgres(config.conninfo()) if on_postgres and not reach_problem else None,
     )
 
 
-async def _look_at_ledgers(ledgers: Ledgers) -> DatabaseFacts:
+async def _look_at_ledgers(ledgers: Ledgers, config: Config) -> DatabaseFacts:
     """What the replicas of this machine have derived from the log, where they share no database; and whether
     operators have paused fail-over, as the log says."""
     status, _, reach_problem = await _status(ledgers)
-    pause = None
+    pause, trail = None, _Trail()
     async with ledgers.board("notary-doctor") as board:
         formats = await board.formats()
         try:
             pause = await board.paused()
+            trail = await _look_at_trail(board, config)
         except NotaryError as error:
             reach_problem = reach_problem or error.detail
     return DatabaseFacts(
@@ -112,7 +120,29 @@ async def _look_at_ledgers(ledgers: Ledgers) -> DatabaseFacts:
         published_offset=-1 if status is None else status.published_offset,
         paused_because=None if pause is None else pause.reason,
         formats=formats,
+        trail_problem=trail.problem,
+        trail_entries=trail.entries,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Trail:
+    problem: str | None = None
+    entries: int | None = None
+
+
+async def _look_at_trail(board: Board, config: Config) -> _Trail:
+    """The newest entries of the operators' trail, by the keys that are known here. Raises NotaryError."""
+    try:
+        known = config.signatories()
+        newest = head_of(await board.newest_of_trail()).number
+        lines = await board.trail(max(0, newest - TRAIL_MAX), TRAIL_MAX)
+        broken = follow(lines, head_before(lines), known).broken
+    except TrailBroken as error:
+        return _Trail(error.detail)
+    except (ConfigError, SignerUnavailable):  # other checks say so; or a log that keeps no trail
+        return _Trail()
+    return _Trail(None if broken is None else str(broken), newest)
 
 
 @dataclass(frozen=True, slots=True)

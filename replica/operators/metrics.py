@@ -196,6 +196,17 @@ class _Pause(Collector):
         yield _gauge("notary_failover_paused", "1 while operators have paused fail-over", float(self._is_paused()))
 
 
+class _Trail(Collector):
+    def __init__(self, is_broken: Callable[[], bool], entries: Callable[[], int]) -> None:
+        self._is_broken = is_broken
+        self._entries = entries
+
+    def collect(self) -> Iterator[Metric]:
+        text = "1 while the operators' trail lacks or changed an entry that this replica has seen"
+        yield _gauge("notary_trail_broken", text, float(self._is_broken()))
+        yield _gauge("notary_trail_entries", "Entries of the operators' trail, as last read", self._entries())
+
+
 class _Neighbours(Collector):
     """Counts only, no names: any login may choose its name, and one with the right to make schemas a schema's name."""
 
@@ -270,6 +281,8 @@ def make_metrics(
     quarantined: Callable[[], int] = int,
     folder: Path = Path(),
     is_paused: Callable[[], bool] = bool,
+    is_trail_broken: Callable[[], bool] = bool,
+    trail_entries: Callable[[], int] = int,
     scrubber: Scrubber | None = None,
     round_trips: Callable[[], Mapping[str, RoundTrip]] = dict,
     peers: Collection[str],
@@ -285,6 +298,7 @@ def make_metrics(
     registry.register(_Index(index_sizes, quarantined))
     if scrubber is not None:
         registry.register(_Scrub(scrubber))
+    registry.register(_Trail(is_trail_broken, trail_entries))
     registry.register(_Disk(folder))
     registry.register(_Neighbours(neighbours))
     registry.register(_OwnLedger(own_ledger))

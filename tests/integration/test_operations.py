@@ -266,6 +266,7 @@ async def test_what_operators_do_is_in_the_trail(cluster: LocalCluster, tmp_path
     assert await document(cluster, *LIST, "-n", "8") == entries[-8:]
     whole = await document(cluster, *VERIFY, "--head", (tmp_path / "cursor").read_text())
     assert (whole["whole"], whole["entries"]) == (True, len(entries))
+    await eventually(trail_seen(cluster, "entries", len(entries)), 90.0)
     await as_superuser(cluster, f"DELETE FROM operator_trail WHERE number = {len(entries)}")
     assert (await document(cluster, *VERIFY))["whole"] is True
     code, _, errors = await notary(cluster, *EXPORT, str(tmp_path / "cursor"))
@@ -274,6 +275,24 @@ async def test_what_operators_do_is_in_the_trail(cluster: LocalCluster, tmp_path
     export.write_text(first[1] + second[1])
     assert (await notary(cluster, "trail", "bring-back", str(export)))[1] == "1 entries were added\n"
     assert (await notary(cluster, *EXPORT, str(tmp_path / "cursor")))[:2] == (0, "")
+    await as_superuser(cluster, f"DELETE FROM operator_trail WHERE number = {len(entries)}")
+    await eventually(trail_seen(cluster, "broken", 1), 90.0)
+    assert (await notary(cluster, "trail", "bring-back", str(export)))[0] == 0
+    await eventually(trail_seen(cluster, "broken", 0), 90.0)
+
+
+def trail_seen(cluster: LocalCluster, name: str, wanted: int) -> Callable[[], Awaitable[bool]]:
+    """Whether all replicas show this value of the trail."""
+
+    async def seen() -> bool:
+        async with aiohttp.ClientSession() as session:
+            for address in cluster.config.replicas:
+                async with session.get(f"http://{address.host}:{address.health_port}/metrics") as answer:
+                    if f"notary_trail_{name} {float(wanted)}" not in await answer.text():
+                        return False
+        return True
+
+    return seen
 
 
 async def test_a_trail_that_cannot_be_written_hinders_an_act_only_where_it_must(cluster: LocalCluster) -> None:

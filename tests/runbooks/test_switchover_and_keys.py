@@ -31,6 +31,23 @@ async def test_switchover(stage: Stage) -> None:
     stage.assert_all_played("switchover")
 
 
+async def test_operators_trail(stage: Stage) -> None:
+    """Goal: the page finds an entry that was changed, and that it is back. Method: change one as the tables' superuser,
+    play the checks, undo it."""
+
+    async def change(name: str, to: str) -> None:
+        statement = f"UPDATE operator_trail SET line = replace(line, '{name}', '{to}') WHERE number = 1"
+        await stage.cluster.postgres.run_script(statement.encode(), DATABASE)
+
+    await all_well(stage)
+    await stage.play("switchover", "Steps", PEER=(await stage.cluster.passives())[0].name)
+    await change('"phase":"begun"', '"phase":"done"')
+    assert "TRAIL_BROKEN: entry 1" in await stage.play("operators-trail", "Checks")
+    await change('"phase":"done"', '"phase":"begun"')
+    await stage.play("operators-trail", "Verification")
+    stage.assert_all_played("operators-trail")
+
+
 @pytest.mark.slow
 async def test_format_raise(folder: Path, request: pytest.FixtureRequest) -> None:
     """Goal: rules 2 come into force under load, and answers stay true. Method: play the page; audit all answers."""

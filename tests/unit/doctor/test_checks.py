@@ -53,6 +53,7 @@ NEIGHBOURS = Neighbours(NAMED, (Ledger("public", "notary_owner", True),))
 DATABASE = DatabaseFacts(
     bound_topic_id="t", published_offset=9, postgres=POSTGRES, lease=LEASE,
     identity=DatabaseIdentity("postgres", "7301", 3), lock_owner=OWNER, neighbours=NEIGHBOURS, formats=known().newest,
+    trail_entries=5,
 )  # fmt: skip
 LOG = LogFacts(topic_id="t", end_offset=10, servers=3)
 REPLICAS = tuple(
@@ -97,7 +98,9 @@ def test_replicas_that_share_no_database_have_no_finding_about_one() -> None:
     facts = replace(
         HEALTHY,
         log_words=RaftLogSettings.words,
-        database=DatabaseFacts(embedded=True, bound_topic_id="t", published_offset=9, formats=Formats(2, 2)),
+        database=DatabaseFacts(
+            embedded=True, bound_topic_id="t", published_offset=9, formats=Formats(2, 2), trail_entries=0
+        ),
     )
     found = {one.check: one for one in examine(facts)}
     assert [one for one in found.values() if one.severity in (Severity.PROBLEM, Severity.WARNING)] == []
@@ -264,6 +267,7 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("versions", Severity.WARNING, replicas({"version": "1.1"}), "rolling upgrade"),
     ("front-ends", Severity.PROBLEM, replicas({"front_ends": 0}), "front_end_ended"),
     ("steering", Severity.WARNING, replicas({"has_admin_port": False}), "admin_port|switchover"),
+    ("operators-trail", Severity.PROBLEM, database(trail_problem="entry 7 is missing"), "exports"),
     ("failover-paused", Severity.WARNING, database(paused_because="new disks"), "notary resume"),
     ("haproxy-configuration", Severity.PROBLEM, balancer(refused="unknown keyword"), "notary haproxy check"),
     ("haproxy", Severity.PROBLEM, balancer(up=("r2",)), "haproxy-loss"),

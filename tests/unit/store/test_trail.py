@@ -91,6 +91,7 @@ def test_a_line_of_another_history_does_not_follow() -> None:
     """Goal: a signed line stands in one place only. Method: the same number after other lines."""
     others = trail_of({"reason": "another"}, {}, {}, {})
     assert follow([*LINES[:2], others[2]]).broken == Broken(3, "does not name the digest of the line before")
+    assert follow([line_after(Head(), number=2)]).broken == Broken(1, "is missing: 2 comes after 0")
     assert follow([line_after(Head(), of=1)]).broken == Broken(1, "refers to a later one")
 
 
