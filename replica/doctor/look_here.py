@@ -22,7 +22,7 @@ from replica.active.signer import check_signer
 from replica.config.model import Config, DatabaseSettings
 from replica.doctor.facts import FileFacts, MachineFacts
 from replica.following.salvaged import read_salvages
-from replica.notary.errors import NotaryError
+from replica.notary.errors import ConfigError, NotaryError
 from replica.notary.keys import ended_at, known_keys
 from replica.notary.secret_files import read_secret
 from replica.store.open import parse_conninfo
@@ -42,6 +42,7 @@ def file_checks(config: Config) -> dict[str, Callable[[], object]]:
     api, tokens = config.api, config.api.tokens
     return {
         "notary-key": lambda: _check_key(config),
+        "operator-keys": lambda: _check_operators(config),
         "parties": lambda: read_registry(api.registry_path),
         "database-password": lambda: _check_passwords(config.database),
         "log-secrets": config.log.settings.check_files,
@@ -116,6 +117,16 @@ def _check_tokens(tokens: TokenSettings) -> None:
         read_token_keys(tokens.keys_file)
     if tokens.revoked_file is not None:
         read_revoked(tokens.revoked_file)
+
+
+def _check_operators(config: Config) -> None:
+    """Raises ConfigError when the file of the operators' keys is not usable, or has too few people for four eyes."""
+    now = datetime.now(UTC)
+    people = {one.name for one in config.operator_keys() if one.until is None or one.until > now}
+    if config.operators.four_eyes and len(people) < 2:
+        raise ConfigError(
+            f"{config.operators.keys_file} has {len(people)} operators with a key in force, four eyes need 2"
+        )
 
 
 def _check_key(config: Config) -> None:

@@ -184,6 +184,7 @@ OTHER_DIGESTS = {"index_digests": {"4096": "aa", "8192": "cc", "12288": "dd"}}
 BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("notary-key", Severity.PROBLEM, missing("notary-key"), "chmod 600"),
     ("notary-key", Severity.PROBLEM, files(notary_key_ended=NOW), "key-rotation"),
+    ("operator-keys", Severity.PROBLEM, missing("operator-keys"), "operators.keys_file"),
     ("parties", Severity.PROBLEM, missing("parties"), "correct the file"),
     ("parties", Severity.WARNING, files(registered_pairs=0), "add parties"),
     ("database-password", Severity.PROBLEM, missing("database-password"), "chmod 600"),

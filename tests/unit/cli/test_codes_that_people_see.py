@@ -1,0 +1,95 @@
+"""Codes of the catalogue as a person meets them: a command line, what it prints, its exit code. No server runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from replica.active.signer import create_key
+from replica.notary.errors import Code
+from tests.unit.cli.test_what_people_see import folder, see, write  # noqa: F401  (fixtures)
+from tests.worlds.trails import PEOPLE, trail_of
+
+OPERATORS = '[operators]\nfour_eyes = ["prune"]\nkeys_file = "operators.toml"\n{}\n[api]'
+
+
+def told(text: str, code: str) -> bool:
+    """Whether the code stands first, and its remedy follows on a line of its own."""
+    line = next((line for line in text.splitlines() if line.startswith(f"{code}: ")), None)
+    return line is not None and Code[code].remedy in text
+
+
+def test_an_act_without_a_reason(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: it is refused before anything is asked of a server. Method: each command that needs only its words."""
+    write(folder, "[api]", "[operators]\nreason_required = true\n[api]")
+    for words in (("resume",), ("switchover",), ("store", "prune"), ("keys", "rotate", "new.key")):
+        if words[0] == "keys":
+            create_key(folder / "notary.key")
+        seen = see(*words)
+        assert (seen.code, told(seen.err, "REASON_MISSING")) == (2, True), words
+    assert not (folder / "new.key").exists()
+    assert "at most 200 characters" in see("resume", "--reason", "x" * 201).err
+
+
+def test_an_act_of_one_person_where_two_are_wanted(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: nothing is done alone. Method: without a confirmation; a confirmation without a key of one's own."""
+    write(folder, "[api]", OPERATORS.format(""))
+    key = create_key(folder / "notary.key").hex()
+    (folder / "operators.toml").write_text(f'[[operators]]\nname = "anna"\npublic_key = "{key}"\n')
+    seen = see("store", "prune")
+    assert (seen.code, told(seen.err, "FOUR_EYES_NEEDED")) == (1, True)
+    seen = see("store", "prune", "--propose")
+    assert (seen.code, "operators.key_file" in seen.err) == (2, True)
+    seen = see("doctor", "--json")
+    found = {one["check"]: one["text"] for one in json.loads(seen.out)["findings"]} if seen.out else {}
+    assert "four eyes need 2" in found["operator-keys"]
+
+
+def test_a_trail_that_does_not_answer(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: what needs its entry says that it was not done. Method: no database; required, and by its nature."""
+    create_key(folder / "notary.key")
+    seen = see("trail", "record", "party-change", "--reason", "bank 7 is new")
+    assert (seen.code, told(seen.err, "TRAIL_UNAVAILABLE"), "was not done" in seen.err) == (1, True, True)
+    write(folder, "[api]", "[operators]\ntrail_required = true\n[api]")
+    seen = see("store", "prune")
+    assert (seen.code, told(seen.err, "TRAIL_UNAVAILABLE")) == (1, True)
+    assert see("trail", "record", "a b", "--reason", "x").code == 2
+
+
+def test_a_trail_that_was_changed(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: an export is verified with nothing but keys. Method: whole; a kept cursor; changed; another's key; cut."""
+    keys = [f"{name}={bytes(key.verify_key).hex()}" for name, key in PEOPLE.items()]
+    options = [word for key in keys for word in ("--key", key)]
+    lines = trail_of({}, {"who": "ben"}, {"who": "notary"})
+    export = folder / "trail.jsonl"
+    export.write_bytes(b"\n".join(lines) + b"\n")
+    assert see("trail", "verify", "trail.jsonl", *options).code == 0
+    head = json.loads(see("trail", "verify", "trail.jsonl", *options, "--json").out)["head"]
+    assert see("trail", "verify", "trail.jsonl", *options, "--head", head).code == 0
+    for text in (
+        b"\n".join(lines).replace(b'"machine"', b'"another"', 1),
+        b"\n".join([lines[0], lines[2]]),
+        b"\n".join(lines[:2]),
+    ):
+        export.write_bytes(text)
+        seen = see("trail", "verify", "trail.jsonl", *options, "--head", head)
+        assert (seen.code, "TRAIL_BROKEN: entry" in seen.err) == (1, True)
+    export.write_bytes(b"\n".join(lines))
+    seen = see("trail", "verify", "trail.jsonl", *options[:2])
+    assert (seen.code, "TRAIL_BROKEN: entry 2 is signed by a key that is nobody's" in seen.err) == (1, True)
+    assert see("trail", "verify", "trail.jsonl", "--key", "anna=00").code == 2
+    assert see("trail", "verify", "trail.jsonl", *options, "--head", "3:00").code == 2
+
+
+def test_codes_of_files_and_settings(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: code, remedy and exit code of what is found before any server is asked. Method: one mistake each."""
+    create_key(folder / "open.key")
+    (folder / "open.key").chmod(0o644)
+    seen = see("keys", "show", "open.key")
+    assert (seen.code, told(seen.err, "KEY_UNSAFE")) == (2, True)
+    create_key(folder / "notary.key")
+    seen = see("store", "prune")
+    assert (seen.code, told(seen.err, "NOT_POSSIBLE_NOW")) == (2, True)
+    write(folder, 'conninfo = "host=127.0.0.1', 'conninfo = "host=db.example')
+    seen = see("status")
+    assert (seen.code, told(seen.err, "PLAINTEXT_EXPOSED")) == (2, True)

@@ -1,0 +1,90 @@
+"""Each stable code is met by a test that looks at what a client or an operator sees: an answer, or a command's output.
+
+A test counts that has the code's name in a text, and lies where commands, servers and clients are run. Tests of inner
+parts name codes as members of `Code`, which does not count: nobody sees that.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from replica.notary.errors import Code
+
+TESTS = Path(__file__).parents[2]
+OUTSIDE = ("integration", "runbooks", "faults", "lognode", "pipeline", "clients", "unit/cli")
+NOT_MET = frozenset(
+    {
+        "ANSWER_UNREADABLE",
+        "ARCHIVE_CONTENDED",
+        "ARCHIVE_DAMAGED",
+        "ARCHIVE_MISMATCH",
+        "BODY_TOO_SLOW",
+        "COMMAND_NOT_SIGNED",
+        "DATABASE_SUPERSEDED",
+        "DEDUPLICATION_PERIOD_TOO_LONG",
+        "FORMAT_NOT_RAISED",
+        "HISTORY_INVALID",
+        "INDEX_DAMAGED_AGAIN",
+        "INDEX_INCOMPLETE",
+        "KEY_NOT_VALID",
+        "LEDGERS_SHARE_DATABASE",
+        "LEDGER_CHANGED",
+        "LOCAL_SERVER_FAILED",
+        "LOCAL_SOFTWARE_MISSING",
+        "LOG_MISSING",
+        "PIPELINE_FAILED",
+        "PIPELINE_MISSING",
+        "PLACE_UNAVAILABLE",
+        "PLACE_UNSAFE",
+        "REPLICA_NAME_TAKEN",
+        "REPLICA_UNREACHABLE",
+        "RESTORE_REFUSED",
+        "SALVAGE_DAMAGED",
+        "SIGNER_UNAVAILABLE",
+        "WINDOW_EXCEEDED",
+    }
+)
+"""Codes that no such test meets yet. This list only gets shorter: a new code comes with its test."""
+
+
+def texts(source: str) -> Iterator[str]:
+    """The texts of a program, its docstrings left out."""
+    tree = ast.parse(source)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+def met() -> set[str]:
+    """The codes that tests of what people see have in a text."""
+    words: set[str] = set()
+    for folder in OUTSIDE:
+        for file in sorted((TESTS / folder).rglob("*.py")):
+            for text in texts(file.read_text()):
+                words.update(re.findall(r"\b[A-Z][A-Z_]+\b", text))
+    return words & set(Code.__members__)
+
+
+def test_each_code_is_met_where_people_see_it_or_is_on_the_list() -> None:
+    """Goal: no code that nobody has ever seen printed. Method: texts of tests against the catalogue; both ways."""
+    assert set(Code.__members__) - met() == NOT_MET
+
+
+def test_what_counts_as_met() -> None:
+    """Goal: the test above can fail. Method: a text, a member of the enum, a docstring."""
+    source = '''def test() -> None:
+    """NOT_ACTIVE"""
+    assert Code.OVERLOADED
+    assert "KEY_UNSAFE: x" in err
+'''
+    assert list(texts(source)) == ["KEY_UNSAFE: x"]
