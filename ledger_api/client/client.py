@@ -95,6 +95,13 @@ class NotaryClient:
     ) -> None:
         await self._connection.close()
 
+    def on_exchange(self, told: Callable[[], None]) -> None:
+        """Have `told` called before each exchange over HTTP, in the context of the call that makes it: for recorders.
+
+        One call may make several, with the same ids, each of which may get a record of its own.
+        """
+        self._connection.on_exchange = told
+
     # ---- submissions ----
 
     async def submit(

@@ -74,6 +74,7 @@ class Connection:
         self.access = access
         self.bearer = Bearer(access.token)
         self.random = random.Random().random  # noqa: S311 (spreads retries; no secret)
+        self.on_exchange: Callable[[], None] = lambda: None
         self._tls = access.tls_for_all(self.endpoints.configured)
         self._connections_max = connections_max
         self._session: aiohttp.ClientSession | None = None
@@ -185,6 +186,7 @@ class Connection:
     ) -> tuple[int, bytes]:
         """One HTTP exchange. It may take `attempt_max_s`, or longer if the server's estimates are longer."""
         session, headers = self.session, headers_with(token, _HEADERS)
+        self.on_exchange()
         data = io.BytesIO(body) if body is not None and len(body) > _AT_ONCE_MAX_BYTES else body
         try:
             async with asyncio.timeout(self.policy.attempt_max_s) as limit:

@@ -6,6 +6,7 @@ import asyncio
 import math
 import random
 from collections import deque
+from collections.abc import Callable
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self
@@ -104,6 +105,7 @@ class SubmissionStream:
         self._good_at_s = -math.inf  # when a token was last accepted
         self._useful = False  # this connection: it brought an answer
         self.connections_count = 0  # made so far: all but the first are reconnections
+        self.on_sent: Callable[[Submission], None] = lambda submission: None  # before each sending, also the same again
 
     async def __aenter__(self) -> Self:
         """Raises ConfigError or TokenUnavailable when a token is configured and none is available."""
@@ -245,6 +247,7 @@ class SubmissionStream:
                     asked.attempts += 1
                     self._sent.add(number)
                     batch.append((number, asked.submission))
+                    self.on_sent(asked.submission)
                     size += len(asked.submission.request)
             if batch:
                 waiting.since_s = min(waiting.since_s, self._loop.time())

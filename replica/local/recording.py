@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from time import monotonic_ns
 from types import TracebackType
 from typing import Self, TypeVar
@@ -13,6 +15,7 @@ from typing import Self, TypeVar
 from msgspec.structs import replace
 
 from ledger_api.client import NotaryClient, OnWait, Result, RetryPolicy
+from ledger_api.client.endpoints import Given
 from replica.checker.history import (
     ConflictText,
     Ending,
@@ -24,6 +27,7 @@ from replica.checker.history import (
     invoke_submission,
 )
 from replica.notary import answers
+from replica.notary.errors import Code
 from replica.notary.receipts import receipt_to_document
 from replica.notary.requests import Submission, format_state_ref
 from replica.notary.rules import Usage
@@ -36,6 +40,64 @@ Asked = TypeVar("Asked", Submission, bytes)
 _Ask = Callable[[list[Asked], OnWait], Awaitable[list[Result]]]
 
 
+class Attempts:
+    """The attempts of one call, each an operation of the history: whichever of them was logged has its own.
+
+    A call that turns to another endpoint, or renews its token, sends the same again.
+    """
+
+    def __init__(
+        self, history: HistoryWriter, process: str, operations: Iterator[int], asked: Sequence[Submission | bytes]
+    ) -> None:
+        self._history = history
+        self._process = process
+        self._operations = operations
+        self._asked = asked
+        self._open: list[int] = []  # operations of the newest attempt
+
+    @contextmanager
+    def of_this_call(self) -> Iterator[None]:
+        """What `note_exchange` is told meanwhile, in this context, are attempts of this call."""
+        before = _call.set(self)
+        try:
+            yield
+        finally:
+            _call.reset(before)
+
+    def begin(self) -> None:
+        """It is sent, perhaps again: then nobody knows what became of it before."""
+        at_ns = monotonic_ns()
+        for number in self._open:
+            self._history.write(Unknown(self._process, number, at_ns, Code.OUTCOME_UNKNOWN.name))
+        self._open = [next(self._operations) for _ in self._asked]
+        for number, one in zip(self._open, self._asked, strict=True):
+            self._history.write(self._invocation(number, one))
+
+    def end(self, endings: Sequence[Ending]) -> None:
+        """What was answered, in order, is of the newest attempt. The operations' numbers are put in here."""
+        if not self._open:  # answered before anything was sent
+            self.begin()
+        for number, ending in zip(self._open, endings, strict=True):
+            self._history.write(replace(ending, op=number))
+        self._open = []
+
+    def _invocation(self, number: int, asked: Submission | bytes) -> Invoke:
+        if isinstance(asked, bytes):
+            return Invoke(self._process, number, monotonic_ns(), asked.hex())
+        request, _, _ = decode_either(asked.request)
+        return invoke_submission(self._process, number, monotonic_ns(), request, asked)
+
+
+_call: ContextVar[Attempts | None] = ContextVar("attempts of this call", default=None)
+
+
+def note_exchange() -> None:
+    """For `NotaryClient.on_exchange`."""
+    attempts = _call.get()
+    if attempts is not None:
+        attempts.begin()
+
+
 class RecordingClient:
     """Use it as `async with RecordingClient(endpoint, history, "demo") as client`.
 
@@ -45,7 +107,7 @@ class RecordingClient:
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: Given,
         history: HistoryWriter,
         process: str,
         policy: RetryPolicy = DEFAULT_POLICY,
@@ -53,6 +115,7 @@ class RecordingClient:
         connections_max: int = 100,
     ) -> None:
         self._client = NotaryClient(endpoint, ONE_ATTEMPT, connections_max=connections_max)
+        self._client.on_exchange(note_exchange)
         self._history = history
         self._process = process
         self._policy = policy
@@ -83,14 +146,14 @@ class RecordingClient:
 
     async def submit_early(self, submission: Submission) -> Result | answers.Accepted | answers.AcceptedEarly:
         """One attempt that takes a place in the log for an answer; its outcome stays open in the history."""
-        number = next(self._operations)
-        self._history.write(self._invocation(number, submission))
-        answer = await self._client.submit_early(submission)
+        attempts = self._attempts_at([submission])
+        with attempts.of_this_call():
+            answer = await self._client.submit_early(submission)
         at_ns = monotonic_ns()
         if isinstance(answer, answers.Accepted | answers.AcceptedEarly):
-            self._history.write(Unknown(self._process, number, at_ns, type(answer).__name__))
+            attempts.end([Unknown(self._process, 0, at_ns, type(answer).__name__)])
         else:
-            self._history.write(event_of(self._process, number, at_ns, answer))
+            attempts.end([event_of(self._process, 0, at_ns, answer)])
         return answer
 
     async def _submit_one(self, submissions: list[Submission], on_wait: OnWait) -> list[Result]:
@@ -116,25 +179,21 @@ class RecordingClient:
         return [results[place] for place in range(len(asked))]
 
     async def _attempt(self, asked: list[Asked], ask: _Ask[Asked]) -> list[Result]:
-        """Send once, and record request and answer. A cancelled attempt stays open in the history."""
-        numbers = [next(self._operations) for _ in asked]
-        for number, one in zip(numbers, asked, strict=True):
-            self._history.write(self._invocation(number, one))
+        """Send once to each endpoint at most, and record requests and answers. A cancelled attempt stays open in the
+        history."""
+        attempts = self._attempts_at(asked)
         estimates_s: list[float] = []
-        answered = await ask(asked, estimates_s.append)
+        with attempts.of_this_call():
+            answered = await ask(asked, estimates_s.append)
         at_ns = monotonic_ns()
         estimate_s = estimates_s[0] if estimates_s else None  # a caller would have acted on the first one
-        for number, answer in zip(numbers, answered, strict=True):
-            event = event_of(self._process, number, at_ns, answer)
-            self._history.write(replace(event, estimate_s=estimate_s))
+        attempts.end([replace(event_of(self._process, 0, at_ns, one), estimate_s=estimate_s) for one in answered])
+        for answer in answered:
             self.on_answer(answer, at_ns)
         return answered
 
-    def _invocation(self, number: int, asked: Submission | bytes) -> Invoke:
-        if isinstance(asked, bytes):
-            return Invoke(self._process, number, monotonic_ns(), asked.hex())
-        request, _, _ = decode_either(asked.request)
-        return invoke_submission(self._process, number, monotonic_ns(), request, asked)
+    def _attempts_at(self, asked: Sequence[Submission | bytes]) -> Attempts:
+        return Attempts(self._history, self._process, self._operations, asked)
 
 
 def event_of(process: str, number: int, at_ns: int, answer: Result) -> Ending:

@@ -6,7 +6,9 @@ The replicas are real HTTP servers over one notary in memory, which answers a su
 from __future__ import annotations
 
 import asyncio
+import io
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
@@ -18,13 +20,18 @@ from aiohttp import web
 from ledger_api.client import NotaryClient, RetryPolicy, SubmissionStream, SyncNotaryClient
 from ledger_api.server.settings import ListedReplica, Listing
 from ledger_api.wire.problems import problem_document
+from replica.checker.findings import Findings, Summary
+from replica.checker.history import Event, HistoryWriter, Invoke, Ok, Unknown, read_history
+from replica.checker.operations import Operation, collect
 from replica.link.interface import PeerSeen
 from replica.local.haproxy import find_haproxy
 from replica.local.ports import PortReservation
 from replica.local.process import Command, ManagedProcess
+from replica.local.recording import RecordingClient
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow
 from replica.notary.errors import Code
 from replica.notary.requests import Submission
+from replica.notary.terms import decode_either
 from replica.store.interface import NOTARISED, Completion
 from tests.waiting import eventually
 from tests.worlds.api_world import ACTIVE, PASSIVE, ApiWorld, StubParticipant, make_submission, notarise
@@ -149,6 +156,43 @@ async def test_an_unknown_outcome_goes_to_the_next_with_the_same_ids(replicas: R
     assert sorted(map(_ids, replicas.stubs[1].submitted)) == sorted(map(_ids, submissions))
     assert sorted(map(_ids, replicas.stubs[0].submitted)) == sorted(map(_ids, submissions))
     assert replicas.notary.doubles == 0
+
+
+async def test_each_attempt_is_an_operation_of_the_history(replicas: Replicas) -> None:
+    """Goal: whichever record an attempt left belongs to an operation, and no other record does. Method: the active
+    takes two batches, and its connections are cut; another one is active then."""
+    replicas.stubs[0].gate = asyncio.Event()
+    written = io.BytesIO()
+    submissions = [make_submission() for _ in range(4)]
+    async with replicas.serve(), RecordingClient(replicas.string, HistoryWriter(written), "several") as client:
+        waiting = [
+            asyncio.create_task(client.submit_batch(submissions[:3])),
+            asyncio.create_task(client.submit_batch(submissions[3:])),
+        ]
+
+        async def taken() -> bool:
+            return replicas.reached[0] == 4
+
+        await eventually(taken)
+        replicas.lead(1, epoch=8)
+        for connection in list(replicas.worlds[0].server.connections):
+            assert connection.transport is not None
+            connection.transport.abort()
+        await asyncio.gather(*waiting)
+        replicas.stubs[0].gate.set()
+    written.seek(0)
+    events = list(read_history(written))
+    sent = Counter(event.tx_id for event in events if isinstance(event, Invoke))
+    assert sent == {decode_either(one.request)[0].tx_id.hex(): 2 for one in submissions}
+    ended = Counter(type(event) for event in events)
+    assert (ended[Unknown], ended[Ok]) == (4, 4)
+    assert all(operation.answer is None or operation.answer.log_offset is not None for operation in operations(events))
+    assert len(operations(events)) == 8
+
+
+def operations(events: list[Event]) -> list[Operation]:
+    """The operations of a history; raises HistoryError where it contradicts itself."""
+    return collect(events, None, Findings(), Summary())
 
 
 def _ids(submission: Submission) -> tuple[str, str, bytes]:

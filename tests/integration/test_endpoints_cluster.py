@@ -14,12 +14,11 @@ from time import monotonic_ns
 import pytest
 
 from ledger_api.client import NotaryClient, Result, RetryPolicy, SubmissionStream
-from replica.checker.history import HistoryWriter, Unknown, invoke_submission
+from replica.checker.history import HistoryWriter
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
-from replica.local.recording import RecordingClient, event_of
+from replica.local.recording import Attempts, RecordingClient, event_of, note_exchange
 from replica.notary.answers import Notarised
 from replica.notary.requests import Submission, state_ref
-from replica.notary.terms import decode_either
 from tests.ends import guarded
 from tests.integration.test_cluster import World
 from tests.integration.test_embedded_profile import printed
@@ -30,7 +29,6 @@ pytestmark = pytest.mark.cluster
 
 PATIENT = RetryPolicy(deadline_s=120.0)
 AT_A_TIME = 8
-LOST_ATTEMPTS_MAX = 6  # attempts of one submission that ended without an answer
 
 
 @pytest.fixture
@@ -56,6 +54,9 @@ class Applications:
         self._stream = stream
         self._history = history
         self._operations = itertools.count()
+        self._attempts: dict[str, Attempts] = {}  # by submission id
+        client.on_exchange(note_exchange)
+        stream.on_sent = lambda submission: self._attempts[submission.submission_id].begin()
         self.notarised: dict[bytes, int] = {}
         self.seen: list[int] = []
 
@@ -71,15 +72,13 @@ class Applications:
             self.notarised[answer.tx_id] = answer.log_offset
 
     async def _recorded(self, submit: Callable[[Submission], Awaitable[Result]], submission: Submission) -> Result:
-        """Submit, and write it down: each attempt may have its own record, and only the last answer is seen."""
-        request, _, _ = decode_either(submission.request)
-        operations = [next(self._operations) for _ in range(1 + LOST_ATTEMPTS_MAX)]
-        for operation in operations:
-            self._history.write(invoke_submission("direct", operation, monotonic_ns(), request, submission))
-        answer = await submit(submission)
-        self._history.write(event_of("direct", operations[0], monotonic_ns(), answer))
-        for operation in operations[1:]:
-            self._history.write(Unknown("direct", operation, monotonic_ns(), "OUTCOME_UNKNOWN"))
+        """Submit, and write each attempt down: it may have its own record, and only the last answer is seen."""
+        attempts = Attempts(self._history, "direct", self._operations, [submission])
+        self._attempts[submission.submission_id] = attempts
+        with attempts.of_this_call():
+            answer = await submit(submission)
+        attempts.end([event_of("direct", 0, monotonic_ns(), answer)])
+        del self._attempts[submission.submission_id]
         return answer
 
     async def _read(self) -> None:
