@@ -72,6 +72,12 @@ export function usable(list: Json, configured: readonly string[], withToken: boo
   return found.slice(0, ENDPOINTS_MAX - configured.length);
 }
 
+/** Whether nobody in a list is live: it is of a replica whose core is silent, and tells nothing. */
+export function seesNobody(list: Json): boolean {
+  const entries = list["endpoints"];
+  return Array.isArray(entries) && entries.length > 0 && !entries.some((one: { live?: unknown } | null) => one?.live === true);
+}
+
 /** Whether to ask the next endpoint at once: there was no answer, none of a notary's, or the replica is passive. */
 export function turns(status: number, body: string): boolean {
   if (status < 500) return status === 0;

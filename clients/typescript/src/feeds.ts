@@ -6,7 +6,7 @@ import { checkOffset } from "./bytes.js";
 import type { Connection } from "./connection.js";
 import { AnswerUnreadable, NotaryError, StreamEnded } from "./errors.js";
 import { linesOf, readBody } from "./exchange.js";
-import { Waiting } from "./lookout.js";
+import { QUIET_MAX_S, Waiting } from "./lookout.js";
 import { clockS, sleepS, timerMs } from "./retry.js";
 
 const SILENCE_MAX_S = 30; // above the interval of the server's checkpoints: who says nothing for so long is gone
@@ -157,6 +157,7 @@ async function* linesBehind(connection: Connection, endpoint: string, path: stri
       if (problem !== null) yield { problem };
       return;
     }
+    waiting.usualS = QUIET_MAX_S;
     for await (const raw of linesOf(response)) {
       waiting.sinceS = clockS();
       const document = parseJson(raw);

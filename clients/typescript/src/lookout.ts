@@ -11,12 +11,14 @@ import * as https from "node:https";
 
 import { bearerHeader, type Bearer, type TlsOptions } from "./access.js";
 import { type Json, parseJson } from "./answers.js";
-import { type Endpoints, usable } from "./endpoints.js";
+import { type Endpoints, seesNobody, usable } from "./endpoints.js";
 import { readBody } from "./exchange.js";
 import { clockS } from "./retry.js";
 
 const TICK_S = 0.25;
 const WAIT_MAX_S = 1; // of a call, until its client looks around; and between two looks
+/** Of a feed: the server's checkpoints come every 10 s (`api.checkpoint_s`). */
+export const QUIET_MAX_S = 12;
 const ASK_MAX_S = 1;
 const REFRESH_EVERY_S = 30;
 const REFRESH_AGAIN_S = 5; // after one that failed
@@ -25,6 +27,8 @@ const DOCUMENT_MAX_BYTES = 65_536;
 /** Something that waits for an endpoint since a time; infinity: it waits for nothing now. */
 export class Waiting {
   sinceS = clockS();
+  /** So long it waits where all is well. A feed is quiet while nothing is published. */
+  usualS = WAIT_MAX_S;
   /** Ends what waits. May be repeated. */
   giveUp: (why: Error) => void = () => undefined;
 
@@ -83,8 +87,8 @@ export class Lookout {
     this.#busy = true;
     try {
       const nowS = clockS();
-      const sinceS = Math.min(...[...this.#waiting].map((one) => one.sinceS));
-      if (nowS - sinceS >= WAIT_MAX_S && nowS - this.#lookedAtS >= WAIT_MAX_S) {
+      const overdue = [...this.#waiting].some((one) => nowS - one.sinceS >= one.usualS);
+      if (overdue && nowS - this.#lookedAtS >= WAIT_MAX_S) {
         this.#lookedAtS = nowS;
         await this.#look();
       }
@@ -106,7 +110,11 @@ export class Lookout {
     if (!active.includes(this.endpoints.current)) this.endpoints.prefer(first);
     const givenUpS = clockS() - WAIT_MAX_S;
     for (const waiting of [...this.#waiting]) {
-      if (!active.includes(waiting.endpoint) && waiting.sinceS <= givenUpS) waiting.giveUp(new Error("another replica is active"));
+      if (!active.includes(waiting.endpoint)) {
+        if (waiting.sinceS <= givenUpS) waiting.giveUp(new Error("another replica is active"));
+      } else if (waiting.usualS > WAIT_MAX_S) {
+        waiting.sinceS = Math.max(waiting.sinceS, this.#lookedAtS); // its server answered us instead
+      }
     }
   }
 
@@ -114,7 +122,7 @@ export class Lookout {
   async #refresh(): Promise<boolean> {
     const token = await this.bearer.token();
     const list = await this.#fetch(`${this.endpoints.current}/v1/endpoints`, token);
-    if (list === null) return false;
+    if (list === null || seesNobody(list)) return false;
     this.endpoints.takeList(usable(list, this.endpoints.configured, token !== undefined));
     return true;
   }

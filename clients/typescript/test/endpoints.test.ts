@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { encode } from "@msgpack/msgpack";
 
-import { Endpoints, parseEndpoints, turns, usable } from "../src/endpoints.js";
+import { Endpoints, parseEndpoints, seesNobody, turns, usable } from "../src/endpoints.js";
 import { ConfigError, NotaryClient, SubmissionStream } from "../src/index.js";
 import { newestActive } from "../src/lookout.js";
 import { Double, frame, notActive, PARTY, problemDocument, QUICK, type Reply, success, successInFrame, welcome } from "./double.js";
@@ -121,6 +121,7 @@ class Replicas {
   leader = 0;
   frozen = -1;
   ledgerEnd = 0;
+  looks = 0;
   readonly submitted: string[][] = [[], []];
   doubles: Double[] = [];
 
@@ -142,6 +143,7 @@ class Replicas {
     return Double.start(
       ({ method, url, body }) => {
         if (one === this.frozen) return "silence";
+        if (url === "/v1/notary") this.looks++;
         if (url === "/v1/notary") return { body: { active: one === this.leader, epoch: 7 + one } };
         if (url.startsWith("/v1/completions")) return one === this.leader ? { body: this.#lines(url), type: "application/x-ndjson", open: true } : notActive();
         if (method !== "POST") return { status: 404, body: problemDocument("NOT_FOUND", 404, "no") };
@@ -182,6 +184,31 @@ const ENTRY = {
   log_offset: 1,
   recorded_at: "2026-01-01T00:00:00Z",
 };
+
+test("a quiet feed makes nobody look around", async () => {
+  const replicas = await Replicas.start();
+  replicas.ledgerEnd = 1;
+  const client = new NotaryClient(replicas.endpoints, { policy: PATIENT });
+  const feed = client.completions();
+  try {
+    assert.equal((await feed.next()).value?.offset, 1);
+    const next = feed.next();
+    await new Promise((resolve) => setTimeout(resolve, 2_600)); // a call would have been looked after twice
+    assert.equal(replicas.looks, 0);
+    [replicas.frozen, replicas.leader, replicas.ledgerEnd] = [0, 1, 2];
+    assert.equal((await client.submit(PARTY.sign({}))).kind, "notarised"); // it finds out, for the feed as well
+    assert.equal((await next).value?.offset, 2);
+  } finally {
+    client.close();
+    await feed.return();
+    replicas.stop();
+  }
+});
+
+test("a list of a replica that sees nobody tells nothing", () => {
+  const listed = (...live: boolean[]): { endpoints: object[] } => ({ endpoints: live.map((one) => ({ url: "http://c:1", live: one })) });
+  assert.deepEqual([listed(false, false), listed(false, true), listed()].map(seesNobody), [true, false, false]);
+});
 
 test("calls, streams and feeds leave a frozen active once another one leads", async () => {
   const replicas = await Replicas.start();

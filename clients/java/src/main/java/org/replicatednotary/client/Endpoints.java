@@ -115,6 +115,15 @@ final class Endpoints {
         return found.stream().limit(ENDPOINTS_MAX - configured.size()).toList();
     }
 
+    /** Whether nobody in a list is live: it is of a replica whose core is silent, and tells nothing. */
+    static boolean seesNobody(JsonNode list) {
+        boolean isAnyLive = false;
+        for (JsonNode entry : list.path("endpoints")) {
+            isAnyLive |= entry.path("live").asBoolean(false);
+        }
+        return !isAnyLive && !list.path("endpoints").isEmpty();
+    }
+
     private static Optional<URI> asEndpoint(String text) {
         try {
             return Optional.of(URI.create(parseOne(text)));

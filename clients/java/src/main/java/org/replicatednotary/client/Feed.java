@@ -118,6 +118,7 @@ public final class Feed<T extends Published> implements Iterator<T>, AutoCloseab
         Lines found = new Lines(response.body(), connection.timer);
         waiting.endedBy(found::closeBody);
         if (response.statusCode() == 200) {
+            waiting.usually(Lookout.QUIET_MAX_S);
             lines = found;
             return found;
         }

@@ -28,7 +28,8 @@ import java.util.concurrent.TimeoutException;
  */
 final class Lookout implements AutoCloseable {
     private static final double TICK_S = 0.25;
-    private static final double WAIT_MAX_S = 1; // of a call, until its client looks around; and between two looks
+    static final double WAIT_MAX_S = 1; // of a call, until its client looks around; and between two looks
+    static final double QUIET_MAX_S = 12; // of a feed: the server's checkpoints come every 10 s (`api.checkpoint_s`)
     private static final double ASK_MAX_S = 1;
     private static final double REFRESH_EVERY_S = 30;
     private static final double REFRESH_AGAIN_S = 5; // after one that failed
@@ -84,8 +85,8 @@ final class Lookout implements AutoCloseable {
         try {
             while (true) {
                 double nowS = Connection.clockS();
-                double sinceS = waiting.stream().mapToDouble(Waiting::sinceS).min().orElse(Double.POSITIVE_INFINITY);
-                if (nowS - sinceS >= WAIT_MAX_S && nowS - lookedAtS >= WAIT_MAX_S) {
+                boolean overdue = waiting.stream().anyMatch(one -> nowS - one.sinceS() >= one.usualS());
+                if (overdue && nowS - lookedAtS >= WAIT_MAX_S) {
                     lookedAtS = nowS;
                     look();
                 }
@@ -118,7 +119,9 @@ final class Lookout implements AutoCloseable {
         }
         double givenUpS = Connection.clockS() - WAIT_MAX_S;
         for (Waiting one : waiting) {
-            if (!active.contains(one.endpoint) && one.sinceS() <= givenUpS) {
+            if (active.contains(one.endpoint)) {
+                one.heard(lookedAtS);
+            } else if (one.sinceS() <= givenUpS) {
                 one.giveUp();
             }
         }
@@ -133,8 +136,11 @@ final class Lookout implements AutoCloseable {
             return false; // of the token's source
         }
         Optional<JsonNode> list = answer(ask(endpoints.current() + "/v1/endpoints", token), Connection.clockS() + ASK_MAX_S);
-        list.ifPresent(found -> endpoints.takeList(Endpoints.usable(found, endpoints.configured(), token != null)));
-        return list.isPresent();
+        if (list.isEmpty() || Endpoints.seesNobody(list.get())) {
+            return false;
+        }
+        endpoints.takeList(Endpoints.usable(list.get(), endpoints.configured(), token != null));
+        return true;
     }
 
     private CompletableFuture<Optional<JsonNode>> ask(String url, String token) {

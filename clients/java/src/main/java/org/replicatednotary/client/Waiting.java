@@ -6,6 +6,7 @@ import java.net.URI;
 final class Waiting {
     final URI endpoint;
     private volatile double sinceS = Connection.clockS();
+    private volatile double usualS = Lookout.WAIT_MAX_S;
     private boolean isGivenUp;
     private Runnable end = () -> {};
 
@@ -18,7 +19,7 @@ final class Waiting {
     }
 
     /** It waits since now. */
-    void now() {
+    synchronized void now() {
         sinceS = Connection.clockS();
     }
 
@@ -29,8 +30,24 @@ final class Waiting {
         }
     }
 
+    /** So long it waits where all is well. A feed is quiet while nothing is published. */
+    void usually(double durationS) {
+        usualS = durationS;
+    }
+
+    double usualS() {
+        return usualS;
+    }
+
+    /** Its server answered the lookout, which asked then: as good as a line. */
+    synchronized void heard(double atS) {
+        if (usualS > Lookout.WAIT_MAX_S) {
+            sinceS = Math.max(sinceS, atS);
+        }
+    }
+
     /** It waits for nothing. */
-    void forNothing() {
+    synchronized void forNothing() {
         sinceS = Double.POSITIVE_INFINITY;
     }
 

@@ -34,6 +34,22 @@ class LookoutTest {
     }
 
     @Test
+    void aQuietFeedMakesNobodyLookAround() throws Exception {
+        try (ReplicaDouble first = new ReplicaDouble(7);
+                ReplicaDouble second = new ReplicaDouble(8);
+                NotaryClient client = new NotaryClient(string(first, second), PATIENT, Access.open());
+                Feed<Completion> feed = client.completions(0, null, List.of())) {
+            first.leads = true;
+            first.ledgerEnd = 1;
+            assertEquals(1, feed.next().offset());
+            CompletableFuture<Completion> next = CompletableFuture.supplyAsync(feed::next);
+            Thread.sleep(2_600); // a call would have been looked after twice
+            assertFalse(next.isDone());
+            assertEquals(0, first.count("GET /v1/notary") + second.count("GET /v1/notary"));
+        }
+    }
+
+    @Test
     void callsStreamsAndFeedsLeaveAFrozenActiveOnceAnotherOneLeads() throws Exception {
         try (ReplicaDouble first = new ReplicaDouble(7);
                 ReplicaDouble second = new ReplicaDouble(8);
