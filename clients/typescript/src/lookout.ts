@@ -103,7 +103,7 @@ export class Lookout {
 
   /** Turn to the active, and give up what waits elsewhere. This call needs no token, and gets none. */
   async #look(): Promise<void> {
-    const ask = async (one: string): Promise<[string, Json | null]> => [one, await this.#fetch(`${one}/v1/notary`, undefined)];
+    const ask = async (one: string): Promise<[string, Json | null]> => [one, await this.#fetch(`${one}/v1/notary`, undefined).catch(() => null)];
     const active = newestActive(await Promise.all(this.endpoints.known.map(ask)));
     const [first] = active;
     if (first === undefined) return;

@@ -80,6 +80,7 @@ public final class Feed<T extends Published> implements Iterator<T>, AutoCloseab
                 aheadAtS = Double.POSITIVE_INFINITY;
                 leave(); // whatever went wrong: connect again, and go on after the last offset
             } catch (InterruptedException error) {
+                leave();
                 throw Connection.interrupted();
             }
             if (lines == null && !closed && (stays || !connection.endpoints.nextOfRound(endpoint, failed))) {
