@@ -105,7 +105,7 @@ helm: ## Build Helm at its pinned version, lint the chart, and hold what it make
 
 lake: setup-tests ## The pipeline in a store of objects: every test on a real S3 server, the slow ones too; needs Go
 	@scripts/versitygw/build.sh
-	@$(BIN)/pytest -q tests/unit/pipeline/test_places.py tests/unit/pipeline/test_archive_in_objects.py tests/integration/test_places_s3.py tests/pipeline/test_archive_s3.py $(ARGS)
+	@$(BIN)/pytest -q tests/unit/pipeline/test_places.py tests/unit/pipeline/test_archive_in_objects.py tests/integration/test_places_s3.py tests/integration/test_tables_s3.py tests/pipeline/test_archive_s3.py $(ARGS)
 
 sbom: setup ## Write the software bill of materials, CycloneDX, to build/sbom.json
 	@$(BIN)/python scripts/sbom.py build/sbom.json

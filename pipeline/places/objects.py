@@ -24,6 +24,7 @@ _DENIED = (
     "status code: 403",
     "status code: 401",
     "code: AccessDenied",
+    "lacked the necessary privileges",  # as deltalake words it
 )  # lists and deletions have no error of their own
 
 

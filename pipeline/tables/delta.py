@@ -20,11 +20,11 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from pipeline.places.objects import is_denied
 from pipeline.places.open import open_store
-from pipeline.places.store import ObjectExists, again
+from pipeline.places.store import ObjectExists, ObjectMissing, again
 from replica.notary.errors import (
     ArchiveContended,
     Code,
@@ -41,7 +41,6 @@ DAY = "day"
 REQUEST_MAX_S = 120
 _OF_LOG = "log "  # and its topic id: the description of a table
 _APPEND = "notaryAppend"  # in a commit: the id of the append that made it
-_LOOKED_BACK = 20  # commits among which ours is looked for: other tools may have committed since
 
 
 class Table:
@@ -59,17 +58,10 @@ class Table:
         with _as_ours(place):
             if isinstance(place, Path):
                 place.mkdir(parents=True, exist_ok=True)
-            self.made = not DeltaTable.is_deltatable(str(place), _options(place))
-            if self.made:
-                DeltaTable.create(
-                    str(place),
-                    schema,
-                    partition_by=[DAY],
-                    name=f"notary_{str(place).rpartition('/')[2]}",
-                    description=log,
-                    storage_options=_options(place),
-                )
-            self._table = _opened(place)
+            try:  # DeltaTable.is_deltatable would block every thread of this process while it waits for the store
+                self._table, self.made = _opened(place), False
+            except TableNotFoundError:
+                self._table, self.made = _made(place, schema, log), True
             description = self._table.metadata().description
         if description != log:
             raise LogRefused(f"the table {place} is of {description}, not of {log}")
@@ -110,7 +102,7 @@ class Table:
         noted = [Transaction(_application(self._topic_id), offset)]
         if count is not None:
             noted.append(Transaction(_counting(self._topic_id), count))
-        append_id = uuid4().hex
+        append_id, before = uuid4().hex, self._table.version()
         try:
             with _as_ours(self._place):
                 write_deltalake(
@@ -122,11 +114,17 @@ class Table:
                 )
                 self._table.update_incremental()
         except ArchiveContended:
-            with _as_ours(self._place):
-                self._table = _opened(self._place)
-                commits = self._table.history(_LOOKED_BACK)
-            if all(commit.get(_APPEND) != append_id for commit in commits):
+            if not self._was_ours(append_id, before):
                 raise
+
+    def _was_ours(self, append_id: str, before: int) -> bool:
+        """Whether a commit after this version of the table is the one of this append; the table is read again."""
+        if isinstance(self._place, Path):  # a file system loses no answers
+            return False
+        with _as_ours(self._place):
+            self._table = _opened(self._place)
+        commits = range(before + 1, self._table.version() + 1)
+        return any(append_id.encode() in _commit(self._place, version) for version in commits)
 
 
 def look(place: Place) -> dict[str, int | str]:
@@ -149,6 +147,19 @@ def _opened(place: Place) -> DeltaTable:
     return DeltaTable(str(place), storage_options=_options(place))
 
 
+def _made(place: Place, schema: pa.Schema, description: str) -> DeltaTable:
+    name = f"notary_{str(place).rpartition('/')[2]}"
+    DeltaTable.create(
+        str(place),
+        schema,
+        partition_by=[DAY],
+        name=name,
+        description=description,
+        storage_options=_options(place),
+    )
+    return _opened(place)
+
+
 def _options(place: Place) -> dict[str, str] | None:
     """Of the store; credentials and address are taken from the environment, as `open_store` has it."""
     if isinstance(place, Path):
@@ -159,13 +170,24 @@ def _options(place: Place) -> dict[str, str] | None:
 def _refuse_unsafe(place: Remote, version: int) -> None:
     """Some servers accept the condition of a creation and ignore it. The newest commit is created again, with its own
     bytes, so nothing is lost either way."""
-    store, name = open_store(place), f"_delta_log/{version:020d}.json"
-    content = again(lambda: store.read(name), sleep)
+    content = _commit(place, version)
     try:
-        again(lambda: store.create(name, [content]), sleep)
+        again(lambda: open_store(place).create(_commit_name(version), [content]), sleep)
     except ObjectExists:
         return
-    raise ConfigError(f"{place}/{name} was created a second time", Code.PLACE_UNSAFE)
+    raise ConfigError(f"{place}/{_commit_name(version)} was created a second time", Code.PLACE_UNSAFE)
+
+
+def _commit(place: Remote, version: int) -> bytes:
+    # DeltaTable.history would answer as well, but it blocks every thread of this process while it waits for the store.
+    try:
+        return again(lambda: open_store(place).read(_commit_name(version)), sleep)
+    except ObjectMissing:
+        raise PlaceUnavailable(f"{place}/{_commit_name(version)} was removed") from None
+
+
+def _commit_name(version: int) -> str:
+    return f"_delta_log/{version:020d}.json"
 
 
 def _reached(table: DeltaTable, topic_id: str) -> int:

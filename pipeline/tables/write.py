@@ -137,6 +137,7 @@ async def write_tables(
 ) -> None:
     """Append all that the log has now. With `interval_s` go on for ever: a run is at most that long, or `run_records`.
 
+    `progress` gets the offset that the tables reached, also when the log says that there is nothing new.
     Raises LogRefused, LogUnavailable, and as `TablesWriter.append` does.
     """
     end = await log.end_offset()
@@ -146,9 +147,11 @@ async def write_tables(
             records = await reader.read(run_records, READ_WAIT_S if interval_s is None else interval_s)
             if records:
                 writer.append(records)
-                progress(writer.position.offset)
-            elif interval_s is None:
-                raise LogUnavailable(f"no record after offset {writer.position.offset} within {READ_WAIT_S} s")
+            elif end > writer.position.offset + 1:  # as it was before this read
+                raise LogUnavailable(f"no record after offset {writer.position.offset}, and the log ends at {end}")
+            else:
+                end = await log.end_offset()  # nothing new is a success only while the log answers
+            progress(writer.position.offset)
             if interval_s is not None and len(records) < run_records:
                 await asyncio.sleep(interval_s)  # so that few records a second do not make many small files
     finally:

@@ -21,6 +21,7 @@ from replica.cli.pipeline import (
     archive_folder,
     archive_public_key,
     archive_signer,
+    follower_metrics,
     progress,
     require_archive,
     spark,
@@ -29,7 +30,7 @@ from replica.notary.errors import ConfigError, LogUnavailable, StoreUnavailable
 from replica.notary.exit_codes import EXIT_FAILED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from pipeline.archive.manifest import Manifest
     from pipeline.archive.verify import Verification
@@ -71,35 +72,17 @@ def run(
     """
     require_archive()
     settings = load(find_config(config))
-    succeeded = _serve_metrics(settings) if follow else None
+    metrics = follower_metrics("archive", settings.archive.metrics, settings) if follow else None
     with _writing(settings, engine, master, connector) as write:
         while True:
             began_s = time.monotonic()
             before, manifest = _archive_once(write, settings)
             _tell_run(manifest, before, time.monotonic() - began_s, as_json)
-            if succeeded is not None:
-                succeeded(manifest.last)
+            if metrics is not None:
+                metrics.succeeded(manifest.last)
             if not follow:
                 return
             time.sleep(settings.archive.interval_s)
-
-
-def _serve_metrics(config: Config) -> Callable[[int], None] | None:
-    """Serve /metrics where [archive.metrics] says; returns what to call after each success, with the last offset.
-
-    Raises ConfigError when the port is taken. The lag is that of the log's end now, whatever became of the archiver.
-    """
-    if config.archive.metrics is None:
-        return None
-    from pipeline.archive.metrics import serve_metrics
-    from pipeline.sources.topic import look_at
-
-    where = config.archive.metrics
-    host = "" if where.host == "*" else where.host
-    try:
-        return serve_metrics(host, where.port, lambda: look_at(config.log.settings).end)
-    except OSError as error:
-        raise ConfigError(f"archive.metrics: {where.host}:{where.port}: {error.strerror}") from None
 
 
 @contextmanager

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from haproxy.render import Endpoint
+    from pipeline.metrics import FollowerMetrics
     from replica.active.signer import FileSigner
     from replica.config.model import Config
 
@@ -112,3 +114,20 @@ def progress(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], N
     with bar:
         task = bar.add_task(what, total=total, completed=done)
         yield lambda now: bar.update(task, completed=now)
+
+
+def follower_metrics(job: str, where: Endpoint | None, config: Config) -> FollowerMetrics | None:
+    """Serve /metrics of a job that follows the log, where its table of the configuration says so.
+
+    Raises ConfigError when the port is taken. The lag is that of the log's end now, whatever became of the job.
+    """
+    if where is None:
+        return None
+    from pipeline.metrics import serve_metrics
+    from pipeline.sources.topic import look_at
+
+    host = "" if where.host == "*" else where.host
+    try:
+        return serve_metrics(job, host, where.port, lambda: look_at(config.log.settings).end)
+    except OSError as error:
+        raise ConfigError(f"{job}.metrics: {where.host}:{where.port}: {error.strerror}") from None

@@ -141,9 +141,16 @@ class TablesSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    folder: Path = Field(Path("tables"), description="Folder of the tables, one folder inside for each.")
+    folder: Annotated[Path | InstanceOf[Remote], BeforeValidator(_place)] = Field(
+        Path("tables"),
+        description="Folder of the tables, one folder inside for each; or `s3a://BUCKET/PREFIX`, with credentials "
+        "from the environment.",
+    )
     interval_s: float = Field(
         5.0, ge=1, le=86_400, description="How often `notary tables run --follow` appends: one commit for each table."
+    )
+    metrics: Endpoint | None = Field(
+        None, description="Where Prometheus finds /metrics of `notary tables run --follow`; off by default."
     )
 
 

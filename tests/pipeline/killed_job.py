@@ -27,10 +27,12 @@ from pipeline.jobs.rebuild import rebuild_index
 from pipeline.jobs.slices import parquet_log
 from pipeline.session import spark_session
 from pipeline.sources.topic import look_at
+from pipeline.tables.write import open_writer
 from replica.log.kafka.settings import KafkaSettings
 from replica.notary.places import place_of
 from replica.store.archive_head import ArchiveHeads
 from tests.pipeline.judged import TOPIC
+from tests.pipeline.signed_log import raised_values
 from tests.worlds.archive_world import SIGNER
 
 ENDS_S = 300.0
@@ -69,6 +71,14 @@ def rebuild(log: str, folder: str, work: str) -> None:
     rebuild_index(session, files, Path(folder), Path(work), ranges=3)
 
 
+def tables(place: str, index: str) -> None:
+    """As `notary tables run` does, in runs of five records."""
+    values = list(enumerate(raised_values()))
+    with open_writer(place_of(place), Path(index), TOPIC) as writer:
+        for start in range(0, len(values), 5):
+            writer.append(values[start : start + 5])
+
+
 def _kill_at(point: str) -> None:
     """Wrap the function at the point; of a class, its method."""
     found = re.fullmatch(r"([\w.]+):([\w.]+)([+-])(\d+)", point)
@@ -97,4 +107,6 @@ def _kill_at(point: str) -> None:
 
 if __name__ == "__main__":
     _kill_at(sys.argv[1])
-    {"archive": archive, "restore": restore, "rebuild": rebuild}[sys.argv[2]](**msgspec.json.decode(sys.argv[3]))
+    {"archive": archive, "restore": restore, "rebuild": rebuild, "tables": tables}[sys.argv[2]](
+        **msgspec.json.decode(sys.argv[3])
+    )

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ _KAFKA_TOOLS = {
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
 }
-_UNITS = ("notary@", "notary-log@", "kafka@", "postgresql@", "haproxy", "notary-archive")
+_UNITS = ("notary@", "notary-log@", "kafka@", "postgresql@", "haproxy", "notary-archive", "notary-tables")
+_FOLLOWERS = {"notary-archive": "archive", "notary-tables": "tables"}  # units, and the commands that they run
 Said = tuple[int, str]
 
 
@@ -50,7 +52,7 @@ class Stage:
         self._folder = folder
         self._bin = folder / "bin"
         self._server: asyncio.Server | None = None
-        self._archiver: asyncio.subprocess.Process | None = None
+        self._followers: dict[str, asyncio.subprocess.Process] = {}
 
     async def __aenter__(self) -> Stage:
         self._bin.mkdir(parents=True, exist_ok=True)
@@ -65,7 +67,8 @@ class Stage:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._stop_archiver()
+        for unit in list(self._followers):
+            await self._stop_follower(unit)
         if self._server is not None:
             self._server.close()
 
@@ -180,8 +183,11 @@ class Stage:
             return self._log_node_actions(name)
         if kind == "haproxy":
             return self._haproxy_actions()
-        if kind == "notary-archive":
-            return {"restart": _done(self._restart_archiver)}
+        if kind in _FOLLOWERS:
+            return {
+                "restart": _done(lambda: self._restart_follower(kind)),
+                "stop": _done(lambda: self._stop_follower(kind)),
+            }
         if kind == "kafka":
             broker = next(one for one in self.cluster.kafka.brokers if str(one.node_id) == name)
             return {"start": _done(lambda: _start_broker(broker)), "stop": _done(lambda: broker.process.stop(20.0))}
@@ -237,11 +243,11 @@ class Stage:
             "is-active": _is(lambda: haproxy.process.running),
         }
 
-    async def _restart_archiver(self) -> None:
-        await self._stop_archiver()
-        with self._archiver_log.open("ab") as log:
-            self._archiver = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "replica.cli", "archive", "run", "--follow"),
+    async def _restart_follower(self, unit: str) -> None:
+        await self._stop_follower(unit)
+        with self._follower_log(unit).open("ab") as log:
+            self._followers[unit] = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "replica.cli", _FOLLOWERS[unit], "run", "--follow"),
                 cwd=self.cluster.folder,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
@@ -249,15 +255,15 @@ class Stage:
                 start_new_session=True,
             )
 
-    async def _stop_archiver(self) -> None:
-        if self._archiver is not None:
-            os.killpg(self._archiver.pid, signal.SIGKILL)  # Spark's Java as well
-            await ended(self._archiver)
-            self._archiver = None
+    async def _stop_follower(self, unit: str) -> None:
+        running = self._followers.pop(unit, None)
+        if running is not None:
+            with suppress(ProcessLookupError):  # it ended by itself
+                os.killpg(running.pid, signal.SIGKILL)  # Spark's Java as well
+            await ended(running)
 
-    @property
-    def _archiver_log(self) -> Path:
-        return self._folder / "archiver.log"
+    def _follower_log(self, unit: str) -> Path:
+        return self._folder / f"{unit}.log"
 
     def _replica(self, name: str) -> ReplicaProcess:
         """The replica, also one that was added to the configuration since."""
@@ -274,8 +280,9 @@ class Stage:
         kind, _, name = unit.partition("@")
         if kind == "haproxy":
             return 0, self.cluster.haproxy.process.log_tail() + "\n"
-        if kind == "notary-archive":
-            return 0, self._archiver_log.read_text() if self._archiver_log.exists() else ""
+        if kind in _FOLLOWERS:
+            log = self._follower_log(kind)
+            return 0, log.read_text() if log.exists() else ""
         return 0, self._replica(name).log_tail() + "\n"
 
 

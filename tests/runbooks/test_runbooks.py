@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import psycopg
 import pytest
+from deltalake import DeltaTable
 
 from replica.index.rocks import RocksIndex
 from replica.local.postgres import find_binaries
@@ -74,6 +75,25 @@ async def test_archive(stage: Stage) -> None:
         for section in ("Checks", "Verification"):
             await stage.play("archive", section)
     stage.assert_all_played("archive")
+
+
+async def test_tables(stage: Stage) -> None:
+    """Goal: a job that was killed, or lost its index, goes on where the tables are. Method: play the page under load:
+    new, killed, without its index; then compare each table's rows with the log."""
+    async with under_load(stage, "tables"):
+        await stage.play("tables", "Steps", "Start the job again")
+        await stage.play("tables", "Verification")
+        for part in ("Start the job again", "The index of the job is damaged"):
+            await stage.play("tables", "Steps", part)
+            for section in ("Checks", "Verification"):
+                await stage.play("tables", section)
+    stage.assert_all_played("tables")
+    folder = stage.cluster.config.tables.folder
+    tables = {name: DeltaTable(str(folder / name)).to_pyarrow_table() for name in ("requests", "completions")}
+    for column, table in (("offset", tables["requests"]), ("ledger_offset", tables["completions"])):
+        found = sorted(table[column].to_pylist())
+        assert len(found) == len(set(found)) > 10, column
+    assert max(found) == len(found)  # ledger offsets are dense
 
 
 async def test_replica_replacement(stage: Stage) -> None:

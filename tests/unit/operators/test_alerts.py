@@ -81,6 +81,10 @@ def healthy() -> Samples:
         shown["up", labels(**archiver, job="notary-archive")] = lambda _: 1.0
         shown["notary_archive_age_seconds", labels(**archiver)] = lambda _: 30.0
         shown["notary_archive_lag_records", labels(**archiver)] = lambda _: 100_000.0
+        tables = {"cluster": cluster, "instance": f"{cluster}-archive:9105"}
+        shown["up", labels(**tables, job="notary-tables")] = lambda _: 1.0
+        shown["notary_tables_age_seconds", labels(**tables)] = lambda _: 5.0
+        shown["notary_tables_lag_records", labels(**tables)] = lambda _: 30_000.0
     return shown
 
 
@@ -162,6 +166,9 @@ FAULTS: dict[str, Callable[[Samples], None]] = {
     "NotaryArchiveLate": of(P, "notary_archive_age_seconds", lambda _: 3_700.0),
     "NotaryArchiveLags": of(P, "notary_archive_lag_records", lambda _: 2e6),
     "NotaryArchiverDown": of(P, "up", lambda _: 0.0, job="notary-archive"),
+    "NotaryTablesLate": of(P, "notary_tables_age_seconds", lambda _: 700.0),
+    "NotaryTablesLag": of(P, "notary_tables_lag_records", lambda _: 2e6),
+    "NotaryTablesDown": of(P, "up", lambda _: 0.0, job="notary-tables"),
     "NotaryBalancerHasNoReplica": of(P, "haproxy_server_status", lambda _: 0.0),
     "NotaryBalancerDown": of(P, "up", lambda _: 0.0, job="notary-haproxy"),
 }

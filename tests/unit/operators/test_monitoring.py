@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ha.election.driver import Election
 from ha.ending import Cause, Ending, read_ending
 from ledger_api.server.submission_routes import BATCH, SUBMISSIONS
-from pipeline.archive.metrics import ArchiverMetrics
+from pipeline.metrics import FollowerMetrics
 from replica.active.derived_ledger import LedgerState
 from replica.cli.history import RUNBOOK_OF
 from replica.following.index_check import begin_check
@@ -94,12 +94,13 @@ def exposition() -> str:
 
 @pytest.fixture(scope="module")
 def samples() -> set[str]:
-    """Names of all time series of a replica, and of an archiver."""
-    archiver = CollectorRegistry()
-    metrics = ArchiverMetrics(lambda: 1, lambda: 0.0)
-    metrics.succeeded(0)
-    archiver.register(metrics)
-    families = text_string_to_metric_families(exposition() + generate_latest(archiver).decode())
+    """Names of all time series of a replica, and of the jobs that follow the log."""
+    jobs = CollectorRegistry()
+    for job in ("archive", "tables"):
+        metrics = FollowerMetrics(job, lambda: 1, lambda: 0.0)
+        metrics.succeeded(0)
+        jobs.register(metrics)
+    families = text_string_to_metric_families(exposition() + generate_latest(jobs).decode())
     return {sample.name for family in families for sample in family.samples}
 
 

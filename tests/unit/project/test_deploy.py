@@ -57,7 +57,14 @@ def test_systemd_accepts_every_unit(name: str, tmp_path: Path) -> None:
 
 @needs_systemd
 @pytest.mark.parametrize(
-    "name", ["notary@.service", "notary-log@.service", "notary-doctor.service", "notary-archive.service"]
+    "name",
+    [
+        "notary@.service",
+        "notary-log@.service",
+        "notary-doctor.service",
+        "notary-archive.service",
+        "notary-tables.service",
+    ],
 )
 def test_units_are_hardened(name: str) -> None:
     """Goal: a taken-over replica reaches little. Method: systemd's own measure of exposure, offline."""

@@ -1,11 +1,11 @@
-"""What Prometheus sees of an archiver: lag and age go on when nothing else does."""
+"""What Prometheus sees of a job that follows the log: lag and age go on when nothing else does."""
 
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from pipeline.archive.metrics import ArchiverMetrics
-from replica.notary.errors import LogUnavailable
+from pipeline.metrics import FollowerMetrics
+from replica.notary.errors import Code, LogUnavailable
 
 
 class Clock:
@@ -15,7 +15,7 @@ class Clock:
         return self.now_s
 
 
-def shown(metrics: ArchiverMetrics) -> dict[str, float]:
+def shown(metrics: FollowerMetrics) -> dict[str, float]:
     registry = CollectorRegistry()
     registry.register(metrics)
     lines = generate_latest(registry).decode().splitlines()
@@ -25,7 +25,7 @@ def shown(metrics: ArchiverMetrics) -> dict[str, float]:
 def test_an_archiver_that_hangs_shows_as_one_that_lags() -> None:
     """Goal: the alert does not depend on the work that fails. Method: one success, then only log and clock move."""
     end, clock = [11], Clock()
-    metrics = ArchiverMetrics(lambda: end[0], clock)
+    metrics = FollowerMetrics("archive", lambda: end[0], clock)
     clock.now_s = 105.0
     assert shown(metrics) == {"notary_archive_age_seconds": 5.0}
     metrics.succeeded(10)
@@ -46,7 +46,19 @@ def test_a_log_that_does_not_answer_hides_no_age() -> None:
         raise LogUnavailable("no broker answers")
 
     clock = Clock()
-    metrics = ArchiverMetrics(gone, clock)
+    metrics = FollowerMetrics("archive", gone, clock)
     metrics.succeeded(10)
     clock.now_s = 400.0
     assert shown(metrics) == {"notary_archive_age_seconds": 300.0, "notary_archive_offset": 10.0}
+
+
+def test_failures_are_counted_by_their_code() -> None:
+    """Goal: an alert can name what fails. Method: two failures of one code, one of another."""
+    metrics = FollowerMetrics("tables", lambda: 0, Clock())
+    for code in (Code.PLACE_UNAVAILABLE, Code.LOG_UNAVAILABLE, Code.PLACE_UNAVAILABLE):
+        metrics.failed(code)
+    assert shown(metrics) == {
+        "notary_tables_age_seconds": 0.0,
+        'notary_tables_failures_total{code="LOG_UNAVAILABLE"}': 1.0,
+        'notary_tables_failures_total{code="PLACE_UNAVAILABLE"}': 2.0,
+    }

@@ -1,0 +1,69 @@
+"""What Prometheus sees of a job that follows the log: the archiver, and the writer of the tables."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Metric, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from replica.notary.errors import Code, NotaryError
+
+
+class FollowerMetrics(Collector):
+    """Lag and age, worked out when they are asked for, so that a job that hangs shows as one that lags."""
+
+    def __init__(self, job: str, log_end: Callable[[], int], now_s: Callable[[], float]) -> None:
+        """`job` is in the metrics' names; `log_end`: the log's end now, raises NotaryError when it is not to be had;
+        `now_s`: any clock, seconds."""
+        self._job = job
+        self._log_end = log_end
+        self._now_s = now_s
+        self._began_s = now_s()
+        self._last: int | None = None
+        self._failures: Counter[str] = Counter()
+
+    def succeeded(self, last: int) -> None:
+        """Note a success that ended with this offset of the log, -1 for an empty one."""
+        self._began_s = self._now_s()
+        self._last = last
+
+    def failed(self, code: Code) -> None:
+        """Note a failure after which the job tries again."""
+        self._failures[code.name] += 1
+
+    def collect(self) -> Iterable[Metric]:
+        name = f"notary_{self._job}"
+        yield GaugeMetricFamily(
+            f"{name}_age_seconds",
+            f"Time since the {self._job} had all of the log, or a run of it, or since the job started.",
+            value=self._now_s() - self._began_s,
+        )
+        failures = CounterMetricFamily(
+            f"{name}_failures", "Failures after which the job tried again, by code.", labels=["code"]
+        )
+        for code, count in sorted(self._failures.items()):
+            failures.add_metric([code], count)
+        yield failures
+        if self._last is None:
+            return
+        yield GaugeMetricFamily(f"{name}_offset", f"Last offset of the log in the {self._job}.", value=self._last)
+        try:
+            lag = max(0, self._log_end() - 1 - self._last)
+        except NotaryError:
+            return  # the log does not answer; the age goes on
+        yield GaugeMetricFamily(
+            f"{name}_lag_records", f"Records that the log has and the {self._job} has not.", value=lag
+        )
+
+
+def serve_metrics(job: str, host: str, port: int, log_end: Callable[[], int]) -> FollowerMetrics:
+    """Serve /metrics until the process ends. Raises OSError."""
+    registry = CollectorRegistry()
+    metrics = FollowerMetrics(job, log_end, time.monotonic)
+    registry.register(metrics)
+    start_http_server(port, host, registry)
+    return metrics
