@@ -39,21 +39,23 @@ class PeerWatch:
 
     async def run(self) -> None:
         """Look once a second."""
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_MAX_S)) as session:
+        timeout = aiohttp.ClientTimeout(total=ANSWER_MAX_S)
+        async with aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session:  # or the bound is none
             while True:
-                found = await asyncio.gather(*[_ask(session, url) for url in self._urls.values()])
+                found = await asyncio.gather(*[_ask(session, name, url) for name, url in self._urls.items()])
                 now_us = self._clock.wall_us()
                 self._seen = [seen_after(peer, health, now_us) for peer, health in zip(self._seen, found, strict=True)]
                 self._tell(self._seen)
                 await self._clock.sleep_s(LOOK_EVERY_S)
 
 
-async def _ask(session: aiohttp.ClientSession, url: str) -> ReplicaHealth | None:
-    """The replica's health; None when there is no answer in time, or none of a replica's."""
+async def _ask(session: aiohttp.ClientSession, name: str, url: str) -> ReplicaHealth | None:
+    """The replica's health; None when there is no answer in time, or none of the replica of that name."""
     try:
         async with session.get(f"{url}/health", allow_redirects=False) as answer:
             if answer.content_length is None or answer.content_length > ANSWER_MAX_BYTES:
                 return None
-            return read_health(await answer.read())
+            health = read_health(await answer.read())
+            return health if health.replica == name else None
     except (aiohttp.ClientError, TimeoutError, OSError, *UNREADABLE):
         return None

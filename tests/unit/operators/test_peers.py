@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import Mapping, Sequence
 
@@ -61,8 +62,10 @@ def test_a_silent_replica_keeps_the_role_that_it_was_seen_in() -> None:
         b" " * (ANSWER_MAX_BYTES + 1),
         json.dumps(health(active=True, epoch=-1)).encode(),  # front ends would refuse the core that passes it on
         json.dumps(health(active=True, epoch=2**64)).encode(),
+        json.dumps(health(active=True, epoch=7) | {"replica": "r9"}).encode(),
+        gzip.compress(json.dumps(health(active=True, epoch=7)).encode() + b" " * 2**26),
     ],
-    ids=["none", "list", "half", "deep", "long", "negative", "endless"],
+    ids=["none", "list", "half", "deep", "long", "negative", "endless", "another", "bomb"],
 )
 async def test_what_is_no_health_counts_as_silence(body: bytes) -> None:
     """Goal: whoever has a replica's port cannot end the look. Method: bad answers, then a good one, from one server."""
@@ -74,7 +77,8 @@ async def test_what_is_no_health_counts_as_silence(body: bytes) -> None:
             await asyncio.sleep(0)
 
     async def answer(_: web.Request) -> web.Response:
-        return web.Response(body=answers[-1])
+        packed = {"Content-Encoding": "gzip"} if answers[-1].startswith(b"\x1f\x8b") else {}
+        return web.Response(body=answers[-1], headers=packed)
 
     app = web.Application()
     app.router.add_get("/health", answer)
