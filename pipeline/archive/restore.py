@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, takewhile
 
 import msgspec
 
@@ -151,10 +151,12 @@ class Comparison:
 def compare(manifest: Manifest, target: LogSettings, end: int, salvage: Salvage | None = None) -> Comparison:
     """Read all records of a topic below `end` and compare each with the archive's, its offset and time included.
 
-    After the archive's end it is compared with the lost records of the salvage.
+    After the archive's end it is compared with the lost records of the salvage. A log that keeps no times of its own is
+    compared without them: both roots have the archive's.
     """
     different, archived_root, restored_root = None, sha256(), sha256()
-    for record, (offset, expected) in zip(_topic_records(target, end), _expected(manifest, end, salvage), strict=True):
+    found = _topic_records(target, end) if target.keeps_times else _timed(manifest, target, end, salvage)
+    for record, (offset, expected) in zip(found, _expected(manifest, end, salvage), strict=True):
         digest = archived_digest(record)
         archived_root.update(expected)
         restored_root.update(digest)
@@ -195,6 +197,14 @@ def _archived(manifest: Manifest, end: int) -> Iterator[tuple[int, bytes]]:
         for offset in range(facts.first, min(facts.last + 1, end)):
             at = (offset - facts.first) * DIGEST_BYTES
             yield offset, raw[at : at + DIGEST_BYTES]
+
+
+def _timed(manifest: Manifest, target: LogSettings, end: int, salvage: Salvage | None) -> Iterator[StoredRecord]:
+    """The topic's records with the times that the archive's have."""
+    lost = () if salvage is None else lost_records(manifest, salvage)
+    timed = takewhile(lambda record: record.offset < end, chain(archived_records(manifest, 0, end - 1), lost))
+    for record, archived in zip(_topic_records(target, end), timed, strict=True):
+        yield msgspec.structs.replace(record, timestamp_ms=archived.timestamp_ms)
 
 
 def _topic_records(target: LogSettings, end: int) -> Iterator[StoredRecord]:

@@ -27,7 +27,7 @@ from replica.cli.pipeline import (
 from replica.cli.salvage import read_salvage
 from replica.cli.trailed import ConfirmOption, ProposeOption, ReasonOption, acting
 from replica.cli.trailed import propose as propose_act
-from replica.notary.errors import ConfigError, LogRefused, RestoreRefused, StoreMismatch
+from replica.notary.errors import Code, ConfigError, LogRefused, RestoreRefused, StoreMismatch
 from replica.notary.exit_codes import EXIT_FAILED
 from replica.notary.places import Place
 
@@ -51,8 +51,8 @@ ServersOption = Annotated[
     str | None,
     typer.Option(
         "--to-servers",
-        help="Brokers of another cluster, HOST:PORT,...; on Postgres a connection string of the log's owner. Else as"
-        " configured.",
+        help="Brokers of another cluster, HOST:PORT,...; other log nodes, NAME=HOST:PORT,...; on Postgres a connection"
+        " string of the log's owner. Else as configured.",
     ),
 ]
 OffsetOption = Annotated[int | None, typer.Option("--until-offset", min=0, help="Last offset to restore.")]
@@ -260,11 +260,9 @@ def adopt(
 
 def _adopt(settings: Config, names: Sequence[str], salvage: Path | None, accept_loss: int | None) -> str:
     """Adopt the configured topic, and say so; returns what the database was told."""
-    from ha.lock.ids import Counter, lock_id
     from pipeline.archive.layout import layout_of
     from pipeline.sources.topic import look_at, refuse_other_log
     from replica.following.salvaged import keep_salvage
-    from replica.store.open import adopt_topic
 
     view = look_at(settings.log.settings)
     archive = layout_of(settings.archive.folder)
@@ -278,10 +276,8 @@ def _adopt(settings: Config, names: Sequence[str], salvage: Path | None, accept_
             raise LogRefused(f"the topic ends at {view.end}, but offset {position.offset} was read before")
         refuse_other_log(settings.log.settings, position)
 
-    lock = lock_id(settings.database.scope, Counter.PARTICIPANT_WRITE)
-    position = adopt_topic(settings.conninfo(), lock, view.topic_id, check, used)
-    where = "nothing was published" if position is None else f"published up to offset {position.offset}"
-    out.print(f"the database belongs to topic id {view.topic_id}; {where}")
+    told = _adopt_completions(settings, view.topic_id, check, used)
+    out.print(told)
     for one in names:
         settings.replica(one)
         _adopt_index(settings.replica_dir(one) / "index", view.topic_id, check)
@@ -291,7 +287,24 @@ def _adopt(settings: Config, names: Sequence[str], salvage: Path | None, accept_
         if salvage is not None and used is not None and beside is not None:
             keep_salvage(beside, used, salvage.read_bytes())
         out.print("the archive goes on with it")
-    return f"the database belongs to topic id {view.topic_id}; {where}"
+    return told
+
+
+def _adopt_completions(
+    config: Config, topic_id: str, check: Callable[[Position], None], salvage: Salvage | None
+) -> str:
+    """Make the topic that of the completions, and say so. Raises as `replica.store.open.adopt_topic` does."""
+    from ha.lock.ids import Counter, lock_id
+    from replica.store.open import adopt_topic
+
+    if config.database.is_embedded:
+        if salvage is not None:  # nothing would say that every replica needs it
+            raise ConfigError("a salvage needs a database that the replicas share", Code.NOT_POSSIBLE_NOW)
+        return f"each replica makes its ledger anew from the log {topic_id} when it starts"
+    lock = lock_id(config.database.scope, Counter.PARTICIPANT_WRITE)
+    position = adopt_topic(config.conninfo(), lock, topic_id, check, salvage)
+    where = "nothing was published" if position is None else f"published up to offset {position.offset}"
+    return f"the database belongs to topic id {topic_id}; {where}"
 
 
 def _check_lost_range(config: Config, view: TopicView, salvage: Salvage | None, accept_loss: int | None) -> None:

@@ -61,7 +61,8 @@ def refill_log(
 ) -> str:
     """Put records [first, end) back at their original offsets, after the records that are there; return the identity.
 
-    No other client may append meanwhile. `on_record` is called with the number of records in the log. Raises
+    No other client may append meanwhile. Where the settings say that the log keeps no times, records get those of the
+    restore. `on_record` is called with the number of records in the log. Raises
     RestoreRefused when a record gets another offset, or this kind of log cannot be restored; and LogUnavailable.
     """
     match settings:
@@ -73,5 +74,9 @@ def refill_log(
             from replica.log.postgres.refill import refill
 
             return refill(settings, records, first, end, on_record)
+        case RaftLogSettings():
+            from replica.log.raft.refill import refill as refill_nodes
+
+            return refill_nodes(settings, records, first, end, on_record)
         case _:
             raise RestoreRefused(f"log.kind is {settings.kind}: such a log is not restored")

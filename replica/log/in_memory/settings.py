@@ -21,6 +21,7 @@ class MemoryLogSettings(BaseModel):
 
     kind: ClassVar[str] = "memory"
     close_max_s: ClassVar[float] = CLOSE_MAX_S
+    keeps_times: ClassVar[bool] = False
     one_machine_only: ClassVar[bool] = True
     for_development: ClassVar[bool] = True
     words: ClassVar[LogWords] = LogWords(

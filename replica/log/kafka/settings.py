@@ -78,6 +78,7 @@ class KafkaSettings(BaseModel):
 
     kind: ClassVar[str] = "kafka"
     close_max_s: ClassVar[float] = CLOSE_MAX_S
+    keeps_times: ClassVar[bool] = True
     one_machine_only: ClassVar[bool] = False
     words: ClassVar[LogWords] = LogWords(
         log="topic",

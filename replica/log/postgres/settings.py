@@ -25,6 +25,7 @@ class PostgresLogSettings(BaseModel):
 
     kind: ClassVar[str] = "postgres"
     close_max_s: ClassVar[float] = CLOSE_MAX_S
+    keeps_times: ClassVar[bool] = True
     one_machine_only: ClassVar[bool] = False
     words: ClassVar[LogWords] = LogWords(
         log="log",

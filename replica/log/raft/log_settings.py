@@ -26,6 +26,7 @@ class RaftLogSettings(GroupSettings):
 
     kind: ClassVar[str] = "raft"
     close_max_s: ClassVar[float] = CLOSE_MAX_S
+    keeps_times: ClassVar[bool] = False  # they are those of the appends, which the nodes sign
     one_machine_only: ClassVar[bool] = False
     words: ClassVar[LogWords] = LogWords(
         log="log",
@@ -36,7 +37,7 @@ class RaftLogSettings(GroupSettings):
         create="notary log-node --new-group on one node, if this notary is new: docs/raft.md",
         repair="add the log nodes that are missing: runbooks/log-node-loss.md",
         protect="end no log node that is still needed: docs/raft.md",
-        restore="such a log is not restored from the archive; its nodes have the copies: docs/raft.md",
+        restore="its nodes have the copies; if all are lost, restore the archive to new nodes: docs/raft.md",
         page="docs/raft.md",
     )
 
@@ -114,8 +115,12 @@ class RaftLogSettings(GroupSettings):
             self.tls.contexts()
 
     def elsewhere(self, topic: str | None, servers: str | None) -> Self:
-        """Raises ConfigError: such a log is not restored from the archive."""
-        raise ConfigError(f"log.kind is {self.kind}: such a log is not restored; its nodes have the copies")
+        """The same log on other nodes, `name=host:port,...`. Raises ConfigError for a topic, and ValidationError."""
+        if topic is not None:
+            raise ConfigError(f"log.kind is {self.kind}: such a log has no topic; other log nodes have another log")
+        if servers is None:
+            return self
+        return self.model_validate(self.model_dump() | {"nodes": servers, "node": None})
 
     def beside(self, replica: str) -> Self:
         """The same as one replica uses it, which reads from the node of its name if there is one."""

@@ -172,6 +172,11 @@ def test_what_only_a_topic_can_do_is_refused_with_a_code(tmp_path: Path) -> None
     for refused in (lambda: _topic(config_on_postgres), lambda: config_on_postgres.log.settings.elsewhere("t", None)):
         with pytest.raises(ConfigError, match=r"log\.kind is postgres"):
             refused()
+    nodes = config_of(tmp_path, {"kind": "raft", "raft": RAFT}).log.settings
+    assert nodes.elsewhere(None, None) == nodes
+    assert nodes.elsewhere(None, "r9=127.0.0.1:9").address == "127.0.0.1:9"
+    with pytest.raises(ConfigError, match=r"log\.kind is raft"):
+        nodes.elsewhere("t", None)
     with pytest.raises(RestoreRefused, match="not restored"):
         refill_log(config.log.settings, [], 0, 0, lambda count: None)
 
