@@ -136,8 +136,7 @@ async def start_replicas(cluster: LocalCluster) -> None:
 
 async def audited_by_spark(cluster: LocalCluster) -> dict[str, Any]:
     """What `notary audit` finds in the whole log. Raises AssertionError when anything is wrong."""
-    without = ["--no-database"] if cluster.embedded else []
-    code, printed = await notary(cluster, "audit", "--json", *without)
+    code, printed = await notary(cluster, "audit", "--json")
     assert code == 0, printed
     return document_in(printed)
 
