@@ -31,6 +31,7 @@ from replica.notary.records import RECORD_MAX_BYTES, BarrierRecord, RequestRecor
 from tests.ends import ends_by_design
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
+from tests.faults.test_system import epoch_of
 from tests.faults.tools import (
     Words,
     all_end,
@@ -161,7 +162,7 @@ NOISE: dict[str, tuple[bytes, VoidReason]] = {
 @pytest.mark.scenario("F13", "strangers write to the log: noise, unknown formats, forged records")
 async def test_poison_is_void_for_every_reader(cluster: LocalCluster, scenario: Scenario) -> None:
     """Goal: one verdict for all. Method: write noise under load; compare what replicas and Spark counted."""
-    before = {name: voids_of(replica) for name, replica in cluster.replicas.items()}
+    before, epoch = {name: voids_of(one) for name, one in cluster.replicas.items()}, await epoch_of(cluster)
     async with under_load(cluster, scenario), witness(cluster, scenario) as spender:
         await spender.spend(50)
         await write_noise(cluster)
@@ -170,7 +171,12 @@ async def test_poison_is_void_for_every_reader(cluster: LocalCluster, scenario: 
         await asyncio.sleep(2.0)
         counted = {name: increase(before[name], voids_of(replica)) for name, replica in cluster.replicas.items()}
         expected = expected_voids()
-        assert all(found == expected for found in counted.values()), (counted, expected)
+        (found, *others) = counted.values()
+        assert all(other == found for other in others), counted
+        if await epoch_of(cluster) == epoch:
+            assert found == expected
+        else:  # of several claims to a lease all but one are void, and so are the last records of who was deposed
+            assert all(found.get(reason, 0) >= count for reason, count in expected.items()), (found, expected)
         scenario.fired(f"{sum(expected.values())} poison records, void at {', '.join(counted)}")
     by_spark = await audited_by_spark(cluster)
     assert by_spark["voids"] == await asyncio.to_thread(voids_of_the_log, cluster)
