@@ -59,7 +59,7 @@ def test_receipts_of_old_keys_verify_after_a_rotation(tmp_path: Path) -> None:
     config = ["--config", str(tmp_path / "notary.toml")]
     rotated_ = runner.invoke(app, ["keys", "rotate", str(tmp_path / "new.key"), "--json", *config])
     assert rotated_.exit_code == 0, rotated_.output
-    told = json.loads(rotated_.output)
+    told = json.loads(rotated_.stdout)
     keys = ["--notary-keys", told["keys_file"]]
     assert runner.invoke(app, ["verify", str(tmp_path / "receipt.json"), *keys]).exit_code == 0
     only_new = ["--notary-key", told["public_key"]]
