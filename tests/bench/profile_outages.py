@@ -89,8 +89,8 @@ async def _measure_cuts(lab: Lab, profile: Profile, count: int, report: Report) 
     await load.stop()
     report.line("  load of the machine", f"{busy_before:.1f} to {os.getloadavg()[0]:.1f}")
     for name, label, take_overs in (
-        ("cut", "cut from the others", found[::2]),
-        ("unplugged", "no link", found[1::2]),
+        ("cut", "isolation from its peers", found[::2]),
+        ("unplugged", "loss of all links", found[1::2]),
     ):
         if take_overs:
             _tell(f"profile_{profile.value}_{name}", label, take_overs, load, report)
