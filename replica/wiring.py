@@ -40,6 +40,7 @@ from replica.notary.keys import NotaryKey
 from replica.notary.salvage import Salvages
 from replica.notary.words import WordsLog
 from replica.operators.admin import AdminListener, Steering
+from replica.operators.consent import TrailConsent
 from replica.operators.front_ends import FrontEnds
 from replica.operators.metrics import make_metrics
 from replica.operators.neighbourhood import Neighbourhood
@@ -48,10 +49,11 @@ from replica.operators.probes import make_probes
 from replica.operators.status_page import make_status_page
 from replica.operators.systemd import ServiceManager
 from replica.participant import Participant
-from replica.settings import AdminSettings, CoreSettings
+from replica.settings import AdminSettings, CoreSettings, OperatorsSettings
 from replica.store.bulletin import Bulletin
 from replica.store.interface import ParticipantStore
 from replica.store.sqlite.store import EmbeddedStore
+from replica.store.trail import Signatories
 from replica.store.trail_watch import CURSOR, TrailWatch
 from replica.telemetry.core_spans import UNTRACED, CoreTrace, Trace
 from replica.telemetry.counts import metric_families
@@ -82,6 +84,8 @@ class ReplicaSettings:
     core: CoreSettings
     link: LinkSettings
     admin: AdminSettings
+    operators: OperatorsSettings
+    signatories: Callable[[], Signatories]  # whose signatures count in the operators' trail
     tracing: TracingSettings
     admin_port: int | None
     peers: tuple[str, ...]  # names of all replicas, this one's as well
@@ -369,8 +373,19 @@ async def _serve_operators(
         api_counts=core.link.api_counts,
     )
     _beside(stack, page.run(), "sample")
+    consent = TrailConsent(
+        lambda: settings.database.board(f"{settings.name}/consent"),
+        settings.signatories,
+        settings.operators.four_eyes,
+        settings.operators.confirm_within_s,
+    )
     steering = Steering(
-        settings.name, settings.peers, core.election, lambda: core.bulletin.pause is not None, core.participant
+        settings.name,
+        settings.peers,
+        core.election,
+        lambda: core.bulletin.pause is not None,
+        core.participant,
+        consent=consent,
     )
     log = core.request_log if isinstance(core.request_log, ConsensusLog) else None
     admin = AdminListener(steering, probes.detail, page.routes(), settings.admin, port, consensus=log)

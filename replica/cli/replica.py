@@ -39,6 +39,8 @@ def replica_settings(config: Config, name: str) -> ReplicaSettings:
         core=config.core,
         link=config.link,
         admin=config.admin,
+        operators=config.operators,
+        signatories=config.signatories,
         tracing=config.tracing,
         admin_port=address.admin_port,
         peers=tuple(replica.name for replica in config.replicas),

@@ -13,6 +13,7 @@ from replica.notary.errors import Code, ConfigError
 
 if TYPE_CHECKING:
     from replica.config.model import Config
+    from replica.operators.admin import PruneCall
     from replica.store.interface import Pruned
 
 app = typer.Typer(help="Look after the shared database.", no_args_is_help=True)
@@ -69,15 +70,20 @@ def prune(
     is never let go. May be stopped and repeated. Audit what is to go before: it cannot be audited again. Without a
     database the bound is said in the log, and each replica deletes in its own ledger.
     """
+    from replica.operators.admin import PruneCall
+    from replica.store.four_eyes import prune_details
+
     settings = load(find_config(config))
     if settings.database.is_embedded and pruner:
         raise ConfigError("--as: without a database each replica deletes in its own ledger")
-    asked = {"up_to": up_to, "keep_days": f"{keep_days:g}"}
+    keep_s = keep_days * 86_400
+    asked = prune_details(up_to, keep_s)
     if propose:
         propose_act(settings, "prune", asked, reason)
         return
     with acting(settings, "prune", asked, reason, confirm=confirm) as act:
-        pruned, deleted = run(_prune(settings, up_to, keep_days * 86_400, pruner))
+        call = PruneCall("", up_to, keep_s, act.entry if confirm is not None else None)
+        pruned, deleted = run(_prune(settings, call, pruner))
         act.outcome = f"completions up to ledger offset {pruned.pruned_to} are pruned"
     if as_json:
         print_json({"pruned_to": pruned.pruned_to, "safe_to": pruned.safe_to, "deleted": deleted})
@@ -86,14 +92,15 @@ def prune(
         out.print(f"completions up to ledger offset {pruned.pruned_to} are pruned; {done}")
 
 
-async def _prune(config: Config, up_to: int | None, keep_s: float, pruner: str | None) -> tuple[Pruned, int | None]:
+async def _prune(config: Config, asked: PruneCall, pruner: str | None) -> tuple[Pruned, int | None]:
     """What the active answered, and how many were deleted here; None: each replica deletes in its own ledger."""
     import aiohttp
+    import msgspec
 
     from replica.cli.admin_calls import ask_admin
     from replica.database import EmbeddedLedgers, participant_database
     from replica.local.health import find_active
-    from replica.operators.admin import PRUNE_PATH, PruneCall
+    from replica.operators.admin import PRUNE_PATH
     from replica.store.interface import Pruned
 
     ledgers = participant_database(pruner, config.database.scope) if pruner else config.ledgers()
@@ -101,7 +108,7 @@ async def _prune(config: Config, up_to: int | None, keep_s: float, pruner: str |
         active = await find_active(session, config.replicas)
         if active is None:
             raise ConfigError("no replica is active: only the active one moves the bound", Code.NOT_POSSIBLE_NOW)
-        call = PruneCall(active, up_to, keep_s)
+        call = msgspec.structs.replace(asked, replica=active)
         pruned = await ask_admin(session, config, active, call, Pruned, path=PRUNE_PATH)
     if isinstance(ledgers, EmbeddedLedgers):
         await ledgers.prune_all(pruned.pruned_to)

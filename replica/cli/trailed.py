@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from replica.active.signer import Signer
     from replica.config.model import Config
     from replica.store.bulletin import Board
-    from replica.store.trail import Entry, Head, Phase, Signatories
+    from replica.store.trail import Entry, Head, Phase
 
 TRAIL_MAX_S = 10.0  # for one entry, connection and commit included
 DETAIL_MAX = 200  # characters of one argument
@@ -58,9 +58,10 @@ class Asked:
 
 
 class Acting:
-    """An act under way. What it sets is what the trail says about its end."""
+    """An act under way. What it sets is what the trail says about its end. `entry`: the number of its beginning."""
 
-    def __init__(self) -> None:
+    def __init__(self, entry: int | None) -> None:
+        self.entry = entry
         self.outcome = ""
         self.failed = False
 
@@ -89,7 +90,7 @@ def acting(
         needed or config.operators.trail_required,
         lambda board: _begin(board, config, asked, confirm if needed else None),
     )
-    now = Acting()
+    now = Acting(begun.number if isinstance(begun, Head) else None)
     try:
         yield now
     except BaseException as error:  # where nothing was written, its own error says enough
@@ -158,7 +159,7 @@ def _add(config: Config, who: Who, asked: Asked, phase: Phase) -> Head:
 
 
 async def _begin(board: Board, config: Config, asked: Asked, proposal: int | None) -> Head:
-    from replica.store.trail_writing import add_line
+    from replica.store.trail_writing import add_line, entries_since
 
     who = who_acts(config)
     make = _maker(config, who, asked, "begun", of=proposal)
@@ -170,28 +171,12 @@ async def _begin(board: Board, config: Config, asked: Asked, proposal: int | Non
         )
     known = config.signatories()
     for _ in range(TRIES_MAX):
-        entries, head = await _since(board, proposal, known)
+        entries, head = await entries_since(board, proposal, known)
         _check(config, entries, proposal, asked, who.operator)
         line = make(head)
         if await board.extend_trail(head.number + 1, line):
             return _head(line)
     raise _unavailable("others added entries meanwhile")
-
-
-async def _since(board: Board, proposal: int, known: Signatories) -> tuple[tuple[Entry, ...], Head]:
-    """The trail from a proposal to its end. Raises TrailBroken unless known people signed all of it."""
-    from replica.store.trail import TrailBroken, follow, head_before
-    from replica.store.trail_writing import PAGE_LINES
-
-    lines: list[bytes] = []
-    after = proposal - 1
-    while page := await board.trail(after, PAGE_LINES):
-        lines += page
-        after += len(page)
-    found = follow(lines, head_before(lines), known)
-    if found.broken is not None:
-        raise TrailBroken(str(found.broken))
-    return found.entries, found.head
 
 
 def _check(config: Config, entries: tuple[Entry, ...], proposal: int, asked: Asked, operator: str) -> None:

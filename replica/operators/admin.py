@@ -35,6 +35,7 @@ from replica.notary.errors import BadRequest, NotActive, NotaryError, StoreMisma
 from replica.notary.one_value import check_keys
 from replica.notary.untrusted import UNREADABLE
 from replica.settings import LOOPBACK_HOSTS, AdminSettings
+from replica.store.four_eyes import prune_details
 from replica.store.interface import Pruned
 
 log = structlog.get_logger()
@@ -66,12 +67,16 @@ class SwitchoverAnswer(msgspec.Struct, frozen=True):
     took_s: float
 
 
-class PruneCall(msgspec.Struct, forbid_unknown_fields=True):
-    """Asks `replica` to let completions up to an offset go, None: all that are not needed; `keep_s` keeps more."""
+class PruneCall(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Asks `replica` to let completions up to an offset go, None: all that are not needed; `keep_s` keeps more.
+
+    `entry`: where the operators' trail says that two operators want it.
+    """
 
     replica: str
     up_to: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
     keep_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
+    entry: Annotated[int, msgspec.Meta(ge=1, le=2**53)] | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -103,12 +108,34 @@ class Pruner(Protocol):
         """Move the bound up to which completions may be deleted. Raises NotActive, and HaError."""
 
 
+class Consent(Protocol):
+    """Whether a second operator has confirmed an act."""
+
+    async def check(self, act: str, details: Mapping[str, str], entry: int | None) -> None:
+        """Raises NotaryError unless the operators' trail says so at that entry, or the act needs no consent."""
+
+
+class NoConsent:
+    """See Consent: no act needs one."""
+
+    async def check(self, act: str, details: Mapping[str, str], entry: int | None) -> None:
+        return
+
+
 class Steering:
     """The operations that operators may request of this replica, independent of the transport."""
 
     def __init__(
-        self, name: str, peers: Collection[str], elector: Elector, is_paused: Callable[[], bool], pruner: Pruner
+        self,
+        name: str,
+        peers: Collection[str],
+        elector: Elector,
+        is_paused: Callable[[], bool],
+        pruner: Pruner,
+        *,
+        consent: Consent | None = None,
     ) -> None:
+        self._consent = consent or NoConsent()
         self._name = name
         self._pruner = pruner
         self._peers = peers
@@ -134,6 +161,10 @@ class Steering:
     async def prune(self, call: PruneCall) -> Pruned:
         """Let completions go. Raises SteeringRefused when that is not safe, or cannot be done here and now."""
         self._require_name(call.replica)
+        try:
+            await self._consent.check("prune", prune_details(call.up_to, call.keep_s), call.entry)
+        except NotaryError as error:
+            raise SteeringRefused(error.code.name, error.detail) from error
         try:
             pruned = await self._pruner.prune(call.up_to, call.keep_s)
         except (NotActive, HaError) as error:

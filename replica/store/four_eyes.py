@@ -51,5 +51,32 @@ def check_confirmed(
         raise _invalid(f"proposal {proposal} was used by entry {user.number}")
 
 
+def check_begun(
+    entries: Sequence[Entry], begun: int, *, act: str, details: Mapping[str, str], now: datetime, within_s: float
+) -> None:
+    """Raises FourEyesRefused unless the entry of that number began this act, confirmed, just now, and has not ended.
+
+    `entries`: as of `check_confirmed`. For the replica that carries the act out: whoever calls it has no other proof.
+    """
+    entry = next((entry for entry in entries if entry.number == begun), None)
+    if entry is None or entry.phase != "begun" or entry.signer != "operator" or entry.of is None:
+        raise FourEyesRefused(f"entry {begun} of the operators' trail does not begin a confirmed act")
+    if entry.act != act or entry.details != dict(details):
+        raise _invalid(f"entry {begun} begins another act, or has other arguments")
+    if abs(now - entry.at) > EARLY_MAX:
+        raise _invalid(f"entry {begun} is of {entry.at:%Y-%m-%d %H:%M:%S} UTC, which is not now")
+    if any(one.of == begun and one.phase in ("done", "failed") for one in entries):
+        raise _invalid(f"the act of entry {begun} has ended")
+    before = [one for one in entries if one.number < begun]
+    check_confirmed(
+        before, entry.of, act=act, details=details, operator=entry.operator, now=entry.at, within_s=within_s
+    )
+
+
+def prune_details(up_to: int | None, keep_s: float) -> dict[str, str]:
+    """The arguments of pruning as the trail has them: the command and the active must write the same."""
+    return ({} if up_to is None else {"up_to": str(up_to)}) | {"keep_s": str(float(keep_s))}
+
+
 def _invalid(detail: str) -> FourEyesRefused:
     return FourEyesRefused(detail, Code.PROPOSAL_INVALID)

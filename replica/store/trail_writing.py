@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from replica.notary.errors import Code, NotaryError
-from replica.store.trail import Head, TrailBroken, follow, head_before, head_of, still_has
+from replica.store.trail import Entry, Head, Signatories, TrailBroken, follow, head_before, head_of, still_has
 
 TRIES_MAX = 20  # of one entry, while others add theirs
 PAGE_LINES = 500
@@ -57,6 +57,19 @@ async def lines_after(keeper: TrailKeeper, head: Head) -> AsyncIterator[bytes]:
         for line in page:
             yield line
         at = head_of(page[-1]).number
+
+
+async def entries_since(keeper: TrailKeeper, number: int, known: Signatories) -> tuple[tuple[Entry, ...], Head]:
+    """The trail from an entry to its end. Raises TrailBroken unless known people signed all of it."""
+    lines: list[bytes] = []
+    after = number - 1
+    while page := await keeper.trail(after, PAGE_LINES):
+        lines += page
+        after += len(page)
+    found = follow(lines, head_before(lines), known)
+    if found.broken is not None:
+        raise TrailBroken(str(found.broken))
+    return found.entries, found.head
 
 
 async def bring_back(keeper: TrailKeeper, lines: list[bytes]) -> int:

@@ -310,26 +310,36 @@ async def test_a_trail_that_cannot_be_written_hinders_an_act_only_where_it_must(
         await as_superuser(cluster, "GRANT INSERT ON operator_trail TO notary_writer")
 
 
+def operators(folder: Path) -> dict[str, str]:
+    """The public keys of two people, whose files are in the folder."""
+    keys = {name: create_key(folder / f"{name}.key").hex() for name in ("anna", "ben")}
+    (folder / "operators.toml").write_text(
+        "".join(f'[[operators]]\nname = "{name}"\npublic_key = "{key}"\n' for name, key in keys.items())
+    )
+    return keys
+
+
+def four_eyes(folder: Path) -> dict[str, str]:
+    """The variables of a configuration that wants two people."""
+    keys_file = str(folder / "operators.toml")
+    return {"NOTARY_OPERATORS__KEYS_FILE": keys_file, "NOTARY_OPERATORS__FOUR_EYES": '["prune"]'}
+
+
+async def prune_as(cluster: LocalCluster, folder: Path, who: str, *words: str) -> tuple[int, str]:
+    """One of the two prunes up to the first of these words: exit code, and what was printed."""
+    further = four_eyes(folder) | {"NOTARY_OPERATORS__KEY_FILE": str(folder / f"{who}.key")}
+    asked = ("store", "prune", "--as", cluster.owner_dsn(), "--up-to", *words)
+    code, printed, errors = await notary(cluster, *asked, further=further)
+    return code, printed + errors
+
+
 async def test_four_eyes_are_two_people(cluster: LocalCluster, tmp_path: Path) -> None:
     """Goal: no single person prunes. Method: alone; proposed and confirmed by the same one; other arguments; another
     person; again with the same proposal; then the trail by the people's keys, without a configuration."""
-    keys = {name: create_key(tmp_path / f"{name}.key").hex() for name in ("anna", "ben")}
-    (tmp_path / "operators.toml").write_text(
-        "".join(f'[[operators]]\nname = "{name}"\npublic_key = "{key}"\n' for name, key in keys.items())
-    )
-
-    owner = cluster.owner_dsn()
+    keys = operators(tmp_path)
 
     async def prune(who: str, *words: str) -> tuple[int, str]:
-        further = {
-            "NOTARY_OPERATORS__KEYS_FILE": str(tmp_path / "operators.toml"),
-            "NOTARY_OPERATORS__KEY_FILE": str(tmp_path / f"{who}.key"),
-            "NOTARY_OPERATORS__FOUR_EYES": '["prune"]',
-        }
-        code, printed, errors = await notary(
-            cluster, "store", "prune", "--as", owner, "--up-to", *words, further=further
-        )
-        return code, printed + errors
+        return await prune_as(cluster, tmp_path, who, *words)
 
     await settled(cluster)
     assert "FOUR_EYES_NEEDED" in (await prune("anna", "0"))[1]
@@ -356,6 +366,25 @@ async def test_four_eyes_are_two_people(cluster: LocalCluster, tmp_path: Path) -
     assert (await document(cluster, *VERIFY, str(tmp_path / "trail.jsonl"), *options))["whole"] is True
     code, _, errors = await notary(cluster, *VERIFY, str(tmp_path / "trail.jsonl"), *options[:2])
     assert (code, "TRAIL_BROKEN" in errors) == (1, True)
+
+
+@pytest.mark.timeout(900)
+async def test_replicas_prune_for_two_people_only(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Goal: the active refuses, whatever the command thinks. Method: replicas that want two; a command that does not;
+    then proposed and confirmed."""
+    operators(tmp_path)
+    for replica in cluster.replicas.values():
+        await restarted(cluster, replica, four_eyes(tmp_path))
+    await settled(cluster)
+    code, _, errors = await notary(cluster, "store", "prune", "--as", cluster.owner_dsn(), "--up-to", "0")
+    assert (code, "FOUR_EYES_NEEDED" in errors) == (2, True)
+    _, told = await prune_as(cluster, tmp_path, "ben", "0", "--propose")
+    number = told.split()[1].rstrip(";")
+    code, told = await prune_as(cluster, tmp_path, "anna", "0", "--confirm", number)
+    assert code == 0, told
+    for replica in cluster.replicas.values():
+        await restarted(cluster, replica, {})
+    await settled(cluster)
 
 
 async def test_a_fail_over_is_forced_when_nobody_may_take_over(cluster: LocalCluster) -> None:

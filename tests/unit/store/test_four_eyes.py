@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from replica.notary.errors import Code
-from replica.store.four_eyes import FourEyesRefused, check_confirmed
+from replica.store.four_eyes import FourEyesRefused, check_begun, check_confirmed, prune_details
 from replica.store.trail import follow
 from tests.worlds.trails import NOW, trail_of
 
@@ -58,3 +58,53 @@ def test_a_proposal_counts_up_to_its_bounds() -> None:
     assert confirmed(PROPOSED, now=NOW - timedelta(minutes=5)) is None
     used = {"who": "ben", "act": "prune", "of": 1}
     assert confirmed(PROPOSED, PROPOSED, used, proposal=2) is None
+
+
+BEGUN = {"who": "ben", "act": "prune", "of": 1, "details": {"up_to": "9"}}
+
+
+def begun(*entries: dict[str, Any], entry: int = 2, now: datetime = NOW, **changes: Any) -> Code | None:
+    """The code with which the active refuses; None: it carries the act out."""
+    values: dict[str, Any] = {"act": "prune", "details": {"up_to": "9"}, "within_s": 60.0} | changes
+    try:
+        check_begun(follow(trail_of(*entries)).entries, entry, now=now, **values)
+    except FourEyesRefused as refusal:
+        return refusal.code
+    return None
+
+
+def test_the_active_wants_a_confirmed_beginning() -> None:
+    """Goal: a call of the admin listener needs both signatures. Method: proposed, confirmed; each part missing."""
+    assert begun(PROPOSED, BEGUN) is None
+    assert begun(PROPOSED, BEGUN, AFTER) is None
+    assert begun(PROPOSED, entry=1) is Code.FOUR_EYES_NEEDED
+    assert begun(PROPOSED, BEGUN, entry=3) is Code.FOUR_EYES_NEEDED
+    assert begun({}, {"act": "prune", "details": {"up_to": "9"}}) is Code.FOUR_EYES_NEEDED
+    assert begun(PROPOSED, BEGUN | {"who": "notary"}) is Code.FOUR_EYES_NEEDED
+    assert begun(PROPOSED, BEGUN | {"who": "anna"}) is Code.FOUR_EYES_SAME_PERSON
+
+
+@pytest.mark.parametrize(
+    ("entries", "changes"),
+    [
+        ([PROPOSED, BEGUN], {"details": {"up_to": "10"}}),
+        ([PROPOSED, BEGUN], {"act": "restore-adopt"}),
+        ([PROPOSED, BEGUN | {"details": {"up_to": "10"}}], {"details": {"up_to": "10"}}),  # not what was proposed
+        ([PROPOSED, BEGUN], {"now": NOW + timedelta(minutes=5, seconds=2)}),
+        ([PROPOSED, BEGUN], {"now": NOW - timedelta(minutes=5)}),
+        ([PROPOSED, BEGUN, {"who": "ben", "act": "prune", "phase": "done", "of": 2}], {}),
+        ([PROPOSED, BEGUN, BEGUN], {"entry": 3}),  # the proposal was used by entry 2
+        ([PROPOSED, BEGUN], {"within_s": 1.0}),
+        ([{}, BEGUN], {}),
+    ],
+)
+def test_a_beginning_permits_one_act_now(entries: list[dict[str, Any]], changes: dict[str, Any]) -> None:
+    """Goal: an old number opens nothing. Method: one thing differs."""
+    assert begun(*entries, **changes) is Code.PROPOSAL_INVALID
+
+
+def test_the_arguments_of_pruning_are_exact() -> None:
+    """Goal: what was confirmed is what is done. Method: numbers that round to one another, and none."""
+    assert prune_details(9, 86_400) == {"up_to": "9", "keep_s": "86400.0"}
+    assert prune_details(None, 0) == {"keep_s": "0.0"}
+    assert prune_details(9, 86_400.001) != prune_details(9, 86_400)

@@ -149,6 +149,12 @@ def test_every_line_fits_where_it_is_kept(reason: str, outcome: str, details: di
     assert entry.outcome == outcome or outcome.startswith(entry.outcome[: -len("...")].rstrip("."))
 
 
+def test_a_long_outcome_leaves_room_for_the_signature() -> None:
+    """Goal: the bound is that of the whole line. Method: outcomes of every length about the bound."""
+    for length in range(3_000, 3_600, 7):
+        assert len(line_after(Head(), outcome="x" * length)) <= LINE_MAX_BYTES
+
+
 def test_a_reason_is_one_short_line() -> None:
     """Goal: what people write fits a line of a table. Method: at the bound, above it, and with a line break."""
     assert check_reason("  a disk ") == "a disk"
