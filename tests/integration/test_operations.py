@@ -241,6 +241,7 @@ async def test_a_paused_participant_waits_for_its_keeper(cluster: LocalCluster) 
     assert (await document(cluster, "status"))["pause"] is None
 
 
+@pytest.mark.timeout(900)  # a dozen commands, each a process
 async def test_what_operators_do_is_in_the_trail(cluster: LocalCluster, tmp_path: Path) -> None:
     """Goal: who, when, why and how it ended, for acts that are done and for those that are not. Method: hand over,
     pause, resume, one that is refused; list, export in two parts, verify; the tables' owner deletes the newest."""
@@ -333,6 +334,7 @@ async def prune_as(cluster: LocalCluster, folder: Path, who: str, *words: str) -
     return code, printed + errors
 
 
+@pytest.mark.timeout(900)  # a dozen commands, each a process
 async def test_four_eyes_are_two_people(cluster: LocalCluster, tmp_path: Path) -> None:
     """Goal: no single person prunes. Method: alone; proposed and confirmed by the same one; other arguments; another
     person; again with the same proposal; then the trail by the people's keys, without a configuration."""
