@@ -31,7 +31,6 @@ from ha.lock.silence import LeaseView, Silence, confirmed, heard, is_free, quest
 from ha.settings import ElectionSettings
 
 T = TypeVar("T")
-BEATS_LATE = 1.2  # heartbeats without a sign of life: it is late
 GIVE_BACK_MAX_S = 0.25  # longest wait of a session that is closed while it holds the lease
 
 
@@ -225,7 +224,7 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
     async def _beat(self, claim: LeaseView) -> None:
         """Send signs of life that the election is late to ask for: in a busy process its turns come late, one after the
         other. Never for an election that asks no more."""
-        late_s, asks_s = BEATS_LATE * self._settings.heartbeat_s, self._settings.confirmed_age_max_s
+        late_s, asks_s = beat_s(self._settings), self._settings.confirmed_age_max_s
         while True:
             now_s = self._clock.boottime_s()
             if now_s >= self._sent_at_s + late_s and now_s < self._asked_at_s + asks_s:
@@ -309,3 +308,9 @@ def counted_lease(settings: ElectionSettings) -> ServerLease:
 
 def _owner(view: LeaseView) -> LockOwner | None:
     return None if view.holder is None else LockOwner(view.epoch, view.holder)
+
+
+def beat_s(settings: ElectionSettings) -> float:
+    """Without a sign of life for so long, the election is late: it asks at the first look of its clock that a heartbeat
+    is over."""
+    return settings.heartbeat_s + 2 * settings.tick_s
