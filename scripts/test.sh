@@ -15,7 +15,7 @@ PARALLEL="-n 2 --dist worksteal" # pure tests; real servers are shared by a sess
 PHASES=(
     "core          600       $PARALLEL tests/unit tests/model tests/golden tests/raft"
     "simulation    900       $PARALLEL tests/simulation"
-    "integration   1500      tests/integration tests/lognode"
+    "integration   2100      tests/integration tests/lognode"
     "clients       900       tests/clients"
     "pipeline      900       tests/pipeline"
     "faults-quick  1200      tests/faults"

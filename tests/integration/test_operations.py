@@ -311,24 +311,40 @@ async def test_a_trail_that_cannot_be_written_hinders_an_act_only_where_it_must(
         await as_superuser(cluster, "GRANT INSERT ON operator_trail TO notary_writer")
 
 
-def operators(folder: Path) -> dict[str, str]:
+def people(cluster: LocalCluster) -> Path:
+    """The folder with the operators' keys: one for all tests, because the trail keeps what they signed."""
+    return cluster.config_path.parent / "people"
+
+
+def operators(cluster: LocalCluster) -> dict[str, str]:
     """The public keys of two people, whose files are in the folder."""
-    keys = {name: create_key(folder / f"{name}.key").hex() for name in ("anna", "ben")}
+    folder = people(cluster)
+    folder.mkdir(exist_ok=True)
+    files = {name: folder / f"{name}.key" for name in ("anna", "ben")}
+    keys = {
+        name: (load_signer(file).public_key if file.exists() else create_key(file)).hex()
+        for name, file in files.items()
+    }
     (folder / "operators.toml").write_text(
         "".join(f'[[operators]]\nname = "{name}"\npublic_key = "{key}"\n' for name, key in keys.items())
     )
     return keys
 
 
-def four_eyes(folder: Path) -> dict[str, str]:
+def known_people(cluster: LocalCluster) -> dict[str, str]:
+    """The variable of a configuration that knows them, once there are any."""
+    keys_file = people(cluster) / "operators.toml"
+    return {"NOTARY_OPERATORS__KEYS_FILE": str(keys_file)} if keys_file.exists() else {}
+
+
+def four_eyes(cluster: LocalCluster) -> dict[str, str]:
     """The variables of a configuration that wants two people."""
-    keys_file = str(folder / "operators.toml")
-    return {"NOTARY_OPERATORS__KEYS_FILE": keys_file, "NOTARY_OPERATORS__FOUR_EYES": '["prune"]'}
+    return known_people(cluster) | {"NOTARY_OPERATORS__FOUR_EYES": '["prune"]'}
 
 
-async def prune_as(cluster: LocalCluster, folder: Path, who: str, *words: str) -> tuple[int, str]:
+async def prune_as(cluster: LocalCluster, who: str, *words: str) -> tuple[int, str]:
     """One of the two prunes up to the first of these words: exit code, and what was printed."""
-    further = four_eyes(folder) | {"NOTARY_OPERATORS__KEY_FILE": str(folder / f"{who}.key")}
+    further = four_eyes(cluster) | {"NOTARY_OPERATORS__KEY_FILE": str(people(cluster) / f"{who}.key")}
     asked = ("store", "prune", "--as", cluster.owner_dsn(), "--up-to", *words)
     code, printed, errors = await notary(cluster, *asked, further=further)
     return code, printed + errors
@@ -338,10 +354,10 @@ async def prune_as(cluster: LocalCluster, folder: Path, who: str, *words: str) -
 async def test_four_eyes_are_two_people(cluster: LocalCluster, tmp_path: Path) -> None:
     """Goal: no single person prunes. Method: alone; proposed and confirmed by the same one; other arguments; another
     person; again with the same proposal; then the trail by the people's keys, without a configuration."""
-    keys = operators(tmp_path)
+    keys = operators(cluster)
 
     async def prune(who: str, *words: str) -> tuple[int, str]:
-        return await prune_as(cluster, tmp_path, who, *words)
+        return await prune_as(cluster, who, *words)
 
     await settled(cluster)
     assert "FOUR_EYES_NEEDED" in (await prune("anna", "0"))[1]
@@ -371,18 +387,18 @@ async def test_four_eyes_are_two_people(cluster: LocalCluster, tmp_path: Path) -
 
 
 @pytest.mark.timeout(900)
-async def test_replicas_prune_for_two_people_only(cluster: LocalCluster, tmp_path: Path) -> None:
+async def test_replicas_prune_for_two_people_only(cluster: LocalCluster) -> None:
     """Goal: the active refuses, whatever the command thinks. Method: replicas that want two; a command that does not;
     then proposed and confirmed."""
-    operators(tmp_path)
+    operators(cluster)
     for replica in cluster.replicas.values():
-        await restarted(cluster, replica, four_eyes(tmp_path))
+        await restarted(cluster, replica, four_eyes(cluster))
     await settled(cluster)
     code, _, errors = await notary(cluster, "store", "prune", "--as", cluster.owner_dsn(), "--up-to", "0")
     assert (code, "FOUR_EYES_NEEDED" in errors) == (2, True)
-    _, told = await prune_as(cluster, tmp_path, "ben", "0", "--propose")
+    _, told = await prune_as(cluster, "ben", "0", "--propose")
     number = told.split()[1].rstrip(";")
-    code, told = await prune_as(cluster, tmp_path, "anna", "0", "--confirm", number)
+    code, told = await prune_as(cluster, "anna", "0", "--confirm", number)
     assert code == 0, told
     for replica in cluster.replicas.values():
         await restarted(cluster, replica, {})
@@ -534,7 +550,7 @@ async def findings(cluster: LocalCluster, **environment: str) -> dict[str, str]:
     """What `notary doctor` finds worse than a warning: check and fix."""
     argv = [sys.executable, "-m", "replica.cli", "doctor", "--json", "--config", str(cluster.config_path)]
     process = await asyncio.create_subprocess_exec(
-        *argv, stdout=asyncio.subprocess.PIPE, env={**os.environ, **environment}
+        *argv, stdout=asyncio.subprocess.PIPE, env={**os.environ, **known_people(cluster), **environment}
     )
     printed, _ = await process.communicate()
     report = json.loads(printed)

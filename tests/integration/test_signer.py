@@ -380,7 +380,7 @@ def test_commands_make_show_and_rotate_a_key_on_the_token(token: Token, tmp_path
         result = CliRunner().invoke(app, [*words, "--config", str(path), "--json"], catch_exceptions=True)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             return result.exception
-        return json.loads(result.output)
+        return json.loads(result.stdout)
 
     created = run("keys", "create", "--pkcs11")["public_key"]
     assert isinstance(run("keys", "create", "--pkcs11"), ConfigError)
