@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.bench import sizing_page
 from tests.bench.machines import (
     ACTIVE_FRONT_ENDS,
     FOLLOWING_BROKER,
@@ -19,9 +20,8 @@ from tests.bench.machines import (
     PRIMARY,
     UTILISATION,
     Measured,
-    SizingError,
 )
-from tests.bench.sizing_page import THREAD, parse
+from tests.bench.sizing_page import THREAD, parse, replaced
 
 BEGIN, END = "<!-- scaling -->\n", "<!-- end of scaling -->\n"
 SIZING = Path("docs/reference-deployment.md")
@@ -90,13 +90,6 @@ def _workers(measured: Measured) -> Iterable[str]:
         yield f"| {workers} | {each_us:.1f} µs | {US / each_us:,.0f}/s | {US / each_us / alone:.2f} |"
 
 
-def replaced(page: str, tables: str) -> str:
-    """A page with other tables. Raises SizingError for one that has no place for them."""
-    if BEGIN not in page or END not in page:
-        raise SizingError(f"no lines {BEGIN.strip()} and {END.strip()} in the page")
-    return page.partition(BEGIN)[0] + BEGIN + tables + END + page.partition(END)[2]
-
-
 def main() -> None:
     """Print the tables, or put them into a page."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.scaling_page", description=__doc__)
@@ -107,13 +100,11 @@ def main() -> None:
     if arguments.into is None:
         print(render(measured), end="")
     else:
-        arguments.into.write_text(replaced(arguments.into.read_text(), render(measured)))
+        arguments.into.write_text(replaced(arguments.into.read_text(), render(measured), BEGIN, END))
 
 
 def sizing_part(page: str) -> str:
     """The tables of a page of sizing."""
-    from tests.bench import sizing_page
-
     return page.partition(sizing_page.BEGIN)[2].partition(sizing_page.END)[0]
 
 

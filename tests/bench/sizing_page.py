@@ -168,11 +168,11 @@ def main() -> None:
     arguments.into.write_text(replaced(arguments.into.read_text(), tables))
 
 
-def replaced(page: str, tables: str) -> str:
-    """A page with other tables. Raises SizingError for one that has no place for them."""
-    if BEGIN not in page or END not in page:
-        raise SizingError(f"no lines {BEGIN.strip()} and {END.strip()} in the page")
-    return page.partition(BEGIN)[0] + BEGIN + tables + END + page.partition(END)[2]
+def replaced(page: str, tables: str, begin: str = BEGIN, end: str = END) -> str:
+    """A page with other tables between two lines. Raises SizingError for one that has no place for them."""
+    if begin not in page or end not in page:
+        raise SizingError(f"no lines {begin.strip()} and {end.strip()} in the page")
+    return page.partition(begin)[0] + begin + tables + end + page.partition(end)[2]
 
 
 if __name__ == "__main__":

@@ -14,11 +14,10 @@ from tests.bench.scaling_page import (
     TARGET,
     limits,
     render,
-    replaced,
     sizing_part,
     worker_thread_us,
 )
-from tests.bench.sizing_page import parse
+from tests.bench.sizing_page import parse, replaced
 
 PAGE = Path("docs/scaling.md")
 MEASURED, _ = parse(sizing_part(SIZING.read_text()))
@@ -47,4 +46,4 @@ def test_the_page_agrees_with_the_costs() -> None:
         "run: python -m tests.bench.scaling_page --into docs/scaling.md"
     )
     with pytest.raises(SizingError, match="no lines"):
-        replaced("", "")
+        replaced("", "", BEGIN, END)
