@@ -6,10 +6,11 @@ is `not_on` a kind there, and the run prints why.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
+import structlog
 
 from tests.log_kind import KINDS, pytest_collection_modifyitems, pytest_report_collectionfinish
 from tests.promises import breaks_a_promise, note_never_repeated
@@ -26,6 +27,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     `embedded`: on log nodes, and without any database.
     """
     parser.addoption("--log-kind", choices=KINDS, default="kafka")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A command that a test runs makes the log quiet; the tests after it, of any folder, read log lines."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.hookimpl(wrapper=True)
