@@ -1,22 +1,13 @@
-"""The tables of a report. Each is small, however long the log: at most 500 intervals, at most 50 parties and states."""
+"""The tables of a report on Spark. Each is small: at most 500 intervals, at most 50 parties and states."""
 
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from pipeline.reports.intervals import TOP
 from replica.notary.errors import Code
 from replica.notary.outcomes import NOTARISED
-
-INTERVALS_MAX = 500
-TOP = 50
-_NICE_S = (1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 6 * 3600, 86_400, 7 * 86_400, 30 * 86_400, 365 * 86_400)
-
-
-def interval_s(first_us: int, last_us: int) -> int:
-    """Seconds of one interval, so that at most INTERVALS_MAX lie between two times."""
-    wanted = (last_us - first_us) / 1e6 / (INTERVALS_MAX - 1)
-    return next((nice for nice in _NICE_S if nice >= wanted), int(wanted) + 1)
 
 
 def throughput(decided: DataFrame, seconds: int) -> DataFrame:
@@ -36,7 +27,7 @@ def outcomes(decided: DataFrame) -> DataFrame:
     total = counts.agg(F.sum("requests").alias("total"))
     return counts.crossJoin(total).select(
         "outcome", "requests", "repeated", (F.col("requests") / F.col("total")).alias("share")
-    ).orderBy(F.desc("requests"))  # fmt: skip
+    ).orderBy(F.desc("requests"), "outcome")  # fmt: skip
 
 
 def parties(decided: DataFrame) -> DataFrame:

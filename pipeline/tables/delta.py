@@ -127,6 +127,33 @@ class Table:
         return any(append_id.encode() in _commit(self._place, version) for version in commits)
 
 
+class View:
+    """One table as it was when it was opened, to be read. `table_id` is another one once the table was made anew.
+
+    Raises PlaceUnavailable, also where there is no table, and PlaceAccessDenied.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        with _as_ours(place):
+            table = _opened(place)
+            self.topic_id = (table.metadata().description or "").removeprefix(_OF_LOG)
+            self.table_id = str(table.metadata().id)
+            self.offset = _reached(table, self.topic_id)
+            self._dataset = table.to_pyarrow_dataset()
+
+    def rows(self, wanted: pa.Schema, after: int, until: int) -> pa.Table:
+        """These columns of the rows after a log offset, up to and with another one; null where the table lacks one."""
+        among = (pc.field("offset") > after) & (pc.field("offset") <= until)
+        known = [name for name in wanted.names if name in self._dataset.schema.names]
+        with _as_ours(self._place):
+            found = self._dataset.to_table(known, filter=among)
+        for field in wanted:
+            if field.name not in known:
+                found = found.append_column(field, pa.nulls(len(found), field.type))
+        return found.select(wanted.names).cast(wanted)
+
+
 def look(place: Place) -> dict[str, int | str]:
     """A table: its log's id, the log offset that it reaches, its version, its number of files.
 

@@ -5,7 +5,7 @@ Every row names its record's log offset. The tables are parted by `day`, the UTC
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -40,6 +40,7 @@ SCHEMAS = {
             ("state", pa.string()),
             ("usage", pa.string()),  # input, reference
             ("consumed_by_hash", pa.binary()),
+            ("consumed_at", pa.int64()),  # log offset of the request that consumed it
         ]
     ),
     EPOCHS: pa.schema(
@@ -87,11 +88,15 @@ SCHEMAS = {
 
 
 def rows_of(
-    decided: Iterable[tuple[Counted, Verdict | None]], barriers: Iterable[BarrierInForce], ledger_end: int
+    decided: Iterable[tuple[Counted, Verdict | None]],
+    barriers: Iterable[BarrierInForce],
+    ledger_end: int,
+    consumed_at: Callable[[bytes], int],
 ) -> dict[str, pa.Table]:
     """The rows of some records, and of barriers that came into force, for every table.
 
-    `ledger_end`: the ledger offset of the last completion before them, 0 for none.
+    `ledger_end`: the ledger offset of the last completion before them, 0 for none. `consumed_at`: the log offset at
+    which a state that caused a refusal was consumed.
     """
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
     completions: list[Completion] = []
@@ -109,6 +114,7 @@ def rows_of(
                     "state": format_state_ref(conflict.state),
                     "usage": conflict.usage.value,
                     "consumed_by_hash": conflict.consumed_by_hash,
+                    "consumed_at": consumed_at(conflict.state),
                 }
                 for conflict in verdict.conflicts
             ]

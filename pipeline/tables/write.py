@@ -22,11 +22,11 @@ from replica.index.interface import Index
 from replica.index.rocks import RocksIndex
 from replica.log.interface import LogRecords, RequestLog
 from replica.notary.counted import CountedRequest
-from replica.notary.errors import LogUnavailable, PlaceUnavailable
+from replica.notary.errors import InvariantBroken, LogUnavailable, PlaceUnavailable
 from replica.notary.places import Place, inside
 from replica.notary.position import BEGIN, Position, begin
 from replica.notary.reading import Reading, VoidReason, read_records
-from replica.notary.rules import judge, keys_of
+from replica.notary.rules import STATE_KEY, judge, keys_of, offset_in
 from replica.notary.salvage import NO_SALVAGES
 
 RUN_RECORDS = 20_000  # in one append, which also bounds the memory of the job
@@ -74,7 +74,8 @@ class TablesWriter:
         )
         requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
         keys = [keys_of(entry) for entry in requests]
-        known = self._index.lookup(list(chain.from_iterable(keys))) if keys else []
+        flat = list(chain.from_iterable(keys))
+        known = self._index.lookup(flat) if flat else []
         newest = self._index.commands.newest(
             [entry.change_id for entry in requests], [entry.offset for entry in requests]
         )
@@ -83,7 +84,16 @@ class TablesWriter:
         decided = [
             (entry, next(of_requests) if isinstance(entry, CountedRequest) else None) for entry in reading.counted
         ]
-        return rows_of(decided, reading.barriers, self._ledger_end), added, accepted, reading
+        values = dict(zip(flat, known, strict=True)) if any(verdict.conflicts for verdict in verdicts) else {}
+
+        def consumed_at(state: bytes) -> int:
+            key = STATE_KEY + state
+            if (value := added.get(key) or values[key]) is None:
+                raise InvariantBroken("a request was refused for a state that nobody had consumed")
+            return offset_in(value)
+
+        rows = rows_of(decided, reading.barriers, self._ledger_end, consumed_at)
+        return rows, added, accepted, reading
 
 
 def _ledger_end(completions: Table, offset: int) -> int:

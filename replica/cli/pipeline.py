@@ -44,9 +44,10 @@ ArchiveKeyOption = Annotated[
 ]
 
 
-def require_archive() -> None:
-    """Raise ConfigError (PIPELINE_MISSING) when what reads and writes archives is not installed. It needs no Spark."""
-    _require("pyarrow", "numpy")
+def require_archive(*further: str) -> None:
+    """Raise ConfigError (PIPELINE_MISSING) when what reads and writes archives is not installed; `further`: other
+    packages. It needs no Spark."""
+    _require("pyarrow", "numpy", *further)
 
 
 def require_pipeline(*further: str) -> None:

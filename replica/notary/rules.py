@@ -195,6 +195,11 @@ def if_recorded_before(offset: int, value: bytes | None) -> bytes | None:
     return value if value is not None and int.from_bytes(value[_OFFSET_AT:], "big") < offset else None
 
 
+def offset_in(value: bytes) -> int:
+    """The log offset at which an index value was recorded."""
+    return int.from_bytes(value[_OFFSET_AT:], "big")
+
+
 Recorded = Sequence[bytes | None]
 """What was recorded before, in the order of `keys_of`; None where nothing was."""
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline.reports.intervals import INTERVALS_MAX, interval_s
 from pipeline.reports.report import write_report
-from pipeline.reports.tables import INTERVALS_MAX, interval_s
 from tests.pipeline.log_files import write_log
 from tests.pipeline.signed_log import PARTY, log_values, raised_values
 

@@ -29,30 +29,39 @@ from tests.bench.conditions import add_machine
 from tests.bench.pipeline.archiving import measure_archive
 from tests.bench.pipeline.big_log import TOPIC_ID, write_big_log
 from tests.bench.pipeline.engines import ENGINES
+from tests.bench.pipeline.reporting import measure_report
 from tests.bench.pipeline.signed import write_signed_log
 from tests.bench.report import Report
 
 FOLDER = Path("build/bench-pipeline")
 JSON = Path("build/bench-pipeline.json")
-PACKAGES = ("pyspark", "pyarrow", "numpy", "duckdb", "polars", "rocksdict", "confluent-kafka", "pynacl")
-SIZES = "1000000,10000000"
+PACKAGES = ("pyspark", "pyarrow", "deltalake", "numpy", "duckdb", "polars", "rocksdict", "confluent-kafka", "pynacl")
+SIZES, SIZES_QUICK = "1000000,10000000", "100000"
+REPORT_RECORDS, REPORT_RECORDS_QUICK = 5_000_000, 300_000
 SIGNED_RECORDS = 1_000_000
 AUDIT_RUNS = 3
 POOL_PART = 1_000  # signatures that a process of the pool takes at a time
 SAMPLE_S = 1.0  # a sample walks through page tables, and holds up the processes meanwhile
-ARCHIVE, AUDIT, REBUILD = PARTS = ("archive", "audit", "rebuild")  # in this order: the quick ones first
+ARCHIVE, AUDIT, REPORT, REBUILD = PARTS = (
+    "archive",
+    "audit",
+    "report",
+    "rebuild",
+)  # in this order: the quick ones first
 
 
 def main() -> int:
     """Measure what is asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.pipeline", description=__doc__)
-    parser.add_argument("--records", default=SIZES, help="lengths of the log that indexes are made of")
+    parser.add_argument("--quick", action="store_true", help="small logs for rebuild and report: no figure of record")
+    parser.add_argument("--records", help="lengths of the log that indexes are made of")
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, of {', '.join(PARTS)}")
     parser.add_argument("--json", type=Path, default=JSON, help="where the figures go")
     arguments = parser.parse_args()
     parts = set(arguments.only.split(","))
     if not parts <= set(PARTS):
         parser.error(f"there is no part {', '.join(parts - set(PARTS))}")
+    sizes = arguments.records or (SIZES_QUICK if arguments.quick else SIZES)
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     shutil.rmtree(FOLDER, ignore_errors=True)
     report = Report()
@@ -63,8 +72,11 @@ def main() -> int:
     if AUDIT in parts:
         measure_audit(report)
         report.write(arguments.json)
+    if REPORT in parts:
+        measure_report(FOLDER / "report", report, REPORT_RECORDS_QUICK if arguments.quick else REPORT_RECORDS)
+        report.write(arguments.json)
     if REBUILD in parts:
-        for records in map(int, arguments.records.split(",")):
+        for records in map(int, sizes.split(",")):
             measure_rebuild(records, report)
             report.write(arguments.json)
     return 0

@@ -1,0 +1,108 @@
+"""The page of a report, with charts inside it, and the tables beside it as Parquet files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from pipeline.reports import charts
+
+PAGE = "report.html"
+_SHOWN_ROWS = 15
+
+
+class Subject(NamedTuple):
+    """What a page is about: a log up to one of its records, and where the verdicts are from."""
+
+    topic_id: str
+    offset: int
+    epoch: int
+    epochs: int  # that came into force
+    source: str  # a sentence
+    rows: str  # where there is a row for each request, a sentence
+
+
+def write_page(folder: Path, subject: Subject, data: dict[str, pa.Table], made_us: int) -> Path:
+    """Write each table as a Parquet file, and the page; returns the page. `made_us`: the time now, microseconds UTC."""
+    for name, table in data.items():
+        pq.write_table(table, folder / f"{name}.parquet")
+    page = folder / PAGE
+    page.write_text(_render(subject, data, made_us), encoding="utf-8")
+    return page
+
+
+def _render(subject: Subject, data: dict[str, pa.Table], made_us: int) -> str:
+    """The page: charts as SVG inside it, tables as they are; nothing is loaded from anywhere."""
+    environment = Environment(
+        loader=PackageLoader("pipeline.reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template("report.html.j2").render(
+        made=charts.instant(made_us),
+        subject=subject,
+        facts={
+            "records": subject.offset + 1,
+            "counting requests": sum(data["outcomes"].column("requests").to_pylist()),
+            "requests refused for a state": _count(data["outcomes"], "STATE_CONFLICT"),
+            "epochs in force": subject.epochs,
+            "epoch": subject.epoch,
+        },
+        charts=_charts(data),
+        tables={name: (table.column_names, table.slice(0, _SHOWN_ROWS).to_pylist()) for name, table in data.items()
+                if name not in ("throughput", "latency_histogram")},
+    )  # fmt: skip
+
+
+def _charts(data: dict[str, pa.Table]) -> dict[str, str]:
+    throughput, activations = data["throughput"].to_pylist(), data["fail_overs"].to_pylist()
+    taken_over = [row["first_us"] for row in activations if row["first_us"] is not None]
+    made = {
+        "Requests a second, by verdict": charts.over_time(_rates(throughput), "requests/s", taken_over),
+        "Share of requests refused": charts.over_time(
+            {"STATE_CONFLICT": _shares(throughput, "STATE_CONFLICT")}, "share", taken_over
+        ),
+        "Parties with most requests": _bars(data["parties"], "party", "requests"),
+        "States that most requests were refused for": _bars(data["hot_states"], "state", "refused"),
+        "Pause before each epoch's first request": charts.bars(
+            [f"epoch {row['epoch']}, {row['replica']}" for row in activations],
+            [(row["pause_us"] or 0) / 1e6 for row in activations],
+            "seconds without a request",
+        ),
+    }
+    if "latency_histogram" in data:
+        histogram = data["latency_histogram"]
+        made["Latency that clients measured"] = charts.histogram(
+            histogram.column("up_to_s").to_pylist(), histogram.column("operations").to_pylist(), "seconds"
+        )
+    return made
+
+
+def _rates(rows: list[dict[str, Any]]) -> dict[str, tuple[list[int], list[float]]]:
+    series: dict[str, tuple[list[int], list[float]]] = {}
+    for row in rows:
+        at_us, values = series.setdefault(row["outcome"], ([], []))
+        at_us.append(row["at_us"])
+        values.append(row["requests"] / row["seconds"])
+    return series
+
+
+def _shares(rows: list[dict[str, Any]], outcome: str) -> tuple[list[int], list[float]]:
+    all_of: dict[int, int] = {}
+    some_of: dict[int, int] = {}
+    for row in rows:
+        all_of[row["at_us"]] = all_of.get(row["at_us"], 0) + row["requests"]
+        if row["outcome"] == outcome:
+            some_of[row["at_us"]] = row["requests"]
+    return list(all_of), [some_of.get(at_us, 0) / total for at_us, total in all_of.items()]
+
+
+def _bars(table: pa.Table, names: str, values: str) -> str:
+    top = table.slice(0, _SHOWN_ROWS)
+    return charts.bars(top.column(names).to_pylist(), top.column(values).to_pylist(), values)
+
+
+def _count(outcomes: pa.Table, outcome: str) -> int:
+    return sum(row["requests"] for row in outcomes.to_pylist() if row["outcome"] == outcome)
