@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
@@ -182,6 +182,11 @@ class Config(BaseSettings):
         None,
         description="Public keys that receipts may name, old ones too; `notary keys rotate` writes it. Else one key.",
     )
+    serving: Literal["one", "all"] = Field(
+        "one",
+        description="Who serves: the active replica alone; or all of them, each its own clients. `all` is not built "
+        "yet, and is refused (docs/decisions/0021-workers.md).",
+    )
     api_workers: int = Field(2, ge=1, le=64, description="Front-end processes of a replica.")
     endpoint: Endpoint = Field(description="The balanced endpoint that applications are given.")
     public_url: Url | None = Field(
@@ -254,6 +259,7 @@ class Config(BaseSettings):
             )
         self._lease_fits()
         self._embedded_fits()
+        self._serving_is_built()
         step_down_s = 3 * self.core.drain_answers_s + log.close_max_s
         if step_down_s > self.election.drain_max_s:
             raise ValueError(
@@ -266,6 +272,13 @@ class Config(BaseSettings):
                 f" log.{log.kind}.append_queue_max = {log.append_queue_max}"
             )
         return self
+
+    def _serving_is_built(self) -> None:
+        """Refuse what this release cannot do: whoever sets it would believe that a fail-over is not noticed."""
+        if self.serving == "all":
+            raise ValueError(
+                "serving = all is not built yet: one replica serves, and the others take over. Leave serving out"
+            )
 
     def _lease_fits(self) -> None:
         """Check what a lease relies on: every replica reads the log all the time, and soon enough to be answered."""

@@ -80,3 +80,10 @@ def test_the_file_of_every_profile_loads(tmp_path: Path, profile: Profile, capsy
     assert config == make_config(example(profile), tmp_path, "example")
     assert config.database.is_embedded == (profile is Profile.EMBEDDED)
     assert ("notary store migrate" in capsys.readouterr().out) == (profile is not Profile.EMBEDDED)
+
+
+def test_serving_of_all_replicas_is_refused_until_it_is_built(tmp_path: Path) -> None:
+    """Goal: nobody believes that a fail-over is not noticed. Method: both values."""
+    assert config_of(tmp_path, serving="one").serving == "one"
+    with pytest.raises(ConfigError, match="serving = all is not built yet"):
+        config_of(tmp_path, serving="all")

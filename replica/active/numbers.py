@@ -1,0 +1,86 @@
+"""Sequence numbers of a worker: a range that nobody else has, and the activation under which it may be used. Pure.
+
+The void rule lets a number count once in an activation. So two replicas that append under one activation need numbers
+of their own. The shared database counts how many ranges it gave away, and each worker draws one. The range is good
+for every activation that this very database granted, so a change of holder needs no new one. Its name holds the
+timeline: a standby that was promoted may not know the newest ranges, and gives them away again. By then its name is
+another one, and so is that of the barriers which it grants.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from replica.notary.errors import InvariantBroken
+from replica.notary.leases import releaser_in
+from replica.notary.position import Position
+from replica.notary.records import BarrierRecord
+from replica.notary.rules import DEDUPLICATING_FROM
+
+NUMBERS_PER_RANGE = 2**40  # at 50,000 records a second they last 254 days
+RANGES_MAX = 2**63 // NUMBERS_PER_RANGE - 1  # above the range of whoever holds the lock, which begins with 0
+FEW_LEFT = 2**32  # a worker with fewer numbers draws its next range: a day before it needs it
+SEEN_RANGES_MAX = 1_000  # in a position; each lost append leaves a hole, and every run of records stores them all
+
+
+class NumberRange(msgspec.Struct, frozen=True):
+    """The numbers [start, end), given away by `database`, which is named as in a barrier."""
+
+    start: int
+    end: int
+    database: str
+
+
+def range_of(drawn: int, database: str) -> NumberRange:
+    """The range of that draw, counted from 1. Raises InvariantBroken past the last one."""
+    if not 1 <= drawn <= RANGES_MAX:
+        raise InvariantBroken(f"draw {drawn} of a range of sequence numbers, of 1 to {RANGES_MAX}")
+    return NumberRange(drawn * NUMBERS_PER_RANGE, (drawn + 1) * NUMBERS_PER_RANGE, database)
+
+
+class Numbers:
+    """Gives each number of a range away once. A number whose append failed is not used again."""
+
+    def __init__(self, drawn: NumberRange) -> None:
+        self.range = drawn
+        self._next = drawn.start
+
+    @property
+    def left(self) -> int:
+        """How many are left."""
+        return self.range.end - self._next
+
+    def take(self) -> int:
+        """The next number. Raises InvariantBroken when there is none."""
+        if not self.left:
+            raise InvariantBroken("a range of sequence numbers is used up")
+        number = self._next
+        self._next += 1
+        return number
+
+
+def needs_range(numbers: Numbers | None, barrier: BarrierRecord) -> bool:
+    """Whether a worker must draw a range, to go on under this barrier."""
+    return numbers is None or numbers.range.database != barrier.database or numbers.left < FEW_LEFT
+
+
+def usable(numbers: Numbers | None, barrier: BarrierRecord) -> bool:
+    """Whether a worker may number a record under this barrier."""
+    return numbers is not None and numbers.range.database == barrier.database and numbers.left > 0
+
+
+def writable(position: Position | None) -> BarrierRecord | None:
+    """The barrier under which every replica may append, as this position knows it; None while there is none.
+
+    Under rules 1 only the holder of the lock may write, because the database remembers commands. The activation of a
+    barrier that releases a lease belongs to nobody.
+    """
+    barrier = None if position is None else position.barrier
+    if barrier is None or barrier.rules_version < DEDUPLICATING_FROM or releaser_in(barrier.database) is not None:
+        return None
+    return barrier
+
+
+def is_fragmented(position: Position) -> bool:
+    """Whether a new activation should begin, because so many lost appends left holes in this one's numbers."""
+    return len(position.seen) > SEEN_RANGES_MAX

@@ -1,0 +1,339 @@
+"""The pure parts of a worker: its numbers, its own records, its clock, its ledger offsets, its fitness."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import msgspec
+import pytest
+
+from replica.active.clock_agreement import AGE_MAX_S, ClockSeen, booted_us, why_not_stamp
+from replica.active.fitness import Limits, Unfit, WorkerFacts, why_not_serve
+from replica.active.ledger_count import COUNTED_MAX, LedgerCount
+from replica.active.numbers import (
+    FEW_LEFT,
+    NUMBERS_PER_RANGE,
+    RANGES_MAX,
+    SEEN_RANGES_MAX,
+    Numbers,
+    is_fragmented,
+    needs_range,
+    range_of,
+    usable,
+    writable,
+)
+from replica.active.own_records import APPENDS_MAX, Again, OwnRecords, split_by_patience
+from replica.active.terms import Terms
+from replica.active.waiting import Waiting
+from replica.following.apply import Applied, judge_records
+from replica.index.memory import MemoryIndex
+from replica.link.interface import DEFAULT_OPTIONS, Replies
+from replica.notary.canonical import change_id, summarise
+from replica.notary.errors import InvariantBroken
+from replica.notary.leases import claim_text, release_text
+from replica.notary.position import RAISED_VERSION, Position, begin
+from replica.notary.records import (
+    BarrierRecord,
+    Record,
+    SettledCommand,
+    SettlementRecord,
+    encode_record,
+)
+from replica.notary.requests import Submission
+from replica.notary.rules import Outcome
+from replica.store.interface import Command
+from tests.worlds.core_world import state, submission
+
+DATABASE = "postgres:71:1"
+PROMOTED = "postgres:71:2"
+
+
+def barrier(epoch: int, database: str = DATABASE, format: int = 2, rules: int = 2) -> BarrierRecord:
+    return BarrierRecord(epoch, bytes([epoch]) * 16, "R1", database, format, rules)
+
+
+class Log:
+    """A log that one worker reads as it grows."""
+
+    def __init__(self, *first: Record) -> None:
+        self.index = MemoryIndex()
+        self.position = begin("topic")
+        self.read(*[encode_record(record) for record in first])
+
+    def read(self, *values: bytes) -> Applied:
+        start = self.position.offset + 1
+        applied, added = judge_records(self.index, self.position, list(enumerate(values, start)))
+        self.index.write(added, applied.position, applied.accepted)
+        self.position = applied.position
+        return applied
+
+
+def waiting(one: Submission) -> Waiting:
+    tx_id, digest, states = summarise(one.request)
+    change = change_id(one.user_id, one.command_id, one.act_as)
+    command = Command(change, one.user_id, one.command_id, one.act_as, one.submission_id, tx_id, digest, 1)
+    return Waiting(cast(Replies, None), 1, one, command, states, DEFAULT_OPTIONS, terms=Terms(1_000_000))
+
+
+# ---- numbers ----
+
+
+def test_ranges_never_meet_one_another_nor_that_of_the_holder() -> None:
+    """Goal: no number is of two. Method: neighbouring draws, the first and the last; the holder's begins with 0."""
+    first, second, last = range_of(1, DATABASE), range_of(2, DATABASE), range_of(RANGES_MAX, DATABASE)
+    assert first.start == NUMBERS_PER_RANGE
+    assert first.end == second.start
+    assert last.end <= 2**63  # the format's highest number is 2^63 - 1
+    for drawn in (0, RANGES_MAX + 1):
+        with pytest.raises(InvariantBroken):
+            range_of(drawn, DATABASE)
+
+
+def test_a_number_is_given_once_and_a_range_ends() -> None:
+    """Goal: a range that is used up gives nothing. Method: a range of two numbers."""
+    numbers = Numbers(msgspec.structs.replace(range_of(1, DATABASE), end=NUMBERS_PER_RANGE + 2))
+    assert [numbers.take(), numbers.take(), numbers.left] == [NUMBERS_PER_RANGE, NUMBERS_PER_RANGE + 1, 0]
+    assert not usable(numbers, barrier(1))
+    with pytest.raises(InvariantBroken):
+        numbers.take()
+
+
+def test_a_range_is_used_only_under_activations_of_the_database_that_gave_it() -> None:
+    """Goal: a promoted standby may give a range away again, and the two never meet. Method: barriers of one database,
+    of its next timeline, and of another holder on the same."""
+    numbers = Numbers(range_of(7, DATABASE))
+    assert usable(numbers, barrier(1))
+    assert usable(numbers, barrier(2))
+    assert not usable(numbers, barrier(3, PROMOTED))
+    assert needs_range(numbers, barrier(3, PROMOTED))
+    assert not needs_range(numbers, barrier(2))
+    assert needs_range(None, barrier(1))
+    short = Numbers(msgspec.structs.replace(range_of(7, DATABASE), start=8 * NUMBERS_PER_RANGE - FEW_LEFT + 1))
+    assert usable(short, barrier(1))
+    assert needs_range(short, barrier(1))
+
+
+def test_workers_write_under_rules_2_and_never_after_a_release() -> None:
+    """Goal: no worker writes where only the holder may, or nobody. Method: each kind of barrier."""
+
+    def position(in_force: BarrierRecord | None) -> Position:
+        return Position(RAISED_VERSION, "topic", 5, b"", in_force)
+
+    assert writable(None) is None
+    assert writable(position(None)) is None
+    assert writable(position(barrier(1, format=1, rules=1))) is None
+    assert writable(position(barrier(1, release_text("topic", "R1")))) is None
+    assert writable(position(barrier(1, claim_text("topic", 4)))) is not None  # whether it may number is another matter
+    assert writable(position(barrier(1))) == barrier(1)
+
+
+def test_holes_ask_for_a_new_activation() -> None:
+    """Goal: positions stay small. Method: at the bound, and above it."""
+    ranges = tuple((2 * at, 2 * at + 1) for at in range(SEEN_RANGES_MAX + 1))
+    position = Position(RAISED_VERSION, "topic", 5, b"", barrier(1), 0, 0, ranges)
+    assert is_fragmented(position)
+    assert not is_fragmented(msgspec.structs.replace(position, seen=ranges[1:]))
+
+
+# ---- own records ----
+
+
+def test_each_worker_is_answered_by_its_own_records() -> None:
+    """Goal: all workers apply all, and each settles its own. Method: two workers log in turns, both read the run."""
+    log = Log(barrier(1))
+    one, other = OwnRecords(), OwnRecords()
+    numbers = [Numbers(range_of(1, DATABASE)), Numbers(range_of(2, DATABASE))]
+    mine, others = waiting(submission(1, [state(9)])), waiting(submission(2, [state(9)], command_id="b"))
+    run = [one.make(mine, barrier(1), numbers[0], 10), other.make(others, barrier(1), numbers[1], 11)]
+    applied = log.read(*run)
+    read = one.take(applied)
+    assert [(who, verdict.outcome) for who, _, verdict in read.decided] == [(mine, Outcome.NOTARISED)]
+    assert not read.again
+    assert not one.sent
+    read = other.take(applied)
+    assert [(who, verdict.outcome) for who, _, verdict in read.decided] == [(others, Outcome.CONFLICT)]
+
+
+def test_a_copy_of_our_record_settles_it_once() -> None:
+    """Goal: what the log's client stores twice is answered once, and not logged anew. Method: two copies in one run."""
+    log, own = Log(barrier(1)), OwnRecords()
+    value = own.make(waiting(submission(1, [state(9)])), barrier(1), Numbers(range_of(1, DATABASE)), 10)
+    read = own.take(log.read(value, value))
+    assert (len(read.decided), read.again) == (1, [])
+    assert own.take(log.read(value)).decided == []
+
+
+def test_a_record_is_logged_anew_only_once_a_barrier_made_it_void() -> None:
+    """Goal: nothing counts twice. Method: two of three records lie behind a new barrier; the first counted before it.
+    Until the barrier is read nothing is logged anew, however long it takes."""
+    log, own, numbers = Log(barrier(1)), OwnRecords(), Numbers(range_of(1, DATABASE))
+    sent = [waiting(submission(n, [state(n)])) for n in (1, 2, 3)]
+    values = [own.make(each, barrier(1), numbers, 10) for each in sent]
+    stranger = waiting(submission(9, [state(5)]))
+    assert own.take(log.read(OwnRecords().make(stranger, barrier(1), Numbers(range_of(2, DATABASE)), 10))).again == []
+    read = own.take(log.read(values[0], encode_record(barrier(2)), values[1]))
+    assert [who for who, _, _ in read.decided] == sent[:1]
+    assert [again.waiting for again in read.again] == sent[1:]
+    assert not own.sent
+    values += [own.make(again.waiting, barrier(2), numbers, 11, times=again.times + 1) for again in read.again]
+    read = own.take(log.read(*values))  # the late copies as well
+    assert [who for who, _, _ in read.decided] == sent[1:]
+    assert [verdict.outcome for _, _, verdict in read.decided] == [Outcome.NOTARISED] * 2
+
+
+def test_a_repeated_or_lower_barrier_makes_nothing_void() -> None:
+    """Goal: only a change of the activation in force counts. Method: the barrier in force again, and an older one."""
+    log, own = Log(barrier(1), barrier(2)), OwnRecords()
+    value = own.make(waiting(submission(1, [state(1)])), barrier(2), Numbers(range_of(1, DATABASE)), 10)
+    assert own.take(log.read(encode_record(barrier(2)), encode_record(barrier(1)))).again == []
+    assert len(own.take(log.read(value)).decided) == 1
+
+
+def test_a_submission_is_not_logged_anew_for_ever() -> None:
+    """Goal: a bound. Method: the same submission at the bound, and below it."""
+    who = waiting(submission(1, [state(1)]))
+    patient, weary = split_by_patience([Again(who, APPENDS_MAX - 1), Again(who, APPENDS_MAX)])
+    assert ([one.times for one in patient], weary) == ([APPENDS_MAX - 1], [who])
+
+
+@pytest.mark.parametrize(
+    "change", [{"stamp_us": 99}, {"after_offset": 3}, {"submission": submission(1, [state(9)], submission_id="x")}]
+)
+def test_a_number_that_met_anothers_answers_nobody(change: dict[str, object]) -> None:
+    """Goal: where ranges meet, the process ends and answers nobody. Method: a record with our number that differs in
+    one element counts; ours is then a repeat."""
+    log, own, numbers = Log(barrier(1)), OwnRecords(), Numbers(range_of(1, DATABASE))
+    mine = waiting(submission(1, [state(9)]))
+    value = own.make(mine, barrier(1), numbers, 10)
+    (sent,) = own.sent.values()
+    foreign = encode_record(msgspec.structs.replace(sent.record, **change))
+    with pytest.raises(InvariantBroken, match="two ranges have met"):
+        own.take(log.read(foreign, value))
+    assert [each.waiting for each in own.sent.values()] == [mine]  # answered as unknown, when the process ends
+
+
+def test_a_settlement_with_our_number_ends_the_process() -> None:
+    """Goal: the holder's numbers are no worker's. Method: a settlement has one of ours."""
+    log, own = Log(barrier(1)), OwnRecords()
+    own.make(waiting(submission(1, [state(9)])), barrier(1), Numbers(range_of(1, DATABASE)), 10)
+    with pytest.raises(InvariantBroken):
+        own.take(log.read(encode_record(SettlementRecord(2, barrier(1).activation_id, NUMBERS_PER_RANGE, ()))))
+
+
+def test_a_request_that_no_reader_can_read_is_settled_and_not_logged_anew() -> None:
+    """Goal: one caller's bad bytes end with its answer. Method: a request without a meaning, between two good ones."""
+    log, own, numbers = Log(barrier(1)), OwnRecords(), Numbers(range_of(1, DATABASE))
+    good, bad = waiting(submission(1, [state(1)])), waiting(submission(2, [state(2)]))
+    bad.submission = msgspec.structs.replace(bad.submission, request=b"NOTARY" + bad.submission.request[6:])
+    read = own.take(log.read(*[own.make(each, barrier(1), numbers, 10) for each in (good, bad)]))
+    assert ([who for who, _, _ in read.decided], read.unreadable, read.again) == ([good], [(2, bad)], [])
+
+
+# ---- clock ----
+
+
+def test_a_worker_stamps_while_its_clock_agrees_and_has_not_jumped() -> None:
+    """Goal: one fast clock closes nobody's windows. Method: each reason alone, at its bound and past it."""
+    wall_us, boot_s = 1_000_000_000_000, 500.0
+    seen = ClockSeen(0.9, boot_s, booted_us(wall_us, boot_s))
+
+    def why(seen: ClockSeen | None, ahead_us: int = 0, later_s: float = 1.0) -> str | None:
+        return why_not_stamp(seen, wall_us + round(later_s * 1e6) + ahead_us, boot_s + later_s, 1.0)
+
+    assert why(seen) is None
+    assert why(None) is not None
+    assert "+1.100" in str(why(msgspec.structs.replace(seen, skew_s=1.1)))
+    assert "-1.100" in str(why(msgspec.structs.replace(seen, skew_s=-1.1)))
+    assert why(seen, ahead_us=1_400_000) is None
+    assert "jumped" in str(why(seen, ahead_us=1_600_000))
+    assert "jumped" in str(why(seen, ahead_us=-1_600_000))
+    assert why(seen, later_s=AGE_MAX_S) is None  # the database is away: service goes on
+    assert why(seen, later_s=AGE_MAX_S + 1) is not None
+
+
+# ---- ledger offsets ----
+
+
+def _records(log: Log, numbers: Numbers, *ids: int) -> Applied:
+    own = OwnRecords()
+    return log.read(*[own.make(waiting(submission(n, [state(n)])), barrier(1), numbers, 10) for n in ids])
+
+
+def test_ledger_offsets_are_counted_on_from_what_is_published() -> None:
+    """Goal: the offsets that the holder will publish. Method: a worker begins at log offset 1; what is published lies
+    before that, then within what it read, or ahead of it; a settlement of two counts twice."""
+    log, numbers = Log(barrier(1)), Numbers(range_of(1, DATABASE))
+    log.read(OwnRecords().make(waiting(submission(1, [state(1)])), barrier(1), numbers, 9))  # ledger offset 1, at 1
+    count = LedgerCount()
+    assert count.take(_records(log, numbers, 2, 3)) == {2: None, 3: None}
+    count.learn(0, 0)  # published up to before where it began
+    assert count.end is None
+    count.learn(2, 2)
+    assert count.end == 3
+    settled = SettledCommand("u", "c", ("p",), "s", bytes(32), bytes(32))
+    both = encode_record(SettlementRecord(2, barrier(1).activation_id, 0, (settled, settled)))
+    assert count.take(log.read(both)) == {}
+    assert count.take(_records(log, numbers, 4)) == {5: 6}
+    count.learn(1, 77)  # known already: nothing changes
+    assert count.end == 6
+
+
+def test_a_publisher_that_is_ahead_is_caught_up_with() -> None:
+    """Goal: a worker that lags gives the same offsets. Method: what is published lies ahead of what it has read, and
+    inside its next run."""
+    log, numbers = Log(barrier(1)), Numbers(range_of(1, DATABASE))
+    count = LedgerCount()
+    assert count.take(_records(log, numbers, 1)) == {1: None}
+    count.learn(3, 3)
+    assert count.end is None
+    assert count.take(_records(log, numbers, 2)) == {2: None}
+    assert count.take(_records(log, numbers, 3, 4)) == {3: 3, 4: 4}
+    assert count.take(_records(log, numbers, 5)) == {5: 5}
+
+
+def test_what_is_counted_while_nothing_is_published_is_bounded() -> None:
+    """Goal: a database that is away costs no memory. Method: one settlement above the bound."""
+    log, count = Log(barrier(1)), LedgerCount()
+    settled = SettledCommand("u", "c", ("p",), "s", bytes(32), bytes(32))
+    for number in range(COUNTED_MAX // 1_000 + 1):
+        record = SettlementRecord(2, barrier(1).activation_id, number, (settled,) * 1_000)
+        count.take(log.read(encode_record(record)))
+    assert len(count._at) <= COUNTED_MAX
+    count.learn(log.position.offset, 1_000 * (COUNTED_MAX // 1_000 + 1))
+    assert count.end == 1_000 * (COUNTED_MAX // 1_000 + 1)
+
+
+# ---- fitness ----
+
+FIT = WorkerFacts(
+    reaches_log=True,
+    lag_records=10,
+    is_writable=True,
+    knows_commands=True,
+    may_number=True,
+    why_not_stamp=None,
+    oldest_unread_s=1.9,
+    is_signed=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"reaches_log": False}, Unfit.LOG_SILENT),
+        ({"lag_records": 11}, Unfit.LAGGING),
+        ({"is_writable": False}, Unfit.NO_ACTIVATION),
+        ({"knows_commands": False}, Unfit.COMMANDS_LAG),
+        ({"may_number": False}, Unfit.NO_NUMBERS),
+        ({"why_not_stamp": "the wall clock jumped"}, Unfit.CLOCK),
+        ({"oldest_unread_s": 2.0}, Unfit.STALLED),
+        ({"is_signed": False}, Unfit.SIGNER),
+    ],
+)
+def test_each_fault_alone_takes_a_worker_out_of_service(change: dict[str, object], reason: Unfit) -> None:
+    """Goal: health is what a worker does, not who holds the lock. Method: a fit worker, and one fault at a time."""
+    limits = Limits(lag_records_max=10, unread_max_s=2.0)
+    assert why_not_serve(FIT, limits) is None
+    found = why_not_serve(msgspec.structs.replace(FIT, **change), limits)
+    assert found is not None
+    assert found[0] is reason
