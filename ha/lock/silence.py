@@ -5,6 +5,10 @@ stretch of time counts only if a question at its end shows that the log works an
 was read: an append that came back, or an end that a majority confirmed. A log that was away, a reader that lags and a
 process that was suspended therefore count next to nothing.
 
+A log whose servers know when its newest record came says so with its end. That counts as well, as long as nothing was
+read beyond that end: the holder sent its newest record before. So the election of a leader of the log, which keeps the
+holder's last records from readers, is no time lost.
+
 Counting decides only when to claim. What makes a claim safe is its witness: readers void a claim whose holder has a
 record after the one that it names. So no two replicas claim to lead at one time: the holder leads until `lease_s -
 margin_s` after it sent its newest record that counts, and the claim comes into force at least `lease_s` after that.
@@ -41,6 +45,7 @@ class LeaseView:
     witnessed: int
     judges_claims: bool = True  # readers judge claims under the rules in force
     holder_ended: bool = False  # the process of the holder is proven to have ended
+    quiet_s: float = 0.0  # for so long at least the log's servers had no record after those that were read
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +62,11 @@ class Silence:
 
 
 def heard(silence: Silence | None, view: LeaseView, now_s: float) -> Silence:
-    """Count from now on if the holder changed or wrote; go on counting otherwise."""
-    if silence is not None and (silence.epoch, silence.witnessed) == (view.epoch, view.witnessed):
-        return silence
-    return Silence(view.epoch, view.witnessed, now_s)
+    """Count from now on if the holder changed or wrote; go on counting otherwise. What the log's servers know of the
+    silence counts where it is more."""
+    if silence is None or (silence.epoch, silence.witnessed) != (view.epoch, view.witnessed):
+        return Silence(view.epoch, view.witnessed, now_s, view.quiet_s)
+    return silence if silence.silent_s >= view.quiet_s else replace(silence, counted_to_s=now_s, silent_s=view.quiet_s)
 
 
 def confirmed(silence: Silence, asked_at_s: float, settings: ElectionSettings) -> Silence:

@@ -11,10 +11,10 @@ from ha.errors import LockLost
 from ha.lock.interface import ReleaseNote
 from ha.lock.silence import LeaseView
 from replica.following.follower import Follower
-from replica.log.interface import ConsensusLog, Lifeline, LogWriter, RequestLog, WatchingLog
+from replica.log.interface import ConsensusLog, Lifeline, LogEnd, LogWriter, RequestLog, TimedLog, WatchingLog
 from replica.notary.errors import NotaryError
 from replica.notary.leases import NOTHING_WITNESSED, claim_text, release_text, releaser_in
-from replica.notary.position import LeasedPosition, Position
+from replica.notary.position import BEGIN, LeasedPosition, Position
 from replica.notary.records import ACTIVATION_ID_BYTES, BarrierRecord, Record, SettlementRecord, encode_record
 from replica.notary.rules import DEDUPLICATING_FROM
 
@@ -32,6 +32,7 @@ class FollowedLease:
         self._random_bytes = random_bytes
         self._writer: LogWriter | None = None
         self._holder = HolderWatch(request_log, follower.look_again)
+        self._told = LogEnd(BEGIN, None)  # where the log ended, when that was last asked
         self._lifeline: Lifeline | None = None  # of a claim of ours
         self._ended = False
         self._closing: set[asyncio.Task[None]] = set()
@@ -41,8 +42,12 @@ class FollowedLease:
         position = self._follower.position
         if position is None:
             return None
-        view = view_at(position)
-        return replace(view, holder_ended=view.holder is not None and view.activation_id == self._holder.ended_id)
+        view, told = view_at(position), self._told
+        return replace(
+            view,
+            holder_ended=view.holder is not None and view.activation_id == self._holder.ended_id,
+            quiet_s=(told.quiet_s or 0.0) if position.offset == told.offset - 1 else 0.0,
+        )
 
     async def moved(self) -> None:
         """See LeaseLog."""
@@ -57,8 +62,11 @@ class FollowedLease:
 
     async def catch_up(self) -> None:
         """See LeaseLog."""
-        end = await _asked(self._log.end_offset())
-        await self._follower.wait_for(lambda position: position.offset >= end - 1)
+        if isinstance(self._log, TimedLog):
+            told = self._told = await _asked(self._log.end_and_quiet())
+        else:
+            told = LogEnd(await _asked(self._log.end_offset()), None)
+        await self._follower.wait_for(lambda position: position.offset >= told.offset - 1)
 
     async def confirm_end(self) -> None:
         """See LeaseLog. A majority of log nodes confirms its end; any other log must take and return a record.

@@ -7,7 +7,7 @@ only once it has been read back.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -95,6 +95,24 @@ class ConsensusLog(Protocol):
 
     async def commit(self, since_view: int | None = None) -> CommitUnderstood:
         """What the node beside knows to be committed, with the views from `since_view` on. Raises LogUnavailable."""
+
+
+class LogEnd(NamedTuple):
+    """Where the log ends, and for how long it has had no new record; None: that is not known."""
+
+    offset: int
+    quiet_s: float | None
+
+
+@runtime_checkable
+class TimedLog(Protocol):
+    """A log whose servers know for how long it has been quiet, so that readers need not count that."""
+
+    async def end_and_quiet(self) -> LogEnd:
+        """As `RequestLog.agreed_end_offset`. No record came in the last `quiet_s`, not even one above the end.
+
+        Raises LogUnavailable.
+        """
 
 
 class Lifeline(Protocol):

@@ -648,3 +648,24 @@ async def test_what_is_asked_of_a_silent_node_is_unavailable(topic_under_test: N
         status, found = await get("/node/consensus")
     assert (status, found["code"]) == (503, "LOG_UNAVAILABLE")
     await log.close()
+
+
+async def test_a_new_leader_knows_how_long_the_log_was_quiet(topic_under_test: NodesHere) -> None:
+    """Goal: an election is no time lost for who waits. Method: half a second after records their leader stops."""
+    log = topic_under_test.raft_log("r1")
+    assert (await log.end_and_quiet()).quiet_s is None  # it had no record yet
+    began_s = time.monotonic()
+    await topic_under_test.put(*numbered(5))
+    had_s = time.monotonic()
+    await asyncio.sleep(0.5)
+    leader = await log.leader()
+    await log.close()
+    await topic_under_test.stop_node(leader)
+    log = topic_under_test.raft_log("r1" if leader != "r1" else "r2")
+    asked_s = time.monotonic()
+    end = await log.end_and_quiet()
+    assert end.offset == 5
+    assert end.quiet_s is not None
+    assert (asked_s - had_s) / 2 < end.quiet_s < time.monotonic() - began_s
+    await log.close()
+    topic_under_test.start_node(leader)

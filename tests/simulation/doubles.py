@@ -310,8 +310,10 @@ class Topic(MemoryTopic):
         super().__init__(topic_id)
         self._story = story
         self._waiting: list[asyncio.Future[None]] = []
+        self.newest_at_s: float | None = None  # when the newest record came
 
     def store(self, value: bytes) -> None:
+        self.newest_at_s = asyncio.get_running_loop().time()
         self._story.tell("topic", "store", offset=self.end_offset, size=len(value), bytes=value[-24:])
         super().store(value)
 

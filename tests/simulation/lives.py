@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from replica.log.interface import LogWriter
+from replica.log.interface import LogEnd, LogWriter
 from replica.log.raft.lives import has_closed
 from replica.notary.errors import LogUnavailable
 from tests.simulation.doubles import SimulatedLog
@@ -88,7 +88,7 @@ class Lifeline:
 
 
 class WatchedLog(SimulatedLog):
-    """See WatchingLog. The node beside a replica can be reached whatever the network does, others cannot."""
+    """See WatchingLog, TimedLog. The node beside a replica can be reached whatever the network does, others cannot."""
 
     lives: Lives
 
@@ -98,6 +98,15 @@ class WatchedLog(SimulatedLog):
         assert process is not None
         self.lives.tie(activation_id, process)
         return Lifeline(self.lives, activation_id)
+
+    async def end_and_quiet(self) -> LogEnd:
+        """See TimedLog."""
+        await self.travel()
+        newest_at_s = self._topic.newest_at_s
+        quiet_s = None if newest_at_s is None else asyncio.get_running_loop().time() - newest_at_s
+        told = LogEnd(self._topic.end_offset, quiet_s)
+        await self.travel()
+        return told
 
     async def open_claimant(self) -> LogWriter:
         """See WatchingLog."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from ha.raft.messages import Kind, TxId
-from replica.log.interface import LogRecords, RoundTrip
+from replica.log.interface import LogEnd, LogRecords, RoundTrip
 from replica.log.raft.client import CallFailed, LogClient
 from replica.log.raft.lifelines import Lifelines, wait_for_end
 from replica.log.raft.log_settings import RaftLogSettings
@@ -151,7 +151,12 @@ class RaftLog:
 
     async def agreed_end_offset(self) -> int:
         """The number of records committed when this was called, confirmed by a majority; waits for an election."""
-        return (await self._ask_leader(lambda client: client.end())).records
+        return (await self.end_and_quiet()).offset
+
+    async def end_and_quiet(self) -> LogEnd:
+        """See `TimedLog.end_and_quiet`. The leader had each record at the latest when it came to its log."""
+        told = await self._ask_leader(lambda client: client.end())
+        return LogEnd(told.records, None if told.quiet_ms is None else told.quiet_ms / 1_000)
 
     async def words(self, prefix: str) -> Mapping[str, Word]:
         """See `WordsLog.words`."""

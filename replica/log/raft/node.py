@@ -28,6 +28,7 @@ from replica.log.raft.lives import Lives
 from replica.log.raft.members import objection
 from replica.log.raft.opening import Opened
 from replica.log.raft.outbox import HELD_MAX, Calls, Outbox, Questions, Recent, Waiting
+from replica.log.raft.quiet import Quiet
 from replica.log.raft.segments import Job
 from replica.log.raft.settings import LogNodeSettings
 from replica.log.raft.signing import encode_keys
@@ -126,6 +127,7 @@ class LogNode:
         self._questions: Questions[tuple[End | AskWords, Reply]] = Questions()
         self._readers: list[_Reader] = []
         self._lives = Lives()
+        self._quiet = Quiet()
         self._changing: _Changing | None = None
         self._cleanup: tuple[NodeId, ...] = ()
         self._turn_due = False
@@ -233,6 +235,7 @@ class LogNode:
         if effects.appended:
             self._verify(effects.appended)
             self._words.append(effects.appended)
+            self._quiet.appended(effects.appended, asyncio.get_running_loop().time())
             self._recent.append(effects.appended)
             self._job.steps.append(effects.appended)
         if effects.truncated_to is not None or effects.appended:
@@ -571,7 +574,8 @@ class LogNode:
             elif isinstance(call, AskWords):
                 reply(WordsTold(call.call, self._words.under(call.prefix)))
             else:
-                reply(Ends(call.call, leads_view, idx, self._log.raw_upto(idx)))
+                quiet_ms = self._quiet.quiet_ms(asyncio.get_running_loop().time())
+                reply(Ends(call.call, leads_view, idx, self._log.raw_upto(idx), quiet_ms))
 
     def _sealed_bytes(self, call: ReadSealed) -> Answer:
         try:

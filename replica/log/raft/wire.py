@@ -235,12 +235,17 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag="placed"):
 
 
 class Ends(msgspec.Struct, frozen=True, array_like=True, tag="ends"):
-    """All that was committed before the question is at or below `idx`, and on this node's disk."""
+    """All that was committed before the question is at or below `idx`, and on this node's disk.
+
+    `quiet_ms`: so long ago this node appended the newest record to its log, committed or not. None: before it began to
+    run, or the node is of an older release.
+    """
 
     call: int
     view: int
     idx: int
     records: int  # up to idx
+    quiet_ms: int | None = None
 
 
 class WordsTold(msgspec.Struct, frozen=True, array_like=True, tag="words-told"):

@@ -58,3 +58,14 @@ def lifeline_closed_early(patch: MonkeyPatch) -> None:
 @mutant("a node takes any lost connection for the end of a process", _watched)
 def any_loss_is_an_end(patch: MonkeyPatch) -> None:
     patch.setattr(tests.simulation.lives, "has_closed", lambda error, *, ended_here: True)
+
+
+@mutant("a silence that the log's servers told is counted again at each look", _watched)
+def told_silence_counted_twice(patch: MonkeyPatch) -> None:
+    heard = ha.lock.lease.heard
+
+    def adding(silence: Silence | None, view: LeaseView, now_s: float) -> Silence:
+        found = heard(silence, view, now_s)
+        return found if silence is None else replace(found, silent_s=silence.silent_s + view.quiet_s)
+
+    patch.setattr(ha.lock.lease, "heard", adding)

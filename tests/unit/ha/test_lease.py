@@ -9,7 +9,7 @@ import pytest
 
 from ha.errors import LeaseNotPrepared, LockLost
 from ha.lock.interface import ReleaseNote
-from replica.log.interface import LogWriter
+from replica.log.interface import LogEnd, LogWriter
 from replica.log.memory import MemoryLog, MemoryTopic
 from replica.notary.records import BarrierRecord, encode_record
 from tests.contracts.lock_contract import CLOCK, SETTINGS, LockContract, World, opened
@@ -168,3 +168,36 @@ async def test_a_lifeline_is_closed_only_when_nobody_leads_by_it(watched: tuple[
     assert was_closed
     assert all(was_closed)
     assert len(set(lives.closed)) == 1
+
+
+class TimedLog(MemoryLog):
+    """A log whose servers say how long it was quiet, up to an end that may lie behind what is read already."""
+
+    quiet_s: float | None = None
+    behind = 0
+
+    async def end_and_quiet(self) -> LogEnd:
+        return LogEnd(await self.agreed_end_offset() - self.behind, self.quiet_s)
+
+
+async def test_what_the_logs_servers_know_of_a_silence_counts_up_to_their_end(topic: MemoryTopic) -> None:
+    """Goal: a holder whose last record is read late is replaced on time, and one that wrote since is not. Method: the
+    servers tell a silence as long as the lease; first for an end before the newest record, then for the end."""
+    told: list[TimedLog] = []
+
+    def open_log() -> TimedLog:
+        told.append(TimedLog(topic))
+        return told[-1]
+
+    async with lease_world(open_log) as world:
+        holder, peer = await opened(world, "R1"), await opened(world, "R2")
+        assert (await holder.try_lock()).granted
+        assert not (await peer.try_lock()).granted
+        for log in told:
+            log.quiet_s, log.behind = SETTINGS.lease_s, 1
+        assert not (await peer.try_lock()).granted
+        for log in told:
+            log.behind = 0
+        assert (await peer.try_lock()).granted
+        for session in (holder, peer):
+            await session.close()

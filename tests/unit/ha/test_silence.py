@@ -77,3 +77,20 @@ def test_a_lease_whose_holder_ended_is_free_at_once() -> None:
     silence = heard(None, HELD, 100.0)
     assert is_free(replace(HELD, holder_ended=True), silence, SETTINGS)
     assert not is_free(HELD, silence, SETTINGS)
+
+
+def test_a_silence_that_the_log_knows_need_not_be_counted() -> None:
+    """Goal: an election of the log's leader is no time lost. Method: the holder's last record is read when the log's
+    servers have had it for two seconds; then the same count goes on, and a view that knows less changes nothing."""
+    silence = heard(None, replace(HELD, quiet_s=2.0), 100.0)
+    assert silence == Silence(4, 17, 100.0, 2.0)
+    assert heard(silence, replace(HELD, quiet_s=1.0), 100.4) == silence
+    assert waited(silence)[1] == pytest.approx(101.0)
+    assert heard(silence, replace(HELD, quiet_s=2.5), 100.5) == Silence(4, 17, 100.5, 2.5)
+    assert is_free(HELD, heard(silence, replace(HELD, quiet_s=3.0), 101.0), SETTINGS)
+
+
+def test_a_silence_before_the_newest_record_does_not_count() -> None:
+    """Goal: a holder that lives is not deposed. Method: it writes; nothing is known of the time since."""
+    silence = heard(None, replace(HELD, quiet_s=2.9), 100.0)
+    assert heard(silence, replace(HELD, witnessed=18), 100.1) == Silence(4, 18, 100.1)
