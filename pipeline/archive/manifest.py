@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pipeline.archive.layout import SEGMENTS_NAME, Layout, layout_of
 from pipeline.archive.segment import SegmentFacts, read_segment
 from replica.log.admin import StoredRecord
-from replica.notary.errors import ArchiveDamaged, FormatUnknown
+from replica.notary.errors import ArchiveDamaged, Code, ConfigError, FormatUnknown
 from replica.notary.places import Place
 from replica.notary.position import Position, begin, decode_position
 from replica.notary.untrusted import UNREADABLE
@@ -224,11 +224,15 @@ def _checked(number: int, encoded: bytes, verify: Callable[[bytes, bytes], None]
 
 
 def load_manifest(place: Place | Layout, public_key: bytes | None = None) -> Manifest:
-    """The manifest of an archive. Raises ArchiveDamaged when there is none, or when a line does not hold."""
+    """The manifest of an archive. Raises ConfigError when there is none, ArchiveDamaged when a line does not hold."""
     layout = layout_of(place)
     raw = layout.read_lines()
     if raw is None:
-        raise ArchiveDamaged(f"{layout.manifest} cannot be read: there is none")
+        raise ConfigError(
+            f"there is no archive: {layout.manifest} is not there. `notary archive run` makes it, where archive.folder"
+            " or --folder says; one that was there before must be brought back",
+            Code.NOT_POSSIBLE_NOW,
+        )
     return _held_by(layout, raw, public_key)
 
 

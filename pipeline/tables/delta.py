@@ -157,9 +157,11 @@ class View:
 def look(place: Place) -> dict[str, int | str]:
     """A table: its log's id, the log offset that it reaches, its version, its number of files.
 
-    Raises PlaceUnavailable, also where there is no table, and PlaceAccessDenied.
+    Raises ConfigError where there is no table, PlaceUnavailable and PlaceAccessDenied.
     """
     with _as_ours(place):
+        if not DeltaTable.is_deltatable(str(place), _options(place)):
+            raise ConfigError(f"there is no table {place}: `notary tables run` makes it", Code.NOT_POSSIBLE_NOW)
         table = _opened(place)
         topic_id = (table.metadata().description or "").removeprefix(_OF_LOG)
         return {

@@ -101,7 +101,8 @@ def show_error(error: NotaryError | HaError | InvariantBroken) -> int:
     """
     document = error_document(error)
     err.print(f"[bold red]{document['code']}[/]:", end=" ")
-    err.print(_one_line(document["detail"]), markup=False)
+    shows_log = document["code"] == Code.LOCAL_SERVER_FAILED.name
+    err.print(document["detail"] if shows_log else _one_line(document["detail"]), markup=False)
     err.print(document["remedy"], markup=False)
     return EXIT_CONFIGURATION if isinstance(error, ConfigError) else EXIT_FAILED
 

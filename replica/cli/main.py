@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -159,14 +159,32 @@ def _checked(value: Any) -> Any:
     return no_url(value) if isinstance(value, Path) else value
 
 
+def _shown(error: Exception) -> int:
+    """Print each error that ended the command, in the words of its own code. Returns the exit code.
+
+    Tasks that run together end together, with a group of errors. What is a defect goes first, as it is the cause.
+    """
+    found = list(_leaves(error))
+    known = [one for one in found if isinstance(one, NotaryError | HaError | InvariantBroken)]
+    if unknown := [one for one in found if one not in known]:
+        return show_defect(unknown[0])
+    return max(show_error(one) for one in known)
+
+
+def _leaves(error: Exception) -> Iterator[Exception]:
+    if isinstance(error, ExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    else:
+        yield error
+
+
 def main() -> None:
     """Run the command of this process's arguments, and leave with its exit code."""
     try:
         command()()
-    except (NotaryError, HaError, InvariantBroken) as error:
-        sys.exit(show_error(error))
     except Exception as error:
-        sys.exit(show_defect(error))
+        sys.exit(_shown(error))
     except KeyboardInterrupt:
         err.print("interrupted")
         sys.exit(EXIT_FAILED)

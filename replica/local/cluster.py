@@ -41,7 +41,7 @@ from replica.local.run_file import ReplicaRun, RunFile, this_process
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.open import open_log_admin
 from replica.log.raft.log_settings import RaftLogSettings
-from replica.notary.errors import NotaryError
+from replica.notary.errors import Code, NotaryError
 from replica.store.sqlite.kind import SQLITE
 
 if TYPE_CHECKING:  # slow to import, with the clients of servers that an embedded participant has none of
@@ -331,7 +331,10 @@ class LocalCluster:
         asked = self.settings.log
         made: LogKind | None = before.get("log", {}).get("kind", "kafka") if before else None
         if asked is not None and made not in (None, asked):
-            raise ServerFailed(f"the cluster in {self.folder} has log.kind = {made}, not {asked}: give it another name")
+            raise ServerFailed(
+                f"the cluster in {self.folder} has log.kind = {made}, not {asked}: give it another name",
+                Code.NOT_POSSIBLE_NOW,
+            )
         return asked or made or "kafka"
 
     def _is_embedded(self, before: Mapping[str, Any]) -> bool:
@@ -340,7 +343,9 @@ class LocalCluster:
         made = before["database"]["conninfo"] == SQLITE if before else None
         if asked is not None and made not in (None, asked):
             text = "without" if made else "with"
-            raise ServerFailed(f"the cluster in {self.folder} was made {text} a database: give it another name")
+            raise ServerFailed(
+                f"the cluster in {self.folder} was made {text} a database: give it another name", Code.NOT_POSSIBLE_NOW
+            )
         return bool(made if asked is None else asked)
 
     def _prepare_log_servers(self) -> Coroutine[Any, Any, None] | None:
@@ -592,7 +597,9 @@ async def remove_cluster(folder: Path) -> bool:
 
 def _is_cluster(folder: Path) -> bool:
     if folder.exists() and not (folder / LOCK_NAME).exists():
-        raise ServerFailed(f"{folder} was not made by `notary up` or `notary demo`: move it away")
+        raise ServerFailed(
+            f"{folder} was not made by `notary up` or `notary demo`: move it away", Code.NOT_POSSIBLE_NOW
+        )
     return folder.exists()
 
 
@@ -603,5 +610,7 @@ def _lock(path: Path) -> Callable[[], None]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(handle)
-        raise ServerFailed(f"a cluster runs in {path.parent} already; `notary status` shows it") from None
+        raise ServerFailed(
+            f"a cluster runs in {path.parent} already; `notary status` shows it", Code.NOT_POSSIBLE_NOW
+        ) from None
     return lambda: os.close(handle)

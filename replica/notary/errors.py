@@ -424,7 +424,7 @@ class Code(Enum):
     LOCAL_SERVER_FAILED = (
         0,
         "A server of the local cluster did not start, or ended by itself",
-        "Read the end of its log, which the detail shows.",
+        "Mend what the lines above say, or show of the end of its log, and start the cluster again.",
     )
     LOCAL_SOFTWARE_MISSING = (
         0,

@@ -452,6 +452,7 @@ async def test_a_bookmark_of_another_ledger_is_refused_and_one_of_this_goes_on(t
                 with pytest.raises(StreamEnded) as ended:
                     await anext(client.completions(kept))
                 assert (ended.value.code, ended.value.after) == (Code.LEDGER_CHANGED, 3)
+                assert str(ended.value).startswith("LEDGER_CHANGED: ")
             participant.standing = msgspec.structs.replace(participant.standing, pruned_to=3)
             assert (await anext(client.completions(kept))).offset == 4
             participant.standing = msgspec.structs.replace(participant.standing, pruned_to=4)

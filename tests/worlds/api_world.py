@@ -189,10 +189,13 @@ class ApiWorld:
         *,
         log_nodes: bool = False,
         listing: Listing = UNLISTED,
+        registry: str = "",
         **settings: object,
     ) -> None:
         registry_path = folder / "parties.toml"
         write_registry(registry_path, {BANK.name: [BANK.public_key.hex()]})
+        if registry:
+            registry_path.write_text(registry)
         self.settings = ApiSettings.model_validate({"port": 0, "registry_path": registry_path, **settings})
         self.participant = participant
         self.counts = ApiCounts()

@@ -1,0 +1,141 @@
+"""Further codes as a person meets them: files, archives, a local cluster, and what does not answer. No server runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from replica.active.signer import create_key
+from replica.health import ReplicaHealth
+from tests.unit.cli.test_codes_that_people_see import told
+from tests.unit.cli.test_what_people_see import folder, free_port, see, write  # noqa: F401  (fixtures)
+from tests.worlds.archive_world import make_archive, some_log
+
+ARCHIVE_KEY = Ed25519PrivateKey.from_private_bytes(b"a" * 32)  # of the archives of the tests
+
+
+@contextmanager
+def web_server(body: bytes) -> Iterator[int]:
+    """The port of a server that gives this answer to every question."""
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *given: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join(5)
+
+
+def test_a_program_of_another_kind_at_the_endpoint(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: it is not waited for. Method: a web page where the API was looked for."""
+    with web_server(b"<html>welcome</html>") as port:
+        seen = see("completions", "--endpoint", f"http://127.0.0.1:{port}")
+    assert (seen.code, told(seen.err, "ANSWER_UNREADABLE"), "welcome" in seen.err) == (1, True, True)
+
+
+def health_of(name: str, role: str) -> bytes:
+    """What a replica in this role answers for its health."""
+    active = role == "active"
+    health = ReplicaHealth(
+        replica=name, version="0.2.0", role=role, active=active, ready=True, epoch=7, applied_offset=3,
+        lag_records=0, reaches_log=True, front_ends=2, lock_owner="r1", hold_down_s=0.0, ledger_end=1,
+        activation_steps_s={}, lock_answer_age_s=0.1,
+    )  # fmt: skip
+    return msgspec.json.encode(health)
+
+
+def test_an_active_replica_whose_admin_listener_is_elsewhere(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: one learns where to type it. Method: replicas that answer for their health, and for nothing else."""
+    other = '[[replicas]]\nname = "r2"\nhost = "127.0.0.1"\napi_port = 15995\nhealth_port = {}\nadmin_port = 15997\n'
+    with web_server(health_of("r1", "active")) as first, web_server(health_of("r2", "passive")) as second:
+        write(folder, "[database]", other.format(second) + "[database]", health=first)
+        seen = see("switchover")
+    assert (seen.code, told(seen.err, "REPLICA_UNREACHABLE"), "r1's admin listener" in seen.err) == (2, True, True)
+
+
+def test_an_archive_that_is_not_there_and_one_that_was_edited(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: an archive that nobody made yet is no damage. Method: none; whole; a letter of its manifest changed."""
+    seen = see("archive", "status")
+    assert (seen.code, told(seen.err, "NOT_POSSIBLE_NOW"), "notary archive run" in seen.err) == (2, True, True)
+    make_archive(folder / "archive", some_log(20))
+    assert json.loads(see("archive", "status", "--json").out)["last"] == 19
+    manifest = folder / "archive" / "manifest.jsonl"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"archive-1"', b'"archive-2"', 1))
+    seen = see("archive", "status")
+    assert (seen.code, told(seen.err, "ARCHIVE_DAMAGED"), "manifest.jsonl" in seen.err) == (1, True, True)
+
+
+def test_a_copy_of_another_archive(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: the second site's copy is never overwritten by another archive. Method: two archives that differ."""
+    make_archive(folder / "archive", some_log(20))
+    make_archive(folder / "second", some_log(10), segment_records=5)
+    (folder / "archive.key").touch(mode=0o600)
+    (folder / "archive.key").write_bytes(ARCHIVE_KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    seen = see("recovery", "copy", "--to", "second")
+    assert (seen.code, told(seen.err, "ARCHIVE_MISMATCH")) == (1, True)
+
+
+def test_tables_that_are_not_there(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: nobody is told to try again for ever. Method: the status of tables that nobody made."""
+    seen = see("tables", "status")
+    assert (seen.code, told(seen.err, "NOT_POSSIBLE_NOW"), "notary tables run" in seen.err) == (2, True, True)
+
+
+def test_a_store_of_files_that_does_not_answer(folder: Path, see, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: it may be repeated. Method: an address where nobody listens."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "of-the-tests")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setattr("pipeline.places.store.ATTEMPTS", 1)
+    seen = see("archive", "status", "--folder", "s3a://nobody/archive")
+    assert (seen.code, told(seen.err, "PLACE_UNAVAILABLE")) == (1, True)
+
+
+def test_a_salvage_that_was_changed(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: the file is named, and nothing of it is used. Method: bytes that are no salvage."""
+    create_key(folder / "archive.key")
+    (folder / "tail.salvage").write_bytes(b"no salvage")
+    seen = see("index", "salvage", "tail.salvage", "--name", "r1")
+    assert (seen.code, told(seen.err, "SALVAGE_DAMAGED"), "tail.salvage" in seen.err) == (1, True, True)
+    assert not (folder / "data").exists()
+
+
+def test_without_the_pipeline(folder: Path, see, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: one learns what to install. Method: a package of the extra that cannot be found."""
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    seen = see("audit")
+    assert (seen.code, told(seen.err, "PIPELINE_MISSING"), "pyspark" in seen.err) == (2, True, True)
+
+
+def test_a_local_cluster_without_its_software(folder: Path, see, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: what fails while servers start together is told as what it is. Method: no broker; one that cannot run."""
+    libs = folder / "libs"
+    libs.mkdir()
+    monkeypatch.setenv("NOTARY_KAFKA_LIBS", str(libs))
+    seen = see("up", "--profile", "reference")
+    assert (seen.code, told(seen.err, "LOCAL_SOFTWARE_MISSING"), str(libs) in seen.err) == (1, True, True)
+    (libs / "kafka_2.jar").write_bytes(b"no archive of classes")
+    seen = see("up", "again", "--profile", "reference")
+    assert (seen.code, told(seen.err, "LOCAL_SERVER_FAILED"), "kafka-1" in seen.err) == (1, True, True)
