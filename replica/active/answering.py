@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from replica.active.admission_budget import AdmissionBudget
-from replica.active.appending import Appender
 from replica.active.parts import Parts
 from replica.active.waiting import Waiting, send
 from replica.notary.acceptances import decode_acceptance
@@ -21,10 +21,16 @@ Decided = tuple[Waiting, CountedRequest, Verdict]
 """The waiting caller, its record, and the verdict on it."""
 
 
+class Busy(Protocol):
+    """What logs the submissions."""
+
+    busy_since_s: float  # when the first caller began to wait, or the newest answers
+
+
 class Answering:
     """Makes and sends answers. All transactions that were notarised together share one signature."""
 
-    def __init__(self, parts: Parts, appender: Appender, budget: AdmissionBudget) -> None:
+    def __init__(self, parts: Parts, appender: Busy, budget: AdmissionBudget) -> None:
         self._clock = parts.clock
         self._estimate = parts.estimate
         self._receipt_signer = parts.receipt_signer
@@ -34,7 +40,7 @@ class Answering:
         self._appender = appender
         self._budget = budget
 
-    def answer_decided(self, answered: Sequence[Decided], states: int, offsets: Mapping[int, int]) -> None:
+    def answer_decided(self, answered: Sequence[Decided], states: int, offsets: Mapping[int, int | None]) -> None:
         """Answer a batch that was read back, of so many states. `offsets`: see Publisher.add."""
         now_s = self._clock.boottime_s()
         if self._estimate.note_batch(states, now_s - self._appender.busy_since_s, self._budget.states - states):
@@ -90,7 +96,7 @@ class Answering:
 def decided_answers(
     decided: Sequence[Decided],
     made: Sequence[Receipt] | None,
-    offsets: Mapping[int, int],
+    offsets: Mapping[int, int | None],
     earlier: Mapping[int, Earlier],
     retry_after_s: float,
 ) -> list[tuple[Waiting, Answer]]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from replica.active.answering import Answering
-from replica.active.appending import Appender
 from replica.active.intake import Intake
 from replica.active.parts import Parts
-from replica.active.publisher import Publisher
 from replica.active.terms import Terms, terms_after, terms_of
 from replica.active.waiting import Waiting, send
 from replica.link.interface import SubmitOptions
@@ -24,9 +23,42 @@ from replica.notary.errors import Code, InvariantBroken
 from replica.notary.records import NO_OFFSET
 from replica.notary.requests import TIME_MAX_US
 from replica.notary.rules import TX_KEY
-from replica.store.interface import AdmissionResult, Admitted, Command, ParticipantStore
+from replica.store.interface import AdmissionResult, Admitted, Command
 
 _ASIDE_PART = 2  # so many times fewer submissions wait for the database than are in the pipeline
+
+
+class CommandLog(Protocol):
+    """Where admitted submissions are logged."""
+
+    @property
+    def commands(self) -> Mapping[bytes, Waiting]:
+        """Those that are on their way, by change id."""
+
+    def append(self, admitted: Sequence[Waiting]) -> Mapping[int, NotNow]:
+        """Log them. Returns the answers of those of which no record can be made, by `id` of the Waiting."""
+
+
+class LogOffsets(Protocol):
+    """The shared database, as far as admission asks it."""
+
+    async def log_offset_of(self, ledger_offset: int) -> int | None:
+        """The log offset of a published completion; None if it is pruned."""
+
+
+class LedgerView(Protocol):
+    """How far the ledger reaches."""
+
+    @property
+    def pruned_to(self) -> int:
+        """The ledger offset up to which completions may be gone."""
+
+    @property
+    def last_ledger_offset(self) -> int:
+        """The newest one that a submission may name."""
+
+    def log_offset_of(self, ledger_offset: int) -> int | None:
+        """The log offset of a completion that is not published yet; None if it is published."""
 
 
 class LogAdmission:
@@ -37,12 +69,12 @@ class LogAdmission:
     def __init__(
         self,
         parts: Parts,
-        store: ParticipantStore,
+        store: LogOffsets,
         *,
         intake: Intake,
-        appender: Appender,
+        appender: CommandLog,
         answering: Answering,
-        publisher: Publisher,
+        publisher: LedgerView,
     ) -> None:
         self._clock = parts.clock
         self._settings = parts.settings

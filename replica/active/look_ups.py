@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 import structlog
 
 from ha.errors import HaError
-from replica.active.activation import Activation
 from replica.active.receipt_signer import ReceiptSigner
 from replica.index.interface import Index
 from replica.link.interface import LookUpAnswer, Replies
@@ -23,6 +23,16 @@ log = structlog.get_logger()
 _LOOK_UPS_TOGETHER = 1_000
 
 
+class Serving(Protocol):
+    """What may answer at this moment: an activation, or a worker."""
+
+    async def confirm_lock(self) -> None:
+        """Return once the lock, where answers depend on one, was confirmed after this call."""
+
+    async def read_to_the_end(self) -> object:
+        """Return once every record that was in the log at the call is applied."""
+
+
 class LookUps:
     """Answers from the index, as long as an activation serves."""
 
@@ -30,7 +40,7 @@ class LookUps:
         self,
         index: Index,
         receipt_signer: ReceiptSigner,
-        serving: Callable[[], Activation | None],
+        serving: Callable[[], Serving | None],
         refusal: Callable[[], NotNow],
         fail: Callable[[Exception], None],
     ) -> None:

@@ -13,6 +13,7 @@ from replica.notary.answers import Earlier
 from replica.notary.errors import InvariantBroken, StoreUnavailable
 from replica.notary.formats import Formats
 from replica.notary.position import Position
+from replica.store.desk import DeskSeen, Drawn
 from replica.store.interface import (
     AdmissionResult,
     Admitted,
@@ -60,6 +61,7 @@ class MemoryDatabase:
         self.accepted: dict[bytes, Accepted] = {}
         self.pruned_to = 0
         self.pruned_us = 0
+        self.drawn = 0  # ranges of sequence numbers that were given away
         # The ledger end at the admission of each command in flight. It stays after the command has landed, if another
         # activation admitted it: the publisher does not know that command, and only a look at the completions finds it.
         self.ends_at_admission: dict[bytes, int] = {}
@@ -188,6 +190,44 @@ class MemoryServerConnection(Protocol):
 
     async def run(self, action: Callable[[], _T]) -> _T:
         """The function's result; raises what the session raises when the answer is lost."""
+
+
+class MemoryDesk:
+    """See Desk. `travel` may raise what a network does; `identity` names the database as in a barrier."""
+
+    def __init__(
+        self,
+        database: MemoryDatabase,
+        identity: Callable[[], str],
+        wall_us: Callable[[], int],
+        travel: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._database = database
+        self._identity = identity
+        self._wall_us = wall_us
+        self._travel = travel
+
+    async def look(self) -> DeskSeen:
+        """See Desk."""
+        await self._go()
+        database = self._database
+        published = -1 if database.position is None else database.position.offset
+        return DeskSeen(self._wall_us(), published, len(database.completions), database.pruned_to)
+
+    async def draw(self) -> Drawn:
+        """See Desk."""
+        await self._go()
+        self._database.drawn += 1
+        return Drawn(self._database.drawn, self._identity())
+
+    async def log_offset_of(self, ledger_offset: int) -> int | None:
+        """See Desk."""
+        await self._go()
+        return self._database.log_offset_of(ledger_offset)
+
+    async def _go(self) -> None:
+        if self._travel is not None:
+            await self._travel()
 
 
 class MemorySession(Protocol):

@@ -1,0 +1,252 @@
+"""A notary worker: takes submissions of its own clients, logs them under the activation in force, and answers them.
+
+It needs no lock. Whoever holds that writes barriers and completions (activation.py). A worker serves in *shifts*: one
+begins when nothing speaks against it (fitness.py) and ends when something does for a while. What it knows of the shared
+database comes over a connection of its own, and may be late: service goes on while the database is away.
+
+No setting starts a worker yet (docs/decisions/0021-workers.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+
+import structlog
+
+from ha.lock.session import clock_skew_s
+from replica.active.catching_up import until_applied
+from replica.active.clock_agreement import ClockSeen, booted_us, why_not_stamp
+from replica.active.fitness import Limits, Unfit, WorkerFacts, why_not_serve
+from replica.active.ledger_count import LedgerCount
+from replica.active.numbers import Numbers, needs_range, range_of, usable, writable
+from replica.active.parts import Parts
+from replica.active.shift import Shift
+from replica.following.apply import Applied
+from replica.index.commands import knows_commands
+from replica.link.interface import Replies, SubmitOptions
+from replica.notary.errors import LogUnavailable, NotaryError
+from replica.notary.requests import Submission
+from replica.store.desk import Desk, DeskSeen
+
+log = structlog.get_logger()
+
+TICK_S = 0.1
+PATIENCE_TICKS = 5  # a shift goes on while a reason against it is younger
+REST_TICKS = 10  # between two shifts
+LOOK_SOON_S = 0.05  # while completions of what was applied are not seen to be published
+LOOK_LATER_S = 1.0
+DESK_MAX_S = 3.0  # for one answer of the database
+
+
+class Worker:
+    """Runs shifts, from `run` until it is cancelled. `take` gets every run that the follower applies."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        open_desk: Callable[[], AbstractAsyncContextManager[Desk]],
+        limits: Limits,
+        clock_skew_max_s: float,
+    ) -> None:
+        self._parts = parts
+        self._open_desk = open_desk
+        self._limits = limits
+        self._clock_skew_max_s = clock_skew_max_s
+        self._numbers: Numbers | None = None
+        self._clock_seen: ClockSeen | None = None
+        self._seen = DeskSeen(0, -1, 0, 0)
+        self._count = LedgerCount()
+        self._asked: dict[int, asyncio.Future[int | None]] = {}  # log offsets of completions, by ledger offset
+        self._desk_wanted = asyncio.Event()
+        self._shift: Shift | None = None
+        self._oldest, self._oldest_ticks = -1, 0
+        self.unfit: tuple[Unfit, str] | None = (Unfit.LOG_SILENT, "the worker has just started")
+
+    # ---- what front ends ask ----
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it takes submissions at this moment."""
+        return self._shift is not None and not self._shift.closing
+
+    @property
+    def in_flight(self) -> int:
+        """Submissions that were taken and not answered."""
+        return 0 if self._shift is None else self._shift.intake.budget.submissions
+
+    def offer(self, batch: Sequence[tuple[int, Submission]], replies: Replies, options: SubmitOptions) -> bool:
+        """Take a front end's submissions; False when it does not serve."""
+        shift = self._shift
+        if shift is None or shift.closing:
+            return False
+        shift.intake.offer(batch, replies, options)
+        return True
+
+    async def confirm_lock(self) -> None:
+        """Nothing: what a worker may say depends on no lock."""
+
+    async def read_to_the_end(self) -> None:
+        """Return once every record that was in the log at the call is applied, as most servers of the log have it: one
+        that is cut off from the others shows less. Raises ActivationFailed and LogUnavailable."""
+        end = await self._parts.request_log.agreed_end_offset()
+        await until_applied(self._parts, lambda position: position.offset >= end - 1, f"the log's record {end - 1}")
+
+    # ---- what a shift asks ----
+
+    @property
+    def pruned_to(self) -> int:
+        """The ledger offset up to which completions may be gone, as last seen."""
+        return self._seen.pruned_to
+
+    @property
+    def last_ledger_offset(self) -> int:
+        """The newest ledger offset whose completion was seen to be published."""
+        return self._seen.ledger_end
+
+    async def log_offset_of(self, ledger_offset: int) -> int | None:
+        """As Desk, however long the database is away."""
+        asked = self._asked.setdefault(ledger_offset, asyncio.get_running_loop().create_future())
+        self._desk_wanted.set()
+        return await asyncio.shield(asked)
+
+    def why_not_stamp(self) -> str | None:
+        """Why no record may be stamped now; None if one may."""
+        clock = self._parts.clock
+        return why_not_stamp(self._clock_seen, clock.wall_us(), clock.boottime_s(), self._clock_skew_max_s)
+
+    def numbers(self) -> Numbers | None:
+        """The numbers that may be used under the activation in force."""
+        barrier = writable(self._parts.follower.position)
+        return self._numbers if barrier is not None and usable(self._numbers, barrier) else None
+
+    # ---- life ----
+
+    def take(self, applied: Applied) -> None:
+        """Answer what a run decided for our clients, and log anew what a barrier in it made void. Raises
+        InvariantBroken."""
+        offsets = self._count.take(applied)
+        if self._shift is not None:
+            self._shift.take(applied, offsets)
+        if applied.reading.barriers or applied.position.offset > self._seen.published_offset:
+            self._desk_wanted.set()
+
+    async def run(self) -> None:
+        """Serve while it may."""
+        desk = asyncio.create_task(self._keep_desk(), name="desk")
+        try:
+            await self._watch()
+        finally:
+            desk.cancel()
+            if self._shift is not None:
+                await self._shift.close("the replica stops")
+                self._shift = None
+            await asyncio.gather(desk, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        unfit_ticks, rest_ticks = 0, 0
+        while True:
+            self.unfit = why_not_serve(self._facts(), self._limits)
+            unfit_ticks = unfit_ticks + 1 if self.unfit else 0
+            rest_ticks = max(0, rest_ticks - 1)
+            if self._shift is None and self.unfit is None and not rest_ticks:
+                await self._begin()
+            elif self._shift is not None:
+                if unfit_ticks >= PATIENCE_TICKS:
+                    await self._end()
+                    rest_ticks = REST_TICKS
+                else:
+                    self._shift.appender.resume()
+            await self._parts.clock.sleep_s(TICK_S)
+
+    async def _begin(self) -> None:
+        try:
+            writer = await self._parts.request_log.open_writer()
+        except LogUnavailable as error:
+            log.info("worker_cannot_write", detail=error.detail)
+            return
+        self._oldest, self._oldest_ticks = -1, 0
+        self._shift = Shift(self._parts, self, writer)
+        self._shift.begin()
+        log.info("worker_serves")
+        self._parts.announce()
+
+    async def _end(self) -> None:
+        assert self._shift is not None
+        why = "" if self.unfit is None else self.unfit[1]
+        log.warning("worker_stops_serving", detail=why)
+        await self._shift.close(why)
+        self._shift = None
+        self._parts.announce()
+
+    def _facts(self) -> WorkerFacts:
+        follower, index = self._parts.follower, self._parts.index
+        position = follower.position
+        return WorkerFacts(
+            reaches_log=follower.reaches_log(),
+            lag_records=follower.lag_records,
+            is_writable=writable(position) is not None,
+            knows_commands=position is not None and knows_commands(index, position.offset),
+            may_number=self.numbers() is not None,
+            why_not_stamp=self.why_not_stamp(),
+            oldest_unread_s=self._oldest_unread_s(),
+            is_signed=True,
+        )
+
+    def _oldest_unread_s(self) -> float:
+        """It counts ticks, so that time in suspension does not count."""
+        shift = self._shift
+        if shift is None:
+            return 0.0
+        if shift.appender.has_failed:
+            return float("inf")
+        oldest = next(iter(shift.appender.own.sent), -1)
+        self._oldest_ticks = self._oldest_ticks + 1 if oldest >= 0 and oldest == self._oldest else 0
+        self._oldest = oldest
+        return self._oldest_ticks * TICK_S
+
+    # ---- the shared database ----
+
+    async def _keep_desk(self) -> None:
+        while True:
+            try:
+                async with self._open_desk() as desk:
+                    while True:
+                        async with asyncio.timeout(DESK_MAX_S):
+                            await self._ask(desk)
+                        await self._pause()
+            except (NotaryError, TimeoutError) as error:
+                log.info("desk_unreachable", detail=str(error) or f"no answer within {DESK_MAX_S:g} s")
+            await self._parts.clock.sleep_s(LOOK_LATER_S)
+
+    async def _ask(self, desk: Desk) -> None:
+        clock, seen_before = self._parts.clock, self._seen
+        before_us, at_s = clock.wall_us(), clock.boottime_s()
+        self._seen = await desk.look()
+        wall_us = clock.wall_us()
+        skew_s = clock_skew_s(before_us, self._seen.wall_us, wall_us)
+        # As before the question: a jump while it was asked looks like a long round trip, which proves nothing.
+        self._clock_seen = ClockSeen(skew_s, at_s, booted_us(before_us, at_s))
+        self._count.learn(self._seen.published_offset, self._seen.ledger_end)
+        barrier = writable(self._parts.follower.position)
+        if barrier is not None and needs_range(self._numbers, barrier):
+            drawn = await desk.draw()
+            self._numbers = Numbers(range_of(drawn.number, drawn.database))
+        for ledger_offset in list(self._asked):
+            found = await desk.log_offset_of(ledger_offset)
+            self._asked.pop(ledger_offset).set_result(found)
+        if self._shift is not None:
+            self._shift.appender.resume()
+        if (self._seen.ledger_end, self._seen.pruned_to) != (seen_before.ledger_end, seen_before.pruned_to):
+            self._parts.announce()
+
+    async def _pause(self) -> None:
+        """Soon again while something is expected of the database, else later."""
+        await self._parts.clock.sleep_s(LOOK_SOON_S)
+        self._desk_wanted.clear()
+        if self._parts.follower.applied_offset > self._seen.published_offset or self._asked:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_LATER_S):
+                await self._desk_wanted.wait()

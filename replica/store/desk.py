@@ -1,0 +1,37 @@
+"""What a notary worker asks of the shared database, on a connection of its own (docs/decisions/0021-workers.md)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class DeskSeen(msgspec.Struct, frozen=True):
+    """What the database shows: its clock, microseconds UTC; how far completions are published, in the log and in the
+    ledger; and up to which ledger offset they may be gone."""
+
+    wall_us: int
+    published_offset: int
+    ledger_end: int
+    pruned_to: int
+
+
+class Drawn(msgspec.Struct, frozen=True):
+    """A draw of sequence numbers, counted from 1, and the database that counted, named as in a barrier."""
+
+    number: int
+    database: str
+
+
+class Desk(Protocol):
+    """One connection, never the lock's. Every method raises StoreUnavailable."""
+
+    async def look(self) -> DeskSeen:
+        """What the database shows now."""
+
+    async def draw(self) -> Drawn:
+        """A draw that this database gave nobody else and will give nobody else. Durable on return."""
+
+    async def log_offset_of(self, ledger_offset: int) -> int | None:
+        """The log offset of a published completion; None if it is pruned."""
