@@ -90,6 +90,8 @@ def test_the_active_wants_a_confirmed_beginning() -> None:
         ([PROPOSED, BEGUN], {"details": {"up_to": "10"}}),
         ([PROPOSED, BEGUN], {"act": "restore-adopt"}),
         ([PROPOSED, BEGUN | {"details": {"up_to": "10"}}], {"details": {"up_to": "10"}}),  # not what was proposed
+        ([PROPOSED, BEGUN | {"details": {"up_to": "10"}}], {}),  # nor what the call asks for, which was proposed
+        ([PROPOSED, BEGUN | {"act": "resume"}], {}),
         ([PROPOSED, BEGUN], {"now": NOW + timedelta(minutes=5, seconds=2)}),
         ([PROPOSED, BEGUN], {"now": NOW - timedelta(minutes=5)}),
         ([PROPOSED, BEGUN, {"who": "ben", "act": "prune", "phase": "done", "of": 2}], {}),
