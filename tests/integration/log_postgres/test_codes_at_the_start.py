@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from replica.active.signer import create_key
@@ -20,8 +22,11 @@ from replica.log.postgres.install import install
 from replica.notary.errors import Code
 from replica.store.postgres.migrate import migrate
 from tests.integration.conftest import MakeDatabase
+from tests.integration.log_postgres.world import PostgresUnderTest
 from tests.integration.store_postgres.test_neighbours import working
 from tests.integration.store_postgres.world import MIGRATION_LOCK, looking
+from tests.unit.cli.test_codes_that_people_see import told
+from tests.worlds.archive_world import make_archive, some_log
 
 pytestmark = pytest.mark.postgres
 
@@ -63,6 +68,13 @@ class Process:
         assert (said["code"], done.returncode) == (code, exit_code), said
         assert said["remedy"] == Code[code].remedy
         return str(said["detail"])
+
+    async def command(self, *words: str) -> tuple[int, str]:
+        """Exit code and standard error of a command of the same configuration."""
+        self._path.write_text(render_config(self.values, "test"))
+        argv = [sys.executable, "-m", "replica.cli", *words, "--config", str(self._path)]
+        done = await asyncio.to_thread(subprocess.run, argv, check=False, capture_output=True, timeout=ENDS_MAX_S)
+        return done.returncode, done.stderr.decode()
 
     async def end(self, code: str, exit_code: int) -> str:
         return await asyncio.to_thread(self.ends, code, exit_code)
@@ -106,6 +118,26 @@ async def test_an_index_that_is_damaged_again(process: Process) -> None:
         process.index.with_name(f"index.corrupt-2026010{number}T000000.000000Z").mkdir()
     assert "index.corrupt-20260102" in await process.end("INDEX_DAMAGED_AGAIN", NEEDS_A_PERSON)
     assert (process.index / "CURRENT").read_bytes() == b"rubbish"  # it stays in place, for whoever looks
+
+
+async def test_a_history_that_is_none(process: Process) -> None:
+    """Goal: file and line are named. Method: check a line of something else against an empty log."""
+    await install(process.dsn, partition_records=1_000)
+    (process.folder / "some.jsonl").write_text('{"no": "history"}\n')
+    code, err = await process.command("check", str(process.folder / "some.jsonl"))
+    assert (code, told(err, "HISTORY_INVALID"), "some.jsonl, line 1" in err) == (1, True, True)
+
+
+async def test_a_log_that_is_not_empty_is_not_restored(process: Process) -> None:
+    """Goal: nothing is mixed into a log that is there. Method: an archive of twenty records, and a log of one."""
+    await install(process.dsn, partition_records=1_000)
+    await PostgresUnderTest(process.dsn).put(b"a record of its own")
+    make_archive(process.folder / "archive", some_log(20))
+    key = Ed25519PrivateKey.from_private_bytes(b"a" * 32)
+    (process.folder / "archive.key").touch(mode=0o600)
+    (process.folder / "archive.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    code, err = await process.command("restore", "run")
+    assert (code, told(err, "RESTORE_REFUSED")) == (1, True), err
 
 
 async def test_a_token_that_is_not_there(process: Process) -> None:
