@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode soak fuzz clients dist docs helm lake sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode soak fuzz clients dist docs helm containers lake sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -102,6 +102,10 @@ docs: setup ## The pages as a site in build/site, links checked; man pages in bu
 helm: ## Build Helm at its pinned version, lint the chart, and hold what it makes against Kubernetes' schemas
 	@scripts/helm/build.sh
 	@$(BIN)/pytest -q tests/unit/project/test_chart.py $(ARGS)
+
+containers: setup ## Build the linter of container files, and hold Containerfiles and compose files against BuildKit's and Compose's rules
+	@scripts/containers/build.sh
+	@$(BIN)/pytest -q tests/unit/project/test_deploy.py $(ARGS)
 
 lake: setup-tests ## The pipeline in a store of objects: every test on a real S3 server, the slow ones too; needs Go
 	@scripts/versitygw/build.sh

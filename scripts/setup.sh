@@ -143,6 +143,7 @@ for jars in ${WITH_JAVA:+kafka spark} ${FOR_TESTS:+kafka-tools}; do
 done
 if [[ -n $FOR_TESTS ]]; then
     ensure_built "Helm" scripts/helm "the chart's tests"
+    ensure_built "Linter of container files" scripts/containers "tests of deploy/container"
     ensure_built "S3 server" scripts/versitygw "tests of archives in a store of objects"
 fi
 say "Ready after $((SECONDS - started)) s"

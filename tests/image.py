@@ -96,6 +96,7 @@ class Image:
     local: Path  # its /usr/local
     environment: dict[str, str] = field(default_factory=lambda: {"PATH": BASE_PATH})
     user: str = "0:0"
+    folder: str = "/"  # WORKDIR
     entrypoint: list[str] = field(default_factory=list)
     health: list[str] = field(default_factory=list)
     stop_signal: signal.Signals = signal.SIGTERM
@@ -146,14 +147,14 @@ class Image:
             f"ln -s /proc/self/fd {root}/dev/fd",
             *mounts,
             *([f"mount -o remount,bind,ro {root}"] if read_only else []),
-            f"exec chroot {root} {shlex.join(within(argv, environment, user))}",
+            f"exec chroot {root} {shlex.join(within(argv, environment, user, self.folder))}",
         ]
         return "\n".join(lines)
 
 
-def within(argv: list[str], environment: Mapping[str, str], user: str) -> list[str]:
+def within(argv: list[str], environment: Mapping[str, str], user: str, folder: str = "/") -> list[str]:
     """A command with no environment but this, as this user; one that is not root has no capability."""
-    named = ["env", "-i", *(f"{name}={value}" for name, value in environment.items())]
+    named = ["env", "-i", f"--chdir={folder}", *(f"{name}={value}" for name, value in environment.items())]
     if user == "0:0":
         return [*named, *argv]
     uid, gid = user.split(":")
@@ -182,13 +183,16 @@ def base_image(folder: Path) -> Image:
     return image
 
 
-def build(containerfile: Path, context: Path, folder: Path) -> Image:
-    """Carry out each instruction, in order; the last stage's image. Raises ValueError for one that is not known."""
+def build(containerfile: Path, context: Path, folder: Path, known: Mapping[str, Image] | None = None) -> Image:
+    """Carry out each instruction, in order; the last stage's image. Raises ValueError for one that is not known.
+
+    `known`: images that were built before, by name; one that begins with such an image goes on in its very root.
+    """
     stages = dict[str, Image]()
     image = None
     for name, value in instructions(containerfile.read_text()):
         if name == "FROM":
-            image = base_image(folder / str(len(stages)))
+            image = (known or {}).get(value.partition(" AS ")[0]) or base_image(folder / str(len(stages)))
             stages[value.partition(" AS ")[2] or str(len(stages))] = image
             continue
         assert image is not None, "the first instruction is FROM"
@@ -206,6 +210,8 @@ def build(containerfile: Path, context: Path, folder: Path) -> Image:
                 for word in shlex.split(value):
                     variable, _, given = word.partition("=")
                     image.environment[variable] = Template(given).substitute(image.environment)
+            case "WORKDIR":
+                image.folder = value
             case "USER":
                 image.user = value
             case "VOLUME":
@@ -326,7 +332,7 @@ class Container:
 
     def _inside(self, argv: list[str]) -> list[str]:
         spaces = ["--mount", "--uts", "--pid", "--net", "--root", "--wd"]
-        there = within(argv, self._image.environment, self._image.user)
+        there = within(argv, self._image.environment, self._image.user, self._image.folder)
         return ["nsenter", "--target", str(self._first()), *spaces, *there]
 
     def _first(self) -> int:

@@ -27,6 +27,8 @@ ROOT = Path(__file__).parents[3]
 UNITS = ROOT / "deploy/systemd"
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "deploy/container/compose.yml").read_text())
 CONTAINERFILE = (ROOT / "deploy/container/Containerfile").read_text()
+LINTER = ROOT / ".tools/containers-lint"
+needs_linter = pytest.mark.skipif(not LINTER.exists(), reason="no linter of container files here: make containers")
 EXPOSURE_MAX = 2.0  # of systemd-analyze security: 10 is everything allowed
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
 
@@ -242,3 +244,30 @@ def test_the_images_health_check_asks_where_a_replica_listens(settings: Config) 
         server.shutdown()
         thread.join()
     assert subprocess.run(asked, check=False, timeout=30, stderr=subprocess.DEVNULL).returncode == 1
+
+
+@needs_linter
+def test_engines_take_the_container_files() -> None:
+    """Goal: BuildKit and Compose take each file as it is. Method: their own parsers and rules; a mistake in each."""
+    folder = ROOT / "deploy/container"
+    files = [*sorted(folder.glob("Containerfile*")), *sorted(folder.glob("compose*.yml"))]
+    assert len(files) == 4
+    done = subprocess.run([LINTER, *files], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@needs_linter
+@pytest.mark.parametrize(
+    ("name", "text", "finding"),
+    [
+        ("Containerfile", "FROM a as b\n", "FromAsCasing"),
+        ("Containerfile", "FROM a\nRUNN x\n", "unknown instruction: RUNN"),
+        ("compose.yml", "services: {r1: {image: a, restarts: always}}\n", "restarts"),
+        ("compose.yml", "services: {r1: {image: a, secrets: [nobody]}}\n", "undefined secret"),
+    ],
+)
+def test_the_linter_finds_mistakes(name: str, text: str, finding: str, tmp_path: Path) -> None:
+    """Goal: the test above can fail. Method: one mistake each."""
+    (tmp_path / name).write_text(text)
+    done = subprocess.run([LINTER, tmp_path / name], capture_output=True, text=True, check=False)
+    assert (done.returncode, finding in done.stdout) == (1, True), done.stdout
