@@ -9,7 +9,7 @@ import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, make_table, out, print_json, run
 from replica.cli.trailed import record as record_entry
-from replica.notary.errors import BadRequest, ConfigError
+from replica.notary.errors import BadRequest, Code, ConfigError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def verify(
         print_json(document | ({} if broken is None else {"broken": broken.number, "why": broken.why}))
     elif broken is not None:
         err.print(f"TRAIL_BROKEN: {broken}; {len(found.entries)} entries before it are whole", markup=False)
+        err.print(Code.TRAIL_BROKEN.remedy, markup=False)
     else:
         out.print(f"{len(found.entries)} entries are whole, and known people signed them; cursor {found.head}")
     raise typer.Exit(EXIT_OK if broken is None else EXIT_FAILED)

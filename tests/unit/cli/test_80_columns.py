@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ledger_api.client.retry import RetryPolicy
-from replica.cli import config, doctor, history, log, log_node_members
+from replica.cli import config, doctor, history, log, log_node_members, trail
 from replica.cli.budget import FAULTS, failover_budget
 from replica.config.load import load_config
 from replica.config.model import Config
@@ -25,6 +25,7 @@ from replica.log.raft.members import Standing
 from replica.log.raft.operating import Membership
 from replica.store.bulletin import PastActivation
 from tests.unit.cli.test_what_people_see import CONFIG
+from tests.worlds.trails import trail_of
 
 WIDTH = 80
 LONG = "/var/lib/notary/replicas/r1/index is open to other users of this machine, which may read every state and party"
@@ -119,6 +120,24 @@ def test_history(terminal: Any, settings: Config, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(history, "run", answer)
     history.show()
     (table,) = shown.tables
+    check(table)
+
+
+def test_trail(terminal: Any, settings: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: who did what and why, in full. Method: entries with a long reason and many arguments."""
+    shown = terminal(trail)
+    lines = trail_of({"reason": LONG}, {"who": "ben", "act": "restore-adopt", "details": {"salvage": TX}})
+
+    def answer(work: Any) -> list[bytes]:
+        work.close()
+        return lines
+
+    monkeypatch.setattr(trail, "load", lambda _: settings)
+    monkeypatch.setattr(trail, "find_config", lambda _: Path("notary.toml"))
+    monkeypatch.setattr(trail, "run", answer)
+    trail.show()
+    (table,) = shown.tables
+    assert table.row_count == 2
     check(table)
 
 

@@ -73,7 +73,7 @@ def test_a_trail_that_was_changed(folder: Path, see) -> None:  # type: ignore[no
     ):
         export.write_bytes(text)
         seen = see("trail", "verify", "trail.jsonl", *options, "--head", head)
-        assert (seen.code, "TRAIL_BROKEN: entry" in seen.err) == (1, True)
+        assert (seen.code, told(seen.err, "TRAIL_BROKEN"), "TRAIL_BROKEN: entry" in seen.err) == (1, True, True)
     export.write_bytes(b"\n".join(lines))
     seen = see("trail", "verify", "trail.jsonl", *options[:2])
     assert (seen.code, "TRAIL_BROKEN: entry 2 is signed by a key that is nobody's" in seen.err) == (1, True)
