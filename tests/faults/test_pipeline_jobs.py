@@ -28,7 +28,7 @@ pytestmark = [
 
 JOB_MAX_S = 400.0
 ARCHIVE = ("archive", "run", "--engine", "spark")  # without a database it would need none, and be over too soon
-SAME = ("end_offset", "outcomes", "voids", "epochs", "completions", "counts")  # of an audit, whenever it is made
+SAME = ("outcomes", "voids", "epochs", "completions", "counts")  # of an audit, whenever it is made
 
 
 @pytest.mark.scenario("F25", "the archive job is killed half way, run again, and run during a fail-over")
@@ -60,7 +60,8 @@ async def test_a_job_that_dies_leaves_nothing_wrong(cluster: LocalCluster, scena
     passive.start()
     assert code == 0, printed
     first, second = await audited_by_spark(cluster), await audited_by_spark(cluster)
-    assert {name: first[name] for name in SAME} == {name: second[name] for name in SAME}
+    same = SAME if cluster.embedded else (*SAME, "end_offset")  # the holder of a lease goes on showing life
+    assert {name: first[name] for name in same} == {name: second[name] for name in same}
 
 
 async def killed_half_way(cluster: LocalCluster) -> None:
