@@ -32,8 +32,8 @@ async def parts_of(cluster: LocalCluster) -> dict[str, list[int]]:
         servers["log nodes"] = [node.pid for node in cluster.log_nodes.values()]
     if not cluster.embedded:
         servers |= {"Postgres": [cluster.postgres.process.pid], "HAProxy": [cluster.haproxy.process.pid]}
-    if cluster.postgres_standby is not None:
-        servers["Postgres standby"] = [cluster.postgres_standby.process.pid]
+        if cluster.postgres_standby is not None:
+            servers["Postgres standby"] = [cluster.postgres_standby.process.pid]
     return parts | with_descendants(servers)
 
 
