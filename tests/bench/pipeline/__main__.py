@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import shutil
 import sys
 import threading
@@ -29,6 +30,7 @@ from tests.bench.conditions import add_machine
 from tests.bench.pipeline.archiving import measure_archive
 from tests.bench.pipeline.big_log import TOPIC_ID, write_big_log
 from tests.bench.pipeline.engines import ENGINES
+from tests.bench.pipeline.lag import measure_lag
 from tests.bench.pipeline.reporting import measure_report
 from tests.bench.pipeline.signed import write_signed_log
 from tests.bench.report import Report
@@ -37,14 +39,16 @@ FOLDER = Path("build/bench-pipeline")
 JSON = Path("build/bench-pipeline.json")
 PACKAGES = ("pyspark", "pyarrow", "deltalake", "numpy", "duckdb", "polars", "rocksdict", "confluent-kafka", "pynacl")
 SIZES, SIZES_QUICK = "1000000,10000000", "100000"
-REPORT_RECORDS, REPORT_RECORDS_QUICK = 5_000_000, 300_000
+LAG_RUN_S, LAG_RUN_QUICK_S = 60, 10
+REPORT_RECORDS, REPORT_RECORDS_QUICK = 10_000_000, 300_000
 SIGNED_RECORDS = 1_000_000
 AUDIT_RUNS = 3
 POOL_PART = 1_000  # signatures that a process of the pool takes at a time
 SAMPLE_S = 1.0  # a sample walks through page tables, and holds up the processes meanwhile
-ARCHIVE, AUDIT, REPORT, REBUILD = PARTS = (
+ARCHIVE, AUDIT, LAG, REPORT, REBUILD = PARTS = (
     "archive",
     "audit",
+    "lag",
     "report",
     "rebuild",
 )  # in this order: the quick ones first
@@ -53,7 +57,9 @@ ARCHIVE, AUDIT, REPORT, REBUILD = PARTS = (
 def main() -> int:
     """Measure what is asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.pipeline", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small logs for rebuild and report: no figure of record")
+    parser.add_argument(
+        "--quick", action="store_true", help="small logs for lag, report and rebuild: no figure of record"
+    )
     parser.add_argument("--records", help="lengths of the log that indexes are made of")
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, of {', '.join(PARTS)}")
     parser.add_argument("--json", type=Path, default=JSON, help="where the figures go")
@@ -71,6 +77,9 @@ def main() -> int:
         report.write(arguments.json)
     if AUDIT in parts:
         measure_audit(report)
+        report.write(arguments.json)
+    if LAG in parts:
+        asyncio.run(measure_lag(FOLDER / "lag", report, LAG_RUN_QUICK_S if arguments.quick else LAG_RUN_S))
         report.write(arguments.json)
     if REPORT in parts:
         measure_report(FOLDER / "report", report, REPORT_RECORDS_QUICK if arguments.quick else REPORT_RECORDS)

@@ -104,6 +104,11 @@ def write_big_log(folder: Path, records: int, seed: int = 1) -> list[Path]:
     return paths
 
 
+def ready_values(records: int, seed: int = 1) -> list[bytes]:
+    """The values of so many records, the barrier among them."""
+    return [value for values in _files(records - 1, seed) for value in values]
+
+
 def _files(records: int, seed: int) -> Iterator[list[bytes]]:
     rng = np.random.default_rng(seed)
     templates = [_Template(shape) for shape in SHAPES]
