@@ -172,12 +172,13 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
         """See LockSession."""
         if self._claim is not None:
             raise InvariantBroken("the lease is held already")
+        heard_epoch = self._heard_epoch  # what the election knew when it asked
         view, free = await self._look_closely()
         if free and (view.holder is None or view.holder_ended):  # perhaps only as far as was read
             await self._confirm_end()
             view, free = await self._look_closely()
         asked_at_s = self._clock.boottime_s()
-        if not free:
+        if not free or self._is_out_of_turn(view, heard_epoch):
             return LockAnswer(False, asked_at_s, _owner(view))
         async with self.statement("lock.try") as connection:
             activation_id = await connection.run(self._log.claim(self._name, view))
@@ -187,6 +188,13 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
             self._claim = await connection.ask()
             self._beats.append(asyncio.create_task(self._beat(self._claim), name="lease beat"))
         return LockAnswer(True, asked_at_s, released=view.released)
+
+    def _is_out_of_turn(self, view: LeaseView, heard_epoch: int) -> bool:
+        """Whether the lease was just released for another replica, as the election is about to hear.
+
+        A claim could be given back, as a lock can, but the claim of the replica whose turn it is would be void by then.
+        """
+        return view.released is not None and view.released.to not in (None, self._name) and view.epoch > heard_epoch
 
     async def look(self) -> LockView:
         """See LockSession."""

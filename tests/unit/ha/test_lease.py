@@ -30,6 +30,24 @@ async def world(topic: MemoryTopic) -> AsyncIterator[World]:
 class TestLease(LockContract):
     """See LockContract. The server is a log in memory, read by a follower a session."""
 
+    async def test_who_is_granted_the_lock_learns_for_whom_it_was_released(self, world: World) -> None:
+        """Goal: no claim out of turn: it would make the claim of the one whose turn it is void. Method: release for R2,
+        ask as R3 before it heard so; ask as R2; and R3 when it heard, as for an R2 that does not come."""
+        first, second, third = [await opened(world, name) for name in ("R1", "R2", "R3")]
+        assert (await first.try_lock()).granted
+        await first.release("R2")
+        assert not (await third.try_lock()).granted
+        granted = await second.try_lock()
+        assert (granted.granted, granted.released) == (True, ReleaseNote("R1", "R2"))
+        await second.release("R1")
+        note = await third.wait_release()
+        while note.by == "R1":  # the newer one may not be read yet
+            note = await third.wait_release()
+        granted = await third.try_lock()
+        assert (granted.granted, granted.released) == (True, ReleaseNote("R2", "R1"))
+        for session in (first, second, third):
+            await session.close()
+
 
 async def test_of_two_claims_at_once_one_is_in_force_and_the_other_is_lost(world: World) -> None:
     """Goal: claims are ordered by the log, and nobody repeats a void one. Method: two sessions claim at one time."""
