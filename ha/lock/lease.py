@@ -187,19 +187,25 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
             connection.activation_id = activation_id
             self._claim = await connection.ask()
             self._beats.append(asyncio.create_task(self._beat(self._claim), name="lease beat"))
-        return LockAnswer(True, asked_at_s, released=view.released)
+        return LockAnswer(True, asked_at_s, released=self._note_in(view))
 
     def _is_out_of_turn(self, view: LeaseView, heard_epoch: int) -> bool:
         """Whether the lease was just released for another replica, as the election is about to hear.
 
         A claim could be given back, as a lock can, but the claim of the replica whose turn it is would be void by then.
         """
-        return view.released is not None and view.released.to not in (None, self._name) and view.epoch > heard_epoch
+        note = self._note_in(view)
+        return note is not None and note.to not in (None, self._name) and view.epoch > heard_epoch
+
+    def _note_in(self, view: LeaseView) -> ReleaseNote | None:
+        """How another replica gave the lease up in order. Who gave it up is not kept away by its own note, which no
+        other kind of lock tells it either."""
+        return None if view.released is None or view.released.by == self._name else view.released
 
     async def look(self) -> LockView:
         """See LockSession."""
         view, free = await self._look_closely()
-        return LockView(None if free else _owner(view), view.released)
+        return LockView(None if free else _owner(view), self._note_in(view))
 
     async def _look_closely(self) -> tuple[LeaseView, bool]:
         """The lease, and whether it may be claimed. Asks whether the log works when the holder is due."""

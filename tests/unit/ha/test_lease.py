@@ -49,6 +49,20 @@ class TestLease(LockContract):
             await session.close()
 
 
+async def test_a_replica_that_gave_the_lease_up_is_not_kept_away_by_its_own_note(world: World) -> None:
+    """Goal: it leads again at once where the other one fails. Method: release for R2; look and claim as the giver."""
+    giver = await opened(world, "R1")
+    assert (await giver.try_lock()).granted
+    await giver.release("R2")
+    await giver.close()
+    giver = await opened(world, "R1")
+    view = await giver.look()
+    assert (view.free, view.released) == (True, None)
+    granted = await giver.try_lock()
+    assert (granted.granted, granted.released) == (True, None)
+    await giver.close()
+
+
 async def test_of_two_claims_at_once_one_is_in_force_and_the_other_is_lost(world: World) -> None:
     """Goal: claims are ordered by the log, and nobody repeats a void one. Method: two sessions claim at one time."""
     first, second = await opened(world, "R1"), await opened(world, "R2")
