@@ -23,6 +23,7 @@ from replica.active.failures import SubmissionFailures
 from replica.active.log_questions import LogQuestions
 from replica.active.look_ups import LookUps
 from replica.active.parts import Parts
+from replica.active.places import Places
 from replica.active.receipt_signer import ReceiptSigner
 from replica.active.signer import Signer
 from replica.following.apply import Applied
@@ -130,6 +131,7 @@ class Participant(Generic[SessionT]):
         self._clock = clock
         self._settings = settings
         self._receipt_signer = ReceiptSigner(signer, settings.sign_max_s, self._on_unsigned)
+        self._places = Places(settings.receipt_version)
         self._estimate = CompletionEstimate(settings.retry_after_s)
         self.counters = Counters()
         self.failures = SubmissionFailures(clock, settings.retry_after_s)
@@ -152,6 +154,7 @@ class Participant(Generic[SessionT]):
             index=index,
             follower=self.follower,
             receipt_signer=self._receipt_signer,
+            places=self._places,
             clock=clock,
             random_bytes=random_bytes,
             settings=settings,
@@ -165,7 +168,9 @@ class Participant(Generic[SessionT]):
             fail=self._break,
         )
         self._log_questions = LogQuestions(request_log, settings.retry_after_s)
-        self._look_ups = LookUps(index, self._receipt_signer, self._serving, self._refusal, self._break)
+        self._look_ups = LookUps(
+            index, self._receipt_signer, self._serving, self._refusal, self._break, places=self._places
+        )
         self._following: list[asyncio.Task[None]] = []
         self._without_session = False
         self._listeners: list[Callable[[], None]] = []
@@ -376,5 +381,6 @@ class Participant(Generic[SessionT]):
         if self._ledger is not None:
             self._ledger.take(applied)
         self.counters.note_applied(applied.reading, applied.verdicts)
+        self._places.note(applied)  # before the answers
         if self.activation is not None:
             self.activation.read_back.take(applied)

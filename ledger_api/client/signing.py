@@ -191,4 +191,5 @@ def certifies(answer: Notarised, submission: Submission, notary_key: bytes | str
     tx_id, content_digest, _ = summarise(submission.request)
     receipt = answer.receipt
     same = (receipt.tx_id, receipt.content_digest) == (tx_id, content_digest) == (answer.tx_id, answer.content_digest)
-    return same and verify_receipt(receipt, notary_key)
+    there = receipt.place is None or receipt.place.log_offset == answer.log_offset
+    return same and there and verify_receipt(receipt, notary_key)

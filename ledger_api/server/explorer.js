@@ -94,8 +94,23 @@ const uint32 = number => new Uint8Array([number >>> 24, number >>> 16, number >>
 const join = async parts => new Uint8Array(await new Blob(parts).arrayBuffer());
 const sha256 = async (...parts) => new Uint8Array(await crypto.subtle.digest("SHA-256", await join(parts)));
 
+// The bytes of a receipt of version 2 that say where and when; none of version 1, null of what has no such bytes.
+function placeOf(receipt) {
+  if ((receipt.version ?? 1) !== (receipt.place ? 2 : 1)) return null;
+  if (!receipt.place) return new Uint8Array();
+  const { log_id: id, log_offset, epoch, judged_us } = receipt.place, numbers = [log_offset, epoch, judged_us];
+  if (!/^[\x21-\x7e]{1,255}$/.test(id) || !numbers.every(one => Number.isSafeInteger(one) && one >= 0)) return null;
+  const made = new Uint8Array(26 + id.length), view = new DataView(made.buffer);
+  numbers.forEach((one, at) => view.setBigUint64(8 * at, BigInt(one)));
+  view.setUint16(24, id.length);
+  made.set(new TextEncoder().encode(id), 26);
+  return made;
+}
+
 async function rootOf(receipt) {
-  let node = await sha256(new Uint8Array([0]), bytes(receipt.tx_id), bytes(receipt.content_digest)), used = 0;
+  const place = placeOf(receipt);
+  if (place === null) return null;
+  let node = await sha256(new Uint8Array([0]), bytes(receipt.tx_id), bytes(receipt.content_digest), place), used = 0;
   let index = receipt.leaf_index, last = receipt.tree_size - 1;
   if (index < 0 || index > last || receipt.path.length > 32) return null;
   for (; last > 0; index = Math.floor(index / 2), last = Math.floor(last / 2)) {
@@ -108,28 +123,33 @@ async function rootOf(receipt) {
 }
 
 // What is wrong with a receipt; empty if it proves that the transaction was notarised with its content.
-async function whyNot(receipt, txId, digest) {
+async function whyNot(receipt, { tx_id: txId, content_digest: digest, log_offset: offset }) {
   if (receipt.tx_id !== txId || receipt.content_digest !== digest) return "it is about another transaction";
+  if (receipt.place && receipt.place.log_offset !== offset) return "it is about another log offset";
   if (!keys.some(known => known === receipt.notary_key)) return "its key is not one that this notary names";
   const root = await rootOf(receipt);
-  if (root === null) return "its path does not fit its tree";
+  if (root === null) return "its path does not fit its tree, or its place its version";
   const key = await crypto.subtle.importKey("raw", bytes(receipt.notary_key), { name: "Ed25519" }, false, ["verify"]);
-  const statement = await join([new TextEncoder().encode("notary/receipt/1"), uint32(receipt.tree_size), root]);
+  const statement = await join([new TextEncoder().encode(`notary/receipt/${receipt.version ?? 1}`), uint32(receipt.tree_size), root]);
   return await crypto.subtle.verify({ name: "Ed25519" }, key, bytes(receipt.signature), statement) ? "" : "its signature is wrong";
 }
+
+const shownPlace = place => !place ? [] : [["log", place.log_id], ["at offset", String(place.log_offset)], ["epoch", String(place.epoch)],
+  ["judged", utc(new Date(Math.floor(place.judged_us / 1000)).toISOString()) + " UTC"]];
 
 async function showReceipt(status, place) {
   const receipt = await ask(`/v1/transactions/${status.tx_id}/receipt`);
   let verdict, good = false;
   if (!globalThis.crypto?.subtle) verdict = "not checked: the browser verifies on https and on this machine only";
   else {
-    const wrong = await whyNot(receipt, status.tx_id, status.content_digest).catch(error =>
+    const wrong = await whyNot(receipt, status).catch(error =>
       error.name === "NotSupportedError" ? "this browser knows no Ed25519; notary verify checks it" : String(error));
     good = wrong === "";
     verdict = good ? "valid: this browser checked path and signature by the key that the notary names" : "NOT VALID: " + wrong;
   }
   place.replaceChildren(element("h2", "Receipt"), facts([
     ["verification", element("span", verdict, good ? "good" : "bad")],
+    ["version", String(receipt.version ?? 1)], ...shownPlace(receipt.place),
     ["key", receipt.notary_key], ["leaf", `${receipt.leaf_index} of ${receipt.tree_size}`], ["signature", receipt.signature]]));
 }
 

@@ -69,7 +69,7 @@ def wrong_answers(answered: DataFrame, decided: DataFrame) -> DataFrame:
     """Findings: a receipt that does not verify, or an answer that is not what the log decided at that offset.
 
     A success names the offset of the first notarisation, a refusal its own record's. A bare receipt is looked up by
-    its transaction id. In: rows of `client_answers`, and verdicts.
+    the offset that it proves, one of version 1 by its transaction id. In: rows of `client_answers`, and verdicts.
     """
     decided = decided.select("offset", "tx_id", "content_digest", "outcome", "notarised_offset")
     by_offset = answered.where("log_offset IS NOT NULL").join(decided, F.col("log_offset") == F.col("offset"), "left")
@@ -114,9 +114,12 @@ def _answers_in(line: str, notary_key: bytes) -> Iterator[dict[str, Any]]:
     except (*UNREADABLE, BadRequest, ValueError):
         return
     if receipt is not None:
+        offset = None if receipt.place is None else receipt.place.log_offset
         fits = digest in (None, receipt.content_digest) and tx_id in (None, receipt.tx_id)
+        fits = fits and (None in (offset, answer.log_offset) or offset == answer.log_offset)
         holds = fits and verify_receipt(receipt, notary_key)
-        yield _row(answer.log_offset, NOTARISED, receipt.tx_id, receipt.content_digest, holds)
+        found = offset if answer.log_offset is None else answer.log_offset
+        yield _row(found, NOTARISED, receipt.tx_id, receipt.content_digest, holds)
     elif answer.log_offset is not None and digest is not None:
         yield _row(answer.log_offset, NOTARISED, tx_id, digest)
     elif answer.code in DECIDED_BY_LOG and answer.record_offset is not None:

@@ -34,6 +34,7 @@ class Answering:
         self._clock = parts.clock
         self._estimate = parts.estimate
         self._receipt_signer = parts.receipt_signer
+        self._places = parts.places
         self._trace = parts.trace
         self._retry_after_s = parts.settings.retry_after_s
         self._commands = parts.index.commands
@@ -48,11 +49,13 @@ class Answering:
         began_us = self._clock.wall_us()
         synchronous = [decided for decided in answered if not decided[0].options.asynchronous]
         self._confirm_accepted(answered)
-        notarised = [
-            (entry.request.tx_id, entry.content_digest)
+        certified = [
+            (entry, verdict.notarised_offset)
             for _, entry, verdict in synchronous
             if verdict.notarised_offset is not None
         ]
+        notarised = [(entry.request.tx_id, entry.content_digest) for entry, _ in certified]
+        places = [self._places.of(offset) for _, offset in certified]
 
         earlier = self._earlier(synchronous)
 
@@ -60,7 +63,7 @@ class Answering:
             send(decided_answers(synchronous, receipts, offsets, earlier, self._retry_after_s))
             self._trace.answered(answered, began_us)
 
-        self._receipt_signer.make(notarised, answer)
+        self._receipt_signer.make(notarised, answer, places)
 
     def _earlier(self, decided: Sequence[Decided]) -> dict[int, Earlier]:
         """The acceptances that commands belong to which were used again, by the log offsets of the later records."""
@@ -86,11 +89,12 @@ class Answering:
     def answer_accepted(self, accepted: Sequence[tuple[Waiting, AdmissionResult]]) -> None:
         """Repeat recorded answers: the command was accepted before, its transaction is in the log."""
         contents = [(waiting.command.tx_id, waiting.command.content_digest) for waiting, _ in accepted]
+        places = [self._places.of(found.notarised_offset) for _, found in accepted]
 
         def answer(receipts: Sequence[Receipt] | None) -> None:
             send(recorded_answers(accepted, receipts, self._retry_after_s))
 
-        self._receipt_signer.make(contents, answer)
+        self._receipt_signer.make(contents, answer, places)
 
 
 def decided_answers(

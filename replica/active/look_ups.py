@@ -10,6 +10,7 @@ from typing import Protocol
 import structlog
 
 from ha.errors import HaError
+from replica.active.places import Places
 from replica.active.receipt_signer import ReceiptSigner
 from replica.index.interface import Index
 from replica.link.interface import LookUpAnswer, Replies
@@ -43,11 +44,14 @@ class LookUps:
         serving: Callable[[], Serving | None],
         refusal: Callable[[], NotNow],
         fail: Callable[[Exception], None],
+        *,
+        places: Places,
     ) -> None:
         """`serving`: the activation, if it serves at this moment. `refusal`: the answer of a replica that does not.
         `fail` is called with a failure that must end the process."""
         self._index = index
         self._receipt_signer = receipt_signer
+        self._places = places
         self._serving = serving
         self._refusal = refusal
         self._fail = fail
@@ -110,7 +114,8 @@ class LookUps:
     async def _find_transactions(self, tx_ids: list[bytes]) -> dict[bytes, LookUpAnswer]:
         values = self._index.lookup([TX_KEY + tx_id for tx_id in tx_ids])
         found = [(tx_id, value) for tx_id, value in zip(tx_ids, values, strict=True) if value]
-        receipts = await self._receipt_signer.receipts([(tx_id, value[:32]) for tx_id, value in found])
+        places = [self._places.of(int.from_bytes(value[32:], "big")) for _, value in found]
+        receipts = await self._receipt_signer.receipts([(tx_id, value[:32]) for tx_id, value in found], places)
         answers: dict[bytes, LookUpAnswer] = {tx_id: Refused(Code.TX_NOT_FOUND.name, tx_id) for tx_id in tx_ids}
         for (tx_id, value), receipt in zip(found, receipts, strict=True):
             offset = int.from_bytes(value[32:], "big")

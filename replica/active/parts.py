@@ -9,6 +9,7 @@ from ha.clock import Clock
 from ha.ending import Ending
 from replica.active.estimate import CompletionEstimate
 from replica.active.failures import SubmissionFailures
+from replica.active.places import Places
 from replica.active.receipt_signer import ReceiptSigner
 from replica.following.follower import Follower
 from replica.following.salvaged import SalvagesFound
@@ -28,6 +29,7 @@ class Parts:
     index: Index
     follower: Follower
     receipt_signer: ReceiptSigner
+    places: Places
     clock: Clock
     random_bytes: Callable[[int], bytes]
     settings: CoreSettings

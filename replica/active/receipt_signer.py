@@ -17,12 +17,13 @@ import structlog
 
 from replica.active.signer import Signer, check_signer
 from replica.notary.errors import SignerUnavailable
-from replica.notary.receipts import Receipt, make_receipts
+from replica.notary.receipts import Place, Receipt, make_receipts
 
 log = structlog.get_logger()
 
 Made = TypeVar("Made")
 Contents = Sequence[tuple[bytes, bytes]]
+Places = Sequence[Place | None]
 Then = Callable[[Sequence[Receipt] | None], None]
 
 
@@ -33,28 +34,28 @@ class ReceiptSigner:
         """`sign_max_s`: a token that takes longer counts as failed. `on_failed` gets the reason of a failure."""
         self._signer = signer
         self._sign_max_s = sign_max_s
-        self._asked: list[tuple[Contents, Then]] = []
+        self._asked: list[tuple[Contents, Then, Places]] = []
         self._signing: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._call: asyncio.Future[Any] | None = None  # the newest in a thread
         self._on_failed = on_failed
 
-    def make(self, contents: Contents, then: Then) -> None:
+    def make(self, contents: Contents, then: Then, places: Places = ()) -> None:
         """Call `then` with the receipts for (transaction id, content digest) pairs, in order, now or later.
 
-        It gets None when the token does not sign in time.
+        It gets None when the token does not sign in time. `places`: see make_receipts.
         """
         if not self._signer.blocks or not contents:
-            then(make_receipts(contents, self._signer.public_key, self._signer.sign))
+            then(make_receipts(contents, self._signer.public_key, self._signer.sign, places))
             return
-        self._asked.append((contents, then))
+        self._asked.append((contents, then, places or (None,) * len(contents)))
         if self._signing is None:
             self._signing = asyncio.create_task(self._sign_all(), name="sign")
 
-    async def receipts(self, contents: Contents) -> Sequence[Receipt]:
+    async def receipts(self, contents: Contents, places: Places = ()) -> Sequence[Receipt]:
         """The same for a caller who can wait. Raises SignerUnavailable."""
         made: asyncio.Future[Sequence[Receipt] | None] = asyncio.get_running_loop().create_future()
-        self.make(contents, lambda receipts: None if made.done() else made.set_result(receipts))
+        self.make(contents, lambda receipts: None if made.done() else made.set_result(receipts), places)
         receipts = await made
         if receipts is None:
             raise SignerUnavailable("no receipt can be made just now")
@@ -73,18 +74,20 @@ class ReceiptSigner:
     async def _sign_all(self) -> None:
         while self._asked:
             asked, self._asked = self._asked, []
-            together = [content for contents, _ in asked for content in contents]
+            together = [content for contents, _, _ in asked for content in contents]
+            places = [place for _, _, its in asked for place in its]
             try:
                 signer = self._signer
-                receipts = await self._in_thread(partial(make_receipts, together, signer.public_key, signer.sign))
+                made = partial(make_receipts, together, signer.public_key, signer.sign, places)
+                receipts = await self._in_thread(made)
             except Exception as error:  # any error: waiting callers get an answer
                 log.error("signer_failed", detail=str(error))
-                for _, then in asked:
+                for _, then, _ in asked:
                     then(None)
                 self._on_failed(f"the notary's key cannot be used: {error}")
                 continue
             start = 0
-            for contents, then in asked:
+            for contents, then, _ in asked:
                 then(receipts[start : start + len(contents)])
                 start += len(contents)
         self._signing = None

@@ -161,13 +161,13 @@ class _Collector:
             self._findings.add(FindingCode.WRONG_DIGEST, operation=operation.name, record_offset=event.record_offset)
         if event.receipt is not None and self._verify_receipt is not None:
             self.receipts += 1
-            problem = self._problem_of(event.receipt, operation.tx_id, digest, self._verify_receipt)
+            problem = self._problem_of(event, event.receipt, operation.tx_id, digest, self._verify_receipt)
             if problem is not None:
                 self._findings.add(FindingCode.RECEIPT_INVALID, operation=operation.name, problem=problem)
 
     @staticmethod
     def _problem_of(
-        document: ReceiptDocument, tx_id: bytes, digest: bytes, verify: Callable[[Receipt], bool]
+        event: Ok, document: ReceiptDocument, tx_id: bytes, digest: bytes, verify: Callable[[Receipt], bool]
     ) -> str | None:
         try:
             receipt = receipt_from_document(document)
@@ -175,6 +175,8 @@ class _Collector:
             return error.detail
         if (receipt.tx_id, receipt.content_digest) != (tx_id, digest):
             return "of another transaction or content"
+        if receipt.place is not None and receipt.place.log_offset != event.log_offset:
+            return f"of log offset {receipt.place.log_offset}"
         return None if verify(receipt) else "does not verify"
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from replica.notary.keys import NotaryKey
-    from replica.notary.receipts import Receipt
+    from replica.notary.receipts import Place, Receipt
 
 RECEIPT_MAX_BYTES = 16 * 2**20  # a whole answer with conflicts has about 2
 ReceiptArgument = Annotated[
@@ -60,6 +60,8 @@ def verify(
     """
     if log_id is not None:
         _verify_place(receipt.read(RECEIPT_MAX_BYTES + 1), log_id, as_json)
+    import msgspec
+
     from replica.notary.keys import NotaryKey, read_keys
     from replica.notary.receipts import verify_receipt
     from replica.notary.texts import bytes_from_hex
@@ -82,6 +84,8 @@ def verify(
                 "problem": problem,
                 "tx_id": found.tx_id.hex(),
                 "content_digest": found.content_digest.hex(),
+                "version": found.version,
+                "place": None if found.place is None else msgspec.structs.asdict(found.place),
                 "notary_key": found.notary_key.hex(),
                 "known_keys": [known.public_key for known in keys],
             }
@@ -90,6 +94,8 @@ def verify(
         verdict = f"[bold red]not valid[/]: {problem}" if problem else "[bold green]valid[/]"
         out.print(verdict)
         out.print(f"transaction  {found.tx_id.hex()}\ncontent      {found.content_digest.hex()}")
+        if found.place is not None:
+            _print_place(found.place)
         out.print(f"receipt's key\n             {_described(found.notary_key.hex(), keys)}")
         others = [key for key in keys if key.public_key != found.notary_key.hex()]
         if others:
@@ -119,6 +125,14 @@ def _verify_place(raw: bytes, log_id: str, as_json: bool) -> NoReturn:
     else:
         out.print(f"[bold green]valid[/]: a record of {len(entry.body)} bytes stands at {entry.view}.{entry.idx}")
     raise typer.Exit(EXIT_OK if problem is None else EXIT_FAILED)
+
+
+def _print_place(place: Place) -> None:
+    """Where and when, as far as the receipt is valid."""
+    from replica.notary.texts import format_time
+
+    out.print(f"log          {place.log_id}\noffset       {place.log_offset}, under epoch {place.epoch}", markup=False)
+    out.print(f"judged at    {format_time(place.judged_us)}")
 
 
 def _described(public_key: str, trusted: Sequence[NotaryKey]) -> str:

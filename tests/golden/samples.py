@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from itertools import cycle
 
 import msgspec
 from nacl.signing import SigningKey
@@ -23,7 +24,7 @@ from replica.notary.counted import CountedRequest, CountedSettlement
 from replica.notary.merkle import leaf_hash, tree_levels
 from replica.notary.position import LeasedPosition, Position, begin, encode_position
 from replica.notary.reading import Reading, read_records
-from replica.notary.receipts import Receipt, make_receipts, receipt_to_document
+from replica.notary.receipts import Place, Receipt, make_receipts, receipt_to_document
 from replica.notary.records import (
     NO_OFFSET,
     ActRecord,
@@ -166,6 +167,7 @@ LEASED = LeasedPosition(
     ((0, 990), (2**62, 2**62 + 7)),
     999_998,
 )
+LOG_IDS = ("qPgrcQb1TUm0yHd7vVhW9g", "raft:0b0c5d0e-6a3f-4d52-9b1f-2f4b1d0e6a3f", "x")
 RAISED = Position(2, "qPgrcQb1TUm0yHd7vVhW9g", 1_000_001, bytes([0xDE]) * 32, BARRIER_2, 1_000_000, 2_000, ((0, 1),))
 
 
@@ -173,6 +175,16 @@ def receipts(count: int) -> list[Receipt]:
     """Receipts of a batch."""
     pairs = [(tx(number), bytes([0xD0 + number]) * 32) for number in range(count)]
     return make_receipts(pairs, NOTARY_PUBLIC_KEY, lambda message: NOTARY_KEY.sign(message).signature)
+
+
+def placed_receipts(count: int) -> list[Receipt]:
+    """The same of version 2."""
+    pairs = [(tx(number), bytes([0xD0 + number]) * 32) for number in range(count)]
+    places = [
+        Place(log_id, 2**40 + number, 7 + number, 1_700_000_000_000_000 + number)
+        for number, log_id in zip(range(count), cycle(LOG_IDS), strict=False)
+    ]
+    return make_receipts(pairs, NOTARY_PUBLIC_KEY, lambda message: NOTARY_KEY.sign(message).signature, places)
 
 
 def log() -> list[bytes]:
@@ -434,6 +446,22 @@ def _receipt_vectors() -> bytes:
     )
 
 
+def _placed_receipt_vectors() -> bytes:
+    receipts = placed_receipts(3)
+    leaves = [
+        leaf_hash(receipt.tx_id, receipt.content_digest, (receipt.place and receipt.place.encoded) or b"")
+        for receipt in receipts
+    ]
+    return _pretty(
+        {
+            "notary_seed": bytes(NOTARY_KEY).hex(),
+            "notary_public_key": NOTARY_PUBLIC_KEY.hex(),
+            "leaves": [leaf.hex() for leaf in leaves],
+            "receipts": [receipt_to_document(receipt) for receipt in receipts],
+        }
+    )
+
+
 def _pretty(value: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
@@ -452,6 +480,8 @@ def samples() -> dict[str, bytes]:
         "positions/version-2/raised.msgpack": encode_position(RAISED),
         "receipts/version-1/of-one.json": _receipt_bytes(receipts(1)[0]),
         "receipts/version-1/of-five.json": _receipt_bytes(receipts(5)[4]),
+        "receipts/version-2/of-one.json": _receipt_bytes(placed_receipts(1)[0]),
+        "receipts/version-2/of-five.json": _receipt_bytes(placed_receipts(5)[4]),
         "completions/version-1/conflict-detail.msgpack": msgspec.msgpack.encode(CONFLICTS),
         "history/version-1/history.jsonl": b"".join(map(encode_event, history())),
         "logs/format-1/log.jsonl": _log_lines(log()),
@@ -469,4 +499,5 @@ def samples() -> dict[str, bytes]:
         "vectors/change_id.json": _change_id_vectors(),
         "vectors/merkle.json": _merkle_vectors(),
         "vectors/receipts.json": _receipt_vectors(),
+        "vectors/receipts_2.json": _placed_receipt_vectors(),
     }

@@ -15,7 +15,7 @@ from replica.active.publisher import completions_of
 from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
 from replica.notary.canonical import content_digest, encode_request
-from replica.notary.receipts import make_receipts, receipt_to_document
+from replica.notary.receipts import Place, make_receipts, receipt_to_document
 from replica.notary.records import (
     NO_OFFSET,
     BarrierRecord,
@@ -148,7 +148,8 @@ def history() -> list[dict[str, Any]]:
     first, third = requests()[0], requests()[2]
     pairs = [(one.tx_id, content_digest(one)) for one in (first, third)]
     key = bytes(NOTARY_KEY.verify_key)
-    receipts = make_receipts(pairs, key, lambda message: NOTARY_KEY.sign(message).signature)
+    places = [Place("log", 1, 1, 1_000), None]
+    receipts = make_receipts(pairs, key, lambda message: NOTARY_KEY.sign(message).signature, places)
     documents = [msgspec.to_builtins(receipt_to_document(receipt)) for receipt in receipts]
     ok = {"type": "ok", "process": "p", "op": 0, "at_ns": 1, "log_offset": 1, "record_offset": 5}
     return [

@@ -12,6 +12,7 @@ from replica.active.failures import SubmissionFailures
 from replica.active.fitness import Limits
 from replica.active.look_ups import LookUps
 from replica.active.parts import Parts
+from replica.active.places import Places
 from replica.active.receipt_signer import ReceiptSigner
 from replica.active.worker import Worker
 from replica.following.apply import Applied
@@ -65,12 +66,14 @@ class WorkerReplica:
         signer = ReceiptSigner(SIGNER, shared.core.sign_max_s, lambda _: None)
         self.follower = Follower(self.log, self.index, self.clock, shared.core, self._on_applied)
         self.follower.hurry(True)
+        self.places = Places(shared.core.receipt_version)
         parts = Parts(
             name=name,
             request_log=self.log,
             index=self.index,
             follower=self.follower,
             receipt_signer=signer,
+            places=self.places,
             clock=self.clock,
             random_bytes=Random(name).randbytes,
             settings=shared.core,
@@ -90,6 +93,7 @@ class WorkerReplica:
             lambda: self.worker if self.worker.is_serving else None,
             lambda: refuse_as_passive(self.standing()),
             self.broken.append,
+            places=self.places,
         )
         self.link = MemoryLink(_Door(self))
         self._tasks: list[asyncio.Task[None]] = []
@@ -117,6 +121,7 @@ class WorkerReplica:
         return await self.link.submit(submissions, options)
 
     def _on_applied(self, applied: Applied) -> None:
+        self.places.note(applied)
         self.worker.take(applied)
 
     @asynccontextmanager

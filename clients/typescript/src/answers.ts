@@ -3,7 +3,7 @@
 import { formatStateRef, parseTime, type TimeWindow } from "./canonical.js";
 import { isKnown, type Retry, RETRY_BY_CODE } from "./codes.js";
 import { AnswerUnreadable, NotaryError } from "./errors.js";
-import type { Receipt } from "./receipts.js";
+import type { Place, Receipt } from "./receipts.js";
 
 /** Final: this content is notarised under this id for ever, at `logOffset`. Ids and digests are lower-case hexadecimal. */
 export interface Notarised {
@@ -304,8 +304,22 @@ function notarised(document: Json): Notarised {
       path,
       notary_key: text(receipt, "notary_key"),
       signature: text(receipt, "signature"),
+      ...(integerOrNull(receipt, "version") === null ? {} : { version: integer(receipt, "version") }),
+      ...place(receipt["place"] as Json | null | undefined),
     },
     ledgerOffset: integerOrNull(document, "ledger_offset"),
+  };
+}
+
+function place(document: Json | null | undefined): { place?: Place } {
+  if (document === undefined || document === null) return {};
+  return {
+    place: {
+      log_id: text(document, "log_id"),
+      log_offset: integer(document, "log_offset"),
+      epoch: integer(document, "epoch"),
+      judged_us: integer(document, "judged_us"),
+    },
   };
 }
 

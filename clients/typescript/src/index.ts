@@ -9,7 +9,7 @@ export type { OnWait } from "./connection.js";
 export type { Given } from "./endpoints.js";
 export * from "./errors.js";
 export { succeeded, type Completion, type FeedOptions, type Update } from "./feeds.js";
-export { certifies, type Receipt, verifyReceipt } from "./receipts.js";
+export { certifies, type Place, type Receipt, verifyReceipt } from "./receipts.js";
 export { RetryPolicy, type RetrySettings } from "./retry.js";
 export { type Deduplication, Party, type Submission, type Transaction } from "./signing.js";
 export { type StreamOptions, type StreamResult, SubmissionStream } from "./stream.js";

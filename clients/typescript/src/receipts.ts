@@ -7,13 +7,21 @@ import { contentDigest } from "./canonical.js";
 import type { Notarised } from "./answers.js";
 import type { Submission } from "./signing.js";
 
-const RECEIPT_TAG = Buffer.from("notary/receipt/1", "ascii");
 const LEAF = Buffer.from([0]);
 const NODE = Buffer.from([1]);
 const PATH_MAX = 32;
+const LOG_ID = /^[\x21-\x7e]{1,255}$/;
 const SPKI_HEAD = Buffer.from("302a300506032b6570032100", "hex");
 
-/** The JSON form of a receipt, every byte string in hexadecimal. */
+/** Where and when a transaction was first notarised; `judged_us` is microseconds since 1970, UTC. */
+export interface Place {
+  readonly log_id: string;
+  readonly log_offset: number;
+  readonly epoch: number;
+  readonly judged_us: number;
+}
+
+/** The JSON form of a receipt, every byte string in hexadecimal. Version 2 has a place and proves it; version 1 names neither. */
 export interface Receipt {
   readonly tx_id: string;
   readonly content_digest: string;
@@ -22,11 +30,25 @@ export interface Receipt {
   readonly path: readonly string[];
   readonly notary_key: string;
   readonly signature: string;
+  readonly version?: number;
+  readonly place?: Place;
 }
 
-/** Hash of a tree's leaf: certifies the id and exactly its content. */
-export function leafHash(txId: Uint8Array, digest: Uint8Array): Buffer {
-  return sha256(LEAF, txId, digest);
+/** Hash of a tree's leaf: certifies the id and exactly its content, and in version 2 the place. */
+export function leafHash(txId: Uint8Array, digest: Uint8Array, place: Uint8Array = new Uint8Array()): Buffer {
+  return sha256(LEAF, txId, digest, place);
+}
+
+/** The bytes that a leaf commits to, after the content digest. Throws for what has none. */
+function encodePlace(place: Place): Buffer {
+  const numbers = [place.log_offset, place.epoch, place.judged_us];
+  if (!numbers.every((one) => Number.isSafeInteger(one) && one >= 0) || typeof place.log_id !== "string" || !LOG_ID.test(place.log_id)) {
+    throw new RangeError("a place has numbers below 2^53, and a log id of visible characters");
+  }
+  const head = Buffer.alloc(26);
+  numbers.forEach((one, at) => head.writeBigUInt64BE(BigInt(one), 8 * at));
+  head.writeUInt16BE(place.log_id.length, 24);
+  return Buffer.concat([head, Buffer.from(place.log_id, "ascii")]);
 }
 
 /** The root that a path leads to; null when it does not fit a leaf at that place of a tree of that size. */
@@ -43,18 +65,21 @@ export function rootFromPath(leaf: Buffer, leafIndex: number, treeSize: number, 
   return used === path.length ? node : null;
 }
 
-/** Whether a receipt proves, by this key (64 hexadecimal digits), that the transaction was notarised with its content. */
+/** Whether a receipt proves, by this key (64 hexadecimal digits), that the transaction was notarised with its content, and at its place. */
 export function verifyReceipt(receipt: Receipt, notaryKey: string): boolean {
   try {
     const key = fromHex("notary_key", receipt.notary_key, 32);
     const sizes = [receipt.leaf_index, receipt.tree_size];
     if (!key.equals(fromHex("notary_key", notaryKey, 32)) || !sizes.every(Number.isSafeInteger)) return false;
     if (receipt.tree_size >= 2 ** 32 || receipt.path.length > PATH_MAX) return false;
-    const leaf = leafHash(fromHex("tx_id", receipt.tx_id, 32), fromHex("content_digest", receipt.content_digest, 32));
+    const version = receipt.version ?? 1;
+    if (version !== (receipt.place === undefined ? 1 : 2)) return false; // not known here, or not the one that it names
+    const place = receipt.place === undefined ? Buffer.alloc(0) : encodePlace(receipt.place);
+    const leaf = leafHash(fromHex("tx_id", receipt.tx_id, 32), fromHex("content_digest", receipt.content_digest, 32), place);
     const path = receipt.path.map((node) => fromHex("path", node, 32));
     const root = rootFromPath(leaf, receipt.leaf_index, receipt.tree_size, path);
     if (root === null) return false;
-    const statement = Buffer.concat([RECEIPT_TAG, uint32(receipt.tree_size), root]);
+    const statement = Buffer.concat([Buffer.from(`notary/receipt/${version}`, "ascii"), uint32(receipt.tree_size), root]);
     return verify(null, statement, publicKey(key), fromHex("signature", receipt.signature, 64));
   } catch {
     return false; // a field that is none: proves nothing
@@ -67,7 +92,8 @@ export function certifies(answer: Notarised, submission: Submission, notaryKey: 
   const digest = contentDigest(submission.canonical).toString("hex");
   const same = [receipt.tx_id, answer.txId].every((id) => id.toLowerCase() === submission.request.txId);
   const ofContent = [receipt.content_digest, answer.contentDigest].every((found) => found.toLowerCase() === digest);
-  return same && ofContent && verifyReceipt(receipt, notaryKey);
+  const there = receipt.place === undefined || receipt.place.log_offset === answer.logOffset;
+  return same && ofContent && there && verifyReceipt(receipt, notaryKey);
 }
 
 function publicKey(raw: Buffer): KeyObject {

@@ -104,6 +104,34 @@ test("receipts verify, and nothing that was changed does", () => {
   }
 });
 
+test("receipts of version 2 verify, and nothing that was changed does", () => {
+  const { notary_public_key: key, receipts } = golden("vectors/receipts_2.json") as { notary_public_key: string; receipts: Receipt[] };
+  const all = [...receipts, golden("receipts/version-2/of-one.json"), golden("receipts/version-2/of-five.json")] as Receipt[];
+  for (const receipt of all) {
+    assert.ok(verifyReceipt(receipt, key));
+    const place = receipt.place!;
+    const others = [
+      ...["log_offset", "epoch", "judged_us"].flatMap((name) =>
+        [1, 0.5, -1e16, 2 ** 53].map((more) => ({ [name]: place[name as "epoch"] + more })),
+      ),
+      ...[`${place.log_id}x`, "", "é", place.log_id.slice(1)].map((log_id) => ({ log_id })),
+    ];
+    for (const other of others) {
+      assert.ok(!verifyReceipt({ ...receipt, place: { ...place, ...other } }, key), JSON.stringify(other));
+    }
+    const { place: _, ...placeless } = receipt;
+    const { version: __, ...versionless } = receipt;
+    assert.ok(!verifyReceipt(placeless, key));
+    assert.ok(!verifyReceipt({ ...placeless, version: 1 }, key));
+    assert.ok(!verifyReceipt(versionless, key));
+    for (const version of [0, 1, 3]) assert.ok(!verifyReceipt({ ...receipt, version }, key), `version ${version}`);
+    assert.ok(!verifyReceipt({ ...receipt, tx_id: "ab".repeat(32) }, key));
+  }
+  const old = golden("receipts/version-1/of-one.json") as Receipt;
+  assert.ok(!verifyReceipt({ ...old, version: 2 }, key));
+  assert.ok(!verifyReceipt({ ...old, version: 2, place: all[0]!.place! }, key));
+});
+
 test("a state's text is read exactly", () => {
   const id = "ab".repeat(32);
   assert.equal(parseStateRef(`${id}:4294967295`).toString("hex"), `${id}ffffffff`);

@@ -13,11 +13,21 @@ from nacl.signing import SigningKey
 from replica.checker.check import Scope, check, receipt_verifier
 from replica.checker.completions import CompletionRow, completions_of
 from replica.checker.findings import FindingCode, Findings, Report
-from replica.checker.history import ConflictText, Event, Invoke, Ok, Refused, Unknown, invoke_submission
+from replica.checker.history import (
+    ConflictText,
+    Event,
+    Invoke,
+    Ok,
+    Refused,
+    Unknown,
+    decode_event,
+    encode_event,
+    invoke_submission,
+)
 from replica.checker.judge import ReferenceJudge
 from replica.notary.canonical import content_digest
 from replica.notary.errors import FormatUnknown, InvariantBroken
-from replica.notary.receipts import make_receipts
+from replica.notary.receipts import Place, make_receipts, receipt_to_document
 from replica.notary.records import SettledCommand
 from replica.notary.requests import Request, format_state_ref
 from replica.notary.signatures import signature_holds
@@ -256,6 +266,19 @@ def test_a_settlement_has_a_completion_for_each_command() -> None:
     swapped = msgspec.structs.replace(third, ledger_offset=2), msgspec.structs.replace(second, ledger_offset=3)
     assert codes(first, *swapped) == {"COMPLETION_WRONG"}
     assert codes(first, second) == {"COMPLETION_MISSING"}
+
+
+def test_a_receipt_is_of_the_place_that_the_answer_names() -> None:
+    """Goal: where and when are the answer's. Method: a good receipt of version 2, at the answer's offset and beside."""
+    key = SigningKey(b"\x05" * 32)
+    public = bytes(key.verify_key)
+    pair = (ONE.tx_id, content_digest(ONE))
+    for offset, found in ((1, set()), (2, {"RECEIPT_INVALID"})):
+        place = Place("log", offset, 1, 1_000)
+        (receipt,) = make_receipts([pair], public, lambda message: key.sign(message).signature, [place])
+        answer = msgspec.structs.replace(_ok(0, 20, ONE, 1), receipt=receipt_to_document(receipt))
+        history = [decode_event(encode_event(event)) for event in (_sent(0, 10, ONE), answer)]
+        assert _codes(check(history, _log(ONE), verify=receipt_verifier(public))) == found
 
 
 def test_one_signature_is_checked_once_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import typer
 from nacl.signing import SigningKey
@@ -18,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from ledger_api.client.signing import Party, encode_submission
 from replica.cli.main import app
 from replica.notary.canonical import summarise
-from replica.notary.receipts import make_receipts, receipt_to_document
+from replica.notary.receipts import Place, make_receipts, receipt_to_document
 
 Command = TyperCommand | TyperGroup
 ROOT = typer.main.get_command(app)
@@ -74,6 +75,27 @@ def test_keys_are_made_shown_and_refused_when_others_can_read_them(tmp_path: Pat
     os.chmod(tmp_path / "a.key", 0o644)
     refused = _notary("keys", "show", "a.key", cwd=tmp_path)
     assert (refused.returncode, refused.stderr.split(":")[0]) == (2, "KEY_UNSAFE")
+
+
+def test_a_receipt_of_version_2_is_shown_with_its_place(tmp_path: Path) -> None:
+    """Goal: verify says where and when, and only what was signed. Method: a right receipt, then each part changed."""
+    notary = SigningKey.generate()
+    key, place = bytes(notary.verify_key), Place("raft:log", 41, 7, 1_700_000_000_000_000)
+    (receipt,) = make_receipts([(bytes(32), bytes(32))], key, lambda message: notary.sign(message).signature, [place])
+
+    def verify(*more: str, **changes: object) -> subprocess.CompletedProcess[str]:
+        document = msgspec.to_builtins(receipt_to_document(receipt))
+        document["place"] |= changes
+        (tmp_path / "receipt.json").write_text(json.dumps(document))
+        return _notary("verify", "receipt.json", "--notary-key", key.hex(), *more, cwd=tmp_path)
+
+    told = verify()
+    assert told.returncode == 0
+    assert "log          raft:log\noffset       41, under epoch 7\njudged at    2023-11-14T22:13:20" in told.stdout
+    shown = json.loads(verify("--json").stdout)
+    assert (shown["valid"], shown["version"], shown["place"]["epoch"]) == (True, 2, 7)
+    changes = {"log_id": "raft:lot", "log_offset": 42, "epoch": 8, "judged_us": place.judged_us + 1}
+    assert [verify(**{name: value}).returncode for name, value in changes.items()] == [1] * 4
 
 
 def test_a_receipt_is_verified_offline(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def numbers_without_bounds(schema: Any, path: str = "") -> Iterator[str]:
     if not isinstance(schema, dict):
         return
     low, high = {"minimum", "exclusiveMinimum"} & schema.keys(), {"maximum", "exclusiveMaximum"} & schema.keys()
-    if schema.get("type") in ("number", "integer") and not (low and high):
+    if schema.get("type") in ("number", "integer") and not (low and high) and "enum" not in schema:
         yield path
     for name, inner in schema.items():
         yield from numbers_without_bounds(inner, f"{path}.{name}")

@@ -11,7 +11,11 @@ from nacl.signing import SigningKey
 from replica.notary.errors import BadRequest
 from replica.notary.merkle import inclusion_paths, leaf_hash, root_from_path, tree_levels
 from replica.notary.receipts import (
+    NUMBER_MAX,
+    Place,
+    PlaceDocument,
     Receipt,
+    ReceiptDocument,
     make_receipts,
     receipt_from_document,
     receipt_to_document,
@@ -134,6 +138,67 @@ def test_any_change_of_a_receipt_fails(changes: dict[str, object]) -> None:
     assert not verify_receipt(msgspec.structs.replace(_receipt(), **changes), PUBLIC)
 
 
+PLACE = Place("raft:log", 41, 7, 1_700_000_000_000_000)
+
+
+def _places(count: int) -> list[Place | None]:
+    return [msgspec.structs.replace(PLACE, log_offset=number) for number in range(count)]
+
+
+def _placed() -> Receipt:
+    return make_receipts([(tx(number), tx(number + 100)) for number in range(5)], PUBLIC, _sign, _places(5))[2]
+
+
+@pytest.mark.parametrize("name", ["log_id", "log_offset", "epoch", "judged_us"])
+def test_any_change_of_a_place_fails(name: str) -> None:
+    """Goal: a receipt of version 2 proves where and when. Method: change each part, by little and out of its range."""
+    receipt = _placed()
+    assert verify_receipt(receipt, PUBLIC) and receipt.place is not None
+    found = getattr(receipt.place, name)
+    bad = ["raft:lof", "raft:lo", "raft:log ", "", "é"] if name == "log_id" else [found + 1, -1, NUMBER_MAX + 1, 2**64]
+    for value in bad:
+        place = msgspec.structs.replace(receipt.place, **{name: value})
+        assert not verify_receipt(msgspec.structs.replace(receipt, place=place), PUBLIC), value
+
+
+def test_the_parts_of_a_place_cannot_change_places() -> None:
+    """Goal: equal sums prove nothing. Method: two parts exchanged, and the border between number and log id moved."""
+    receipt = _placed()
+    assert receipt.place is not None
+    swapped = msgspec.structs.replace(receipt.place, log_offset=receipt.place.epoch, epoch=receipt.place.log_offset)
+    assert not verify_receipt(msgspec.structs.replace(receipt, place=swapped), PUBLIC)
+
+
+def test_versions_do_not_pass_for_one_another() -> None:
+    """Goal: a place is neither taken off nor put on. Method: both, also with a leaf that hashes alike."""
+    placed, bare = _placed(), _receipt()
+    assert not verify_receipt(msgspec.structs.replace(placed, place=None), PUBLIC)
+    assert not verify_receipt(msgspec.structs.replace(bare, place=PLACE), PUBLIC)
+    leaf = leaf_hash(tx(1), tx(2), PLACE.encoded or b"")
+    under_1 = Receipt(tx(1), tx(2), 0, 1, (), PUBLIC, _sign(statement(1, leaf)), PLACE)
+    assert not verify_receipt(under_1, PUBLIC)
+    assert verify_receipt(msgspec.structs.replace(under_1, signature=_sign(statement(1, leaf, 2))), PUBLIC)
+
+
+@pytest.mark.parametrize("known", ["", "x", ".", "x.", ".x", "x.x", "..xx..x", "xxxx", "...."])
+def test_a_batch_of_both_versions_is_two_trees(known: str) -> None:
+    """Goal: what has no known place gets version 1, in the batch's order. Method: places known in all patterns."""
+    signed: list[bytes] = []
+
+    def sign(message: bytes) -> bytes:
+        signed.append(message)
+        return _sign(message)
+
+    pairs = [(tx(number), tx(number + 100)) for number in range(len(known))]
+    places = [place if one == "x" else None for place, one in zip(_places(len(known)), known, strict=True)]
+    receipts = make_receipts(pairs, PUBLIC, sign, places)
+    assert [(receipt.tx_id, receipt.content_digest) for receipt in receipts] == pairs
+    assert [receipt.place for receipt in receipts] == places
+    assert [receipt.version for receipt in receipts] == [2 if one == "x" else 1 for one in known]
+    assert all(verify_receipt(receipt, PUBLIC) for receipt in receipts)
+    assert len(signed) == len(set(known))
+
+
 @pytest.mark.parametrize("key", [b"", b"short", bytes(32), bytes(33)])
 def test_a_malformed_key_or_signature_is_just_not_valid(key: bytes) -> None:
     """Goal: strangers' receipts raise nothing. Method: keys and signatures of wrong lengths."""
@@ -144,7 +209,10 @@ def test_a_malformed_key_or_signature_is_just_not_valid(key: bytes) -> None:
 
 def test_a_receipt_survives_its_json() -> None:
     """Goal: offline verification. Method: to the document and back."""
-    assert receipt_from_document(receipt_to_document(_receipt())) == _receipt()
+    for receipt in (_receipt(), _placed()):
+        raw = msgspec.json.encode(receipt_to_document(receipt))
+        assert receipt_from_document(msgspec.json.decode(raw, type=ReceiptDocument)) == receipt
+        assert (b"version" in raw, b"place" in raw) == (receipt.version == 2, receipt.version == 2)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +225,11 @@ def test_a_receipt_survives_its_json() -> None:
         {"signature": "ab" * 32},
         {"path": ["ab"]},
         {"path": ["ab" * 32] * 33},
+        {"version": 2},
+        {"place": PlaceDocument("x", 1, 1, 1)},
+        {"version": 2, "place": PlaceDocument("", 1, 1, 1)},
+        {"version": 2, "place": PlaceDocument("x", -1, 1, 1)},
+        {"version": 2, "place": PlaceDocument("x", 1, NUMBER_MAX + 1, 1)},
     ],
 )
 def test_a_document_with_other_than_hexadecimal_of_its_length_is_refused(changes: dict[str, object]) -> None:

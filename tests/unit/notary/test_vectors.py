@@ -156,6 +156,25 @@ def test_merkle_roots_of_one_to_nine_leaves() -> None:
     assert roots == {str(count): tree_levels(leaves[:count])[-1][0].hex() for count in range(1, 10)}
 
 
+def test_receipts_of_version_2() -> None:
+    """Goal: anyone can verify where and when. Method: leaves and signature by hand, all by the product."""
+    vectors = _vectors("receipts_2.json")
+    documents = [msgspec.convert(document, ReceiptDocument) for document in vectors["receipts"]]
+    leaves = []
+    for document in documents:
+        place = document.place
+        assert document.version == 2 and place is not None
+        numbers = f"{place.log_offset:016x}{place.epoch:016x}{place.judged_us:016x}{len(place.log_id):04x}"
+        content = bytes.fromhex(document.tx_id + document.content_digest + numbers) + place.log_id.encode()
+        leaves.append(sha256(b"\x00" + content).digest())
+    assert vectors["leaves"] == [leaf.hex() for leaf in leaves]
+    root = sha256(b"\x01" + sha256(b"\x01" + leaves[0] + leaves[1]).digest() + leaves[2]).digest()
+    key = SigningKey(bytes.fromhex(vectors["notary_seed"]))
+    assert key.sign(b"notary/receipt/2" + (3).to_bytes(4, "big") + root).signature.hex() == documents[0].signature
+    public_key = bytes.fromhex(vectors["notary_public_key"])
+    assert all(verify_receipt(receipt_from_document(document), public_key) for document in documents)
+
+
 def test_receipts() -> None:
     """Goal: anyone can verify a receipt. Method: the middle one of three by hand, all by the product."""
     vectors = _vectors("receipts.json")

@@ -257,8 +257,18 @@ final class Documents {
                         integer(receipt, "tree_size"),
                         List.copyOf(nodes),
                         text(receipt, "notary_key"),
-                        text(receipt, "signature")),
+                        text(receipt, "signature"),
+                        receipt.hasNonNull("version") ? (Integer) Math.toIntExact(integer(receipt, "version")) : null,
+                        place(receipt.path("place"))),
                 integerOrNull(document, "ledger_offset"));
+    }
+
+    private static Receipt.Place place(JsonNode document) {
+        if (document.isMissingNode() || document.isNull()) {
+            return null;
+        }
+        return new Receipt.Place(
+                text(document, "log_id"), integer(document, "log_offset"), integer(document, "epoch"), integer(document, "judged_us"));
     }
 
     private static Answer.Accepted accepted(JsonNode document) {

@@ -1,12 +1,18 @@
 package org.replicatednotary.client;
 
+import com.fasterxml.jackson.annotation.JsonInclude;
 import com.fasterxml.jackson.annotation.JsonProperty;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.List;
+import java.util.stream.LongStream;
 
-/** Proof that the holder of {@code notaryKey} notarised {@code txId} with the content of {@code contentDigest}; all hexadecimal. */
+/**
+ * Proof that the holder of {@code notaryKey} notarised {@code txId} with the content of {@code contentDigest}; all hexadecimal.
+ * Version 2 has a place, which it proves as well. Version 1 has none, and {@code version} is null.
+ */
+@JsonInclude(JsonInclude.Include.NON_NULL)
 public record Receipt(
         @JsonProperty("tx_id") String txId,
         @JsonProperty("content_digest") String contentDigest,
@@ -14,12 +20,40 @@ public record Receipt(
         @JsonProperty("tree_size") long treeSize,
         @JsonProperty("path") List<String> path,
         @JsonProperty("notary_key") String notaryKey,
-        @JsonProperty("signature") String signature) {
+        @JsonProperty("signature") String signature,
+        @JsonProperty("version") Integer version,
+        @JsonProperty("place") Place place) {
     private static final int PATH_MAX = 32;
     private static final byte[] LEAF = {0};
     private static final byte[] NODE = {1};
 
-    /** Whether this proves, by that key (64 hexadecimal digits), that the transaction was notarised with its content. */
+    /** Where and when a transaction was first notarised; {@code judgedUs} is microseconds since 1970, UTC. */
+    public record Place(
+            @JsonProperty("log_id") String logId,
+            @JsonProperty("log_offset") long logOffset,
+            @JsonProperty("epoch") long epoch,
+            @JsonProperty("judged_us") long judgedUs) {
+        private static final long NUMBER_MAX = (1L << 53) - 1;
+
+        /** The bytes that a leaf commits to, after the content digest. */
+        byte[] encoded() {
+            boolean isNumbers = LongStream.of(logOffset, epoch, judgedUs).allMatch(one -> one >= 0 && one <= NUMBER_MAX);
+            if (!isNumbers || logId == null || !logId.matches("[\\x21-\\x7e]{1,255}")) {
+                throw new NotaryException.BadRequest("a place has numbers below 2^53, and a log id of visible characters");
+            }
+            byte[] id = logId.getBytes(StandardCharsets.US_ASCII);
+            ByteBuffer bytes = ByteBuffer.allocate(26 + id.length).putLong(logOffset).putLong(epoch).putLong(judgedUs);
+            return bytes.putShort((short) id.length).put(id).array();
+        }
+    }
+
+    /** A receipt of version 1. */
+    public Receipt(
+            String txId, String contentDigest, long leafIndex, long treeSize, List<String> path, String notaryKey, String signature) {
+        this(txId, contentDigest, leafIndex, treeSize, path, notaryKey, signature, null, null);
+    }
+
+    /** Whether this proves, by that key (64 hexadecimal digits), that the transaction was notarised with its content, and at its place. */
     public boolean verifies(String key) {
         try {
             byte[] expected = Bytes.fromHex("the notary's key", key, 32);
@@ -27,23 +61,29 @@ public record Receipt(
             if (!same || treeSize >= 1L << 32 || path == null || path.size() > PATH_MAX) {
                 return false;
             }
-            byte[] leaf = leafHash(Bytes.fromHex("tx_id", txId, 32), Bytes.fromHex("content_digest", contentDigest, 32));
+            int signed = version == null ? 1 : version;
+            if (signed != (place == null ? 1 : 2)) {
+                return false; // of a version that this release does not know, or not of the one that it names
+            }
+            byte[] where = place == null ? new byte[0] : place.encoded();
+            byte[] digest = Bytes.fromHex("content_digest", contentDigest, 32);
+            byte[] leaf = leafHash(Bytes.fromHex("tx_id", txId, 32), digest, where);
             List<byte[]> nodes = path.stream().map(node -> Bytes.fromHex("path", node, 32)).toList();
             byte[] root = rootFromPath(leaf, leafIndex, treeSize, nodes);
-            return root != null && Ed25519.holds(expected, statement(treeSize, root), Bytes.fromHex("signature", signature, 64));
+            return root != null && Ed25519.holds(expected, statement(signed, treeSize, root), Bytes.fromHex("signature", signature, 64));
         } catch (NotaryException.BadRequest error) {
             return false; // a field that is none: proves nothing
         }
     }
 
     /** The bytes that the notary signs for a batch. */
-    static byte[] statement(long treeSize, byte[] root) {
-        byte[] tag = "notary/receipt/1".getBytes(StandardCharsets.US_ASCII);
+    static byte[] statement(int version, long treeSize, byte[] root) {
+        byte[] tag = ("notary/receipt/" + version).getBytes(StandardCharsets.US_ASCII);
         return ByteBuffer.allocate(tag.length + 4 + root.length).put(tag).putInt((int) treeSize).put(root).array();
     }
 
-    static byte[] leafHash(byte[] txId, byte[] digest) {
-        return Bytes.sha256(LEAF, txId, digest);
+    static byte[] leafHash(byte[] txId, byte[] digest, byte[] place) {
+        return Bytes.sha256(LEAF, txId, digest, place);
     }
 
     /** The root that a path leads to; null when it does not fit a leaf at that place of a tree of that size. */

@@ -35,6 +35,7 @@ public record Submission(
         String digest = Bytes.toHex(Request.contentDigest(canonical));
         boolean sameId = txId().equalsIgnoreCase(receipt.txId()) && txId().equalsIgnoreCase(answer.txId());
         boolean sameContent = digest.equalsIgnoreCase(receipt.contentDigest()) && digest.equalsIgnoreCase(answer.contentDigest());
-        return sameId && sameContent && receipt.verifies(notaryKey);
+        boolean samePlace = receipt.place() == null || receipt.place().logOffset() == answer.logOffset();
+        return sameId && sameContent && samePlace && receipt.verifies(notaryKey);
     }
 }

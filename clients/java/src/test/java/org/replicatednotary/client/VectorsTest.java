@@ -161,6 +161,42 @@ class VectorsTest {
         }
     }
 
+    @Test
+    void receiptsOfVersion2VerifyAndNothingThatWasChangedDoes() throws Exception {
+        JsonNode vectors = Golden.json("vectors/receipts_2.json");
+        String key = vectors.get("notary_public_key").asText();
+        List<JsonNode> all = new ArrayList<>();
+        vectors.get("receipts").forEach(all::add);
+        all.add(Golden.json("receipts/version-2/of-one.json"));
+        all.add(Golden.json("receipts/version-2/of-five.json"));
+        for (JsonNode document : all) {
+            Receipt good = Golden.MAPPER.treeToValue(document, Receipt.class);
+            assertTrue(good.verifies(key));
+            assertEquals(document, Golden.MAPPER.valueToTree(good));
+            Receipt.Place place = good.place();
+            List<Receipt.Place> others = List.of(
+                    new Receipt.Place(place.logId() + "x", place.logOffset(), place.epoch(), place.judgedUs()),
+                    new Receipt.Place("", place.logOffset(), place.epoch(), place.judgedUs()),
+                    new Receipt.Place("\u00e9", place.logOffset(), place.epoch(), place.judgedUs()),
+                    new Receipt.Place(place.logId(), place.logOffset() + 1, place.epoch(), place.judgedUs()),
+                    new Receipt.Place(place.logId(), -1, place.epoch(), place.judgedUs()),
+                    new Receipt.Place(place.logId(), 1L << 53, place.epoch(), place.judgedUs()),
+                    new Receipt.Place(place.logId(), place.logOffset(), place.epoch() + 1, place.judgedUs()),
+                    new Receipt.Place(place.logId(), place.logOffset(), place.epoch(), place.judgedUs() + 1));
+            for (Receipt.Place other : others) {
+                assertFalse(changed(document, "place", other).verifies(key), other.toString());
+            }
+            assertFalse(changed(document, "place", null).verifies(key));
+            assertFalse(changed(document, "version", null).verifies(key));
+            assertFalse(changed(document, "version", 1).verifies(key));
+            assertFalse(changed(document, "version", 3).verifies(key));
+            assertFalse(changed(document, "tx_id", "ab".repeat(32)).verifies(key));
+        }
+        JsonNode old = Golden.json("receipts/version-1/of-one.json");
+        assertFalse(changed(old, "place", all.get(0).get("place")).verifies(key));
+        assertFalse(changed(old, "version", 2).verifies(key));
+    }
+
     private static Receipt changed(JsonNode document, String name, Object value) throws Exception {
         JsonNode found = document.deepCopy();
         ((com.fasterxml.jackson.databind.node.ObjectNode) found).set(name, Golden.MAPPER.valueToTree(value));
