@@ -48,11 +48,11 @@ class Place(msgspec.Struct, frozen=True, gc=False):
         return _PLACE.pack(*numbers, len(self.log_id)) + self.log_id.encode("ascii")
 
 
-class Receipt(msgspec.Struct, frozen=True, gc=False):
+class Receipt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Proof that the holder of `notary_key` notarised `tx_id` with the content of `content_digest`.
 
     The Ed25519 signature covers `statement(version, tree_size, root)`; `path` leads from the leaf to that root.
-    `place` makes it version 2.
+    Version 2 has a place, version 1 has none. Frames of a stream have a receipt with just these names.
     """
 
     tx_id: bytes
@@ -62,12 +62,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     path: tuple[bytes, ...]
     notary_key: bytes
     signature: bytes
+    version: int = 1
     place: Place | None = None
-
-    @property
-    def version(self) -> ReceiptVersion:
-        """Of the signed bytes."""
-        return 1 if self.place is None else 2
 
 
 class PlaceDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,9 +131,10 @@ def _make_tree(
     found = list(zip(notarised, places, strict=True))
     levels = tree_levels([_leaf(tx_id, digest, place) for (tx_id, digest), place in found])
     size = len(notarised)
-    signature = sign(statement(size, levels[-1][0], 1 if places[0] is None else 2))
+    version: ReceiptVersion = 1 if places[0] is None else 2
+    signature = sign(statement(size, levels[-1][0], version))
     return [
-        Receipt(tx_id, digest, at, size, path, notary_key, signature, place)
+        Receipt(tx_id, digest, at, size, path, notary_key, signature, version, place)
         for at, (((tx_id, digest), place), path) in enumerate(zip(found, inclusion_paths(levels), strict=True))
     ]
 
@@ -162,14 +159,15 @@ def verify_receipt(
         return False
     if len(receipt.tx_id) != TX_ID_BYTES or len(receipt.content_digest) != DIGEST_BYTES:
         return False  # the leaf hashes both concatenated: other lengths would move the border between them
+    version: ReceiptVersion = 1 if receipt.place is None else 2
     place = b"" if receipt.place is None else receipt.place.encoded
-    if place is None:
+    if place is None or receipt.version != version:
         return False
     leaf = leaf_hash(receipt.tx_id, receipt.content_digest, place)
     root = root_from_path(leaf, receipt.leaf_index, receipt.tree_size, receipt.path)
     if root is None:
         return False
-    return holds(notary_key, statement(receipt.tree_size, root, receipt.version), receipt.signature)
+    return holds(notary_key, statement(receipt.tree_size, root, version), receipt.signature)
 
 
 def receipt_to_document(receipt: Receipt) -> ReceiptDocument:
@@ -182,7 +180,7 @@ def receipt_to_document(receipt: Receipt) -> ReceiptDocument:
         [node.hex() for node in receipt.path],
         receipt.notary_key.hex(),
         receipt.signature.hex(),
-        receipt.version,
+        1 if receipt.place is None else 2,
         None if receipt.place is None else PlaceDocument(**msgspec.structs.asdict(receipt.place)),
     )
 
@@ -205,5 +203,6 @@ def receipt_from_document(document: ReceiptDocument) -> Receipt:
         tuple([bytes_from_hex("path", node, 32) for node in document.path]),
         bytes_from_hex("notary_key", document.notary_key, 32),
         bytes_from_hex("signature", document.signature, SIGNATURE_BYTES),
+        document.version,
         place,
     )

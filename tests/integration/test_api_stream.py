@@ -14,11 +14,13 @@ import aiohttp
 import msgspec
 import pytest
 
-from ledger_api.client import Party, RetryPolicy, SubmissionStream, certifies
+from ledger_api.client import NotaryClient, Party, RetryPolicy, SubmissionStream, certifies
 from ledger_api.wire.problems import ProblemDocument
 from ledger_api.wire.stream_frames import Answers, Closing, FromServer, Rejected, Submissions, Waits, Welcome, encoder
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow
+from replica.notary.canonical import summarise
 from replica.notary.errors import Code
+from replica.notary.receipts import Place, make_receipts, verify_receipt
 from replica.notary.requests import Submission
 from tests.worlds.api_world import NOTARY_KEY, OFFSET, PASSIVE, ApiWorld, StubParticipant, make_submission, notarise
 
@@ -61,6 +63,32 @@ async def test_many_submissions_are_answered_with_receipts(tmp_path: Path) -> No
         assert participant.submitted == asked
         assert world.counts.answers == {"NOTARISED": 1_000}
         assert world.counts.signatures_good == 1_000
+
+
+async def test_a_receipt_s_place_passes_through_both_wire_forms(tmp_path: Path) -> None:
+    """Goal: where and when reach the client, and are of the answer's offset. Method: the same by frame and by JSON,
+    then with another offset."""
+    key = bytes(NOTARY_KEY.verify_key)
+
+    def placed(submission: Submission, offset: int = OFFSET) -> Notarised:
+        tx_id, digest, _ = summarise(submission.request)
+        place = Place("raft:log", offset, 7, 1_700_000_000_000_000)
+        (receipt,) = make_receipts([(tx_id, digest)], key, lambda m: NOTARY_KEY.sign(m).signature, [place])
+        return Notarised(tx_id, digest, OFFSET, OFFSET, False, receipt)
+
+    participant = StubParticipant(placed)
+    one = make_submission()
+    async with (
+        ApiWorld(tmp_path, participant).serve() as world,
+        SubmissionStream(world.endpoint, QUICK) as stream,
+        NotaryClient(world.endpoint, QUICK) as client,
+    ):
+        for answer in (await stream.submit(one), await client.submit(one)):
+            assert isinstance(answer, Notarised)
+            assert answer == placed(one)
+            assert certifies(answer, one, key)
+    assert not certifies(placed(one, OFFSET + 1), one, key)
+    assert verify_receipt(placed(one, OFFSET + 1).receipt, key)
 
 
 async def test_bad_ones_are_rejected_and_do_not_hold_the_others_up(tmp_path: Path) -> None:

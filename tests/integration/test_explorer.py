@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from replica.notary.requests import Submission, parse_state_ref
 from replica.notary.rules import Conflict, Usage, hash_of_tx_id
 from replica.store.interface import NOTARISED, Completion
 from tests.browser import browser_page
+from tests.golden.make import FOLDER
 from tests.worlds.api_world import ACTIVE, BANK, ApiWorld, StubParticipant, notarise
 
 SCREENSHOTS = Path(__file__).parents[2] / "docs" / "screenshots"
@@ -144,6 +146,35 @@ async def test_a_receipt_that_was_changed_is_called_so(ledger: Ledger) -> None:
             await page.reload()
             await expect(page.locator("#result dd .bad")).to_contain_text(found, timeout=SHOWN_MAX_MS)
             await page.unroute("**/receipt")
+
+
+async def test_a_receipt_of_version_2_is_verified_with_its_place(ledger: Ledger) -> None:
+    """Goal: the browser verifies where and when. Method: a golden receipt as it is, then each part of its place
+    changed, a place taken off and a version that nobody knows."""
+    golden = json.loads((FOLDER / "receipts/version-2/of-five.json").read_text())
+    place = golden["place"]
+    parts: list[dict[str, object]] = [{"log_id": place["log_id"][:-1]}, {"log_id": "é"}, {"log_offset": 2**53}]
+    parts += [{name: place[name] + 1} for name in ("log_offset", "epoch", "judged_us")]
+    forged = [golden | {"place": place | part} for part in parts]
+    forged += [
+        golden | {"version": 3},
+        {name: value for name, value in golden.items() if name not in {"version", "place"}},
+    ]
+    async with browser_page() as (page, _):
+        await page.goto(ledger.url)
+        said = await page.evaluate(
+            """async ([key, receipts]) => {
+                keys = [key];
+                return await Promise.all(receipts.map(one =>
+                    whyNot(one, { ...one, log_offset: one.place?.log_offset })));
+            }""",
+            [golden["notary_key"], [golden, *forged]],
+        )
+        assert said[0] == ""
+        assert all(said[1:]), said
+        elsewhere = {"tx_id": golden["tx_id"], "content_digest": golden["content_digest"], "log_offset": 1}
+        other = await page.evaluate("([one, status]) => whyNot(one, status)", [golden, elsewhere])
+        assert other == "it is about another log offset"
 
 
 async def test_pages_of_a_party_and_of_offsets(ledger: Ledger) -> None:

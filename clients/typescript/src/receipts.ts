@@ -40,7 +40,7 @@ export function leafHash(txId: Uint8Array, digest: Uint8Array, place: Uint8Array
 }
 
 /** The bytes that a leaf commits to, after the content digest. Throws for what has none. */
-function encodePlace(place: Place): Buffer {
+export function encodePlace(place: Place): Buffer {
   const numbers = [place.log_offset, place.epoch, place.judged_us];
   if (!numbers.every((one) => Number.isSafeInteger(one) && one >= 0) || typeof place.log_id !== "string" || !LOG_ID.test(place.log_id)) {
     throw new RangeError("a place has numbers below 2^53, and a log id of visible characters");

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 
 import { type ClientOptions, NotaryClient, RetryPolicy } from "../src/index.js";
-import { Double, NOTARY_KEY, notActive, PARTY, problemDocument, QUICK, type Reply, type Seen, success } from "./double.js";
+import { Double, NOTARY_KEY, notActive, PARTY, PLACE, problemDocument, QUICK, type Reply, type Seen, success } from "./double.js";
 
 const TX_ID = "ab".repeat(32);
 const STATE = `${TX_ID}:1`;
@@ -94,6 +94,15 @@ test("codes of a newer notary: what may be sent again is unknown, the rest is a 
     const answer = await client.submit(PARTY.sign({}));
     assert.ok(answer.kind === "not_now" && answer.code === "OUTCOME_UNKNOWN");
   }, { policy: { ...QUICK, deadlineS: 0.05 } });
+});
+
+test("a receipt of version 2 is of the offset that the answer names", async () => {
+  const submission = PARTY.sign({ txId: TX_ID });
+  const bodies = [success(submission, PLACE), success(submission, { ...PLACE, log_offset: 42 })];
+  await withNotary((_, call) => ({ body: bodies[Math.min(call, 1)] as object }), async (client) => {
+    assert.deepEqual((await client.notarise(submission, NOTARY_KEY)).receipt.place, PLACE);
+    await assert.rejects(client.notarise(submission, NOTARY_KEY), { code: "RECEIPT_INVALID" });
+  });
 });
 
 test("a receipt for other content is no success", async () => {

@@ -7,13 +7,14 @@ import type { AddressInfo } from "node:net";
 import { encode, decode } from "@msgpack/msgpack";
 import { type WebSocket, WebSocketServer } from "ws";
 
-import { contentDigest, Party, type RetrySettings, type Submission } from "../src/index.js";
-import { leafHash } from "../src/receipts.js";
+import { contentDigest, Party, type Place, type RetrySettings, type Submission } from "../src/index.js";
+import { encodePlace, leafHash } from "../src/receipts.js";
 
 const SEED = Buffer.from("302e020100300506032b657004220420" + "2a".repeat(32), "hex");
 const KEY = createPrivateKey({ key: SEED, format: "der", type: "pkcs8" });
 export const NOTARY_KEY = createPublicKey(KEY).export({ type: "spki", format: "der" }).subarray(12).toString("hex");
 export const PARTY = Party.fromSeed("O=Bank A,L=London,C=GB", "01".repeat(32));
+export const PLACE: Place = { log_id: "raft:log", log_offset: 41, epoch: 7, judged_us: 1_700_000_000_000_000 };
 export const QUICK: RetrySettings = { timeoutS: 0.01, deadlineS: 5, attemptMaxS: 2 };
 
 /** `null` breaks the connection; "silence" never answers. `open`: the body goes on. */
@@ -75,10 +76,11 @@ export class Double {
 }
 
 /** The document of a success, with a receipt of a tree of one. */
-export function success(submission: Submission): Record<string, unknown> {
+export function success(submission: Submission, place?: Place): Record<string, unknown> {
   const digest = contentDigest(submission.canonical);
-  const root = leafHash(Buffer.from(submission.request.txId, "hex"), digest);
-  const statement = Buffer.concat([Buffer.from("notary/receipt/1"), Buffer.from([0, 0, 0, 1]), root]);
+  const where = place === undefined ? undefined : encodePlace(place);
+  const root = leafHash(Buffer.from(submission.request.txId, "hex"), digest, where);
+  const statement = Buffer.concat([Buffer.from(`notary/receipt/${place === undefined ? 1 : 2}`), Buffer.from([0, 0, 0, 1]), root]);
   const receipt = {
     tx_id: submission.request.txId,
     content_digest: digest.toString("hex"),
@@ -87,6 +89,7 @@ export function success(submission: Submission): Record<string, unknown> {
     path: [],
     notary_key: NOTARY_KEY,
     signature: sign(null, statement, KEY).toString("hex"),
+    ...(place === undefined ? {} : { version: 2, place }),
   };
   const { tx_id, content_digest } = receipt;
   const offsets = { log_offset: 41, record_offset: 41, ledger_offset: 1 };
@@ -102,8 +105,8 @@ export function notActive(retryAfterS = 0.01): Reply {
 }
 
 /** A success as it stands in a frame: byte strings as bytes. */
-export function successInFrame(submission: Submission): object {
-  const found = success(submission);
+export function successInFrame(submission: Submission, place?: Place): object {
+  const found = success(submission, place);
   const bytes = (text: unknown): Buffer => Buffer.from(String(text), "hex");
   const receipt = found["receipt"] as Record<string, unknown>;
   const [tx_id, content_digest] = [bytes(found["tx_id"]), bytes(found["content_digest"])];

@@ -5,7 +5,7 @@ import { encode } from "@msgpack/msgpack";
 import type { WebSocket } from "ws";
 
 import { certifies, type Submission, SubmissionStream } from "../src/index.js";
-import { Double, frame, NOTARY_KEY, PARTY, QUICK, successInFrame, welcome } from "./double.js";
+import { Double, frame, NOTARY_KEY, PARTY, PLACE, QUICK, successInFrame, welcome } from "./double.js";
 
 const fresh = (count: number): Submission[] => Array.from({ length: count }, () => PARTY.sign({}));
 
@@ -44,7 +44,7 @@ test("what has no answer is sent again, with the same ids, on the next connectio
         if (connection === 0 && answered === 70) continue;
         open--;
         answered++;
-        socket.send(encode([2, [[number, successInFrame(asked)]], "later"]));
+        socket.send(encode([2, [[number, successInFrame(asked, answered % 2 === 0 ? PLACE : undefined)]], "later"]));
       }
       if (connection === 0 && answered === 70) socket.terminate();
     });
@@ -54,6 +54,7 @@ test("what has no answer is sent again, with the same ids, on the next connectio
     for (const [at, result] of results.entries()) {
       assert.ok(result.kind === "notarised" && certifies(result, all[at] as Submission, NOTARY_KEY));
     }
+    assert.ok(results.some((result) => result.kind === "notarised" && result.receipt.version === 2));
     assert.equal(stream.connectionsCount, 2);
     assert.equal(answered, all.length); // none that was answered came again
     assert.ok([...received.values()].every((times) => times <= 2));

@@ -172,10 +172,13 @@ def test_the_parts_of_a_place_cannot_change_places() -> None:
 def test_versions_do_not_pass_for_one_another() -> None:
     """Goal: a place is neither taken off nor put on. Method: both, also with a leaf that hashes alike."""
     placed, bare = _placed(), _receipt()
-    assert not verify_receipt(msgspec.structs.replace(placed, place=None), PUBLIC)
-    assert not verify_receipt(msgspec.structs.replace(bare, place=PLACE), PUBLIC)
+    for version in (1, 2, 3):
+        assert not verify_receipt(msgspec.structs.replace(placed, place=None, version=version), PUBLIC)
+        assert not verify_receipt(msgspec.structs.replace(bare, place=PLACE, version=version), PUBLIC)
+        assert verify_receipt(msgspec.structs.replace(placed, version=version), PUBLIC) == (version == 2)
+        assert verify_receipt(msgspec.structs.replace(bare, version=version), PUBLIC) == (version == 1)
     leaf = leaf_hash(tx(1), tx(2), PLACE.encoded or b"")
-    under_1 = Receipt(tx(1), tx(2), 0, 1, (), PUBLIC, _sign(statement(1, leaf)), PLACE)
+    under_1 = Receipt(tx(1), tx(2), 0, 1, (), PUBLIC, _sign(statement(1, leaf)), 2, PLACE)
     assert not verify_receipt(under_1, PUBLIC)
     assert verify_receipt(msgspec.structs.replace(under_1, signature=_sign(statement(1, leaf, 2))), PUBLIC)
 

@@ -102,8 +102,13 @@ class ClientTest {
     }
 
     private static ObjectNode success(Submission submission) {
+        return success(submission, null);
+    }
+
+    private static ObjectNode success(Submission submission, Receipt.Place place) {
         byte[] digest = Request.contentDigest(submission.canonical());
-        byte[] root = Receipt.leafHash(HexFormat.of().parseHex(submission.txId()), digest);
+        byte[] where = place == null ? new byte[0] : place.encoded();
+        byte[] root = Receipt.leafHash(HexFormat.of().parseHex(submission.txId()), digest, where);
         ObjectNode found = Golden.MAPPER.createObjectNode();
         found.put("status", 200).put("code", "NOTARISED").put("tx_id", submission.txId());
         found.put("content_digest", Bytes.toHex(digest)).put("log_offset", 41).put("record_offset", 41);
@@ -111,8 +116,23 @@ class ClientTest {
         ObjectNode receipt = found.putObject("receipt");
         receipt.put("tx_id", submission.txId()).put("content_digest", Bytes.toHex(digest)).put("leaf_index", 0);
         receipt.put("tree_size", 1).put("notary_key", NOTARY_KEY).putArray("path");
-        receipt.put("signature", Bytes.toHex(Ed25519.sign(NOTARY.getPrivate(), Receipt.statement(1, root))));
+        byte[] statement = Receipt.statement(place == null ? 1 : 2, 1, root);
+        receipt.put("signature", Bytes.toHex(Ed25519.sign(NOTARY.getPrivate(), statement)));
+        if (place != null) {
+            receipt.put("version", 2).set("place", Golden.MAPPER.valueToTree(place));
+        }
         return found;
+    }
+
+    @Test
+    void aReceiptOfVersion2IsOfTheOffsetThatTheAnswerNames() throws IOException {
+        Submission submission = PARTY.sign(Transaction.of(TX_ID + ":1"));
+        Receipt.Place there = new Receipt.Place("raft:log", 41, 7, 1_700_000_000_000_000L);
+        Receipt.Place elsewhere = new Receipt.Place("raft:log", 42, 7, 1_700_000_000_000_000L);
+        try (NotaryClient client = client(json(200, success(submission, there)), json(200, success(submission, elsewhere)))) {
+            assertEquals(there, client.notarise(submission, NOTARY_KEY).receipt().place());
+            assertThrows(NotaryException.ReceiptInvalid.class, () -> client.notarise(submission, NOTARY_KEY));
+        }
     }
 
     @Test
