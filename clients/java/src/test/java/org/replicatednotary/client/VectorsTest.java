@@ -172,7 +172,7 @@ class VectorsTest {
         for (JsonNode document : all) {
             Receipt good = Golden.MAPPER.treeToValue(document, Receipt.class);
             assertTrue(good.verifies(key));
-            assertEquals(document, Golden.MAPPER.valueToTree(good));
+            assertEquals(document.toString(), Golden.MAPPER.writeValueAsString(good));
             Receipt.Place place = good.place();
             List<Receipt.Place> others = List.of(
                     new Receipt.Place(place.logId() + "x", place.logOffset(), place.epoch(), place.judgedUs()),
