@@ -23,6 +23,8 @@ _MESSAGE_CHARS = 500
 _DENIED = (
     "status code: 403",
     "status code: 401",
+    "403 Forbidden",  # of lists, as deltalake words them
+    "401 Unauthorized",
     "code: AccessDenied",
     "lacked the necessary privileges",  # as deltalake words it
 )  # lists and deletions have no error of their own
