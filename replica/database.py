@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ha.settings import ElectionSettings
     from replica.log.settings import LogSettings
     from replica.store.bulletin import Board
+    from replica.store.desk import Desk
     from replica.store.facts import Export, StoreStatus
     from replica.store.interface import ParticipantStore
 
@@ -111,6 +112,12 @@ class Database(Ledgers, Protocol):
 
     async def delete_pruned(self, report: Callable[[int], None]) -> int:
         """Delete completions below the bound that the active has moved; see replica.store.postgres.prune."""
+
+    def desk(self, name: str) -> AbstractAsyncContextManager[Desk]:
+        """What a notary worker asks, on a connection of its own with this name.
+
+        Raises ConfigError (NOT_POSSIBLE_NOW) on a kind that has no numbers for workers; entering it StoreUnavailable.
+        """
 
     def roles(self) -> str:
         """SQL that gives replicas and readers their rights."""
@@ -314,6 +321,11 @@ class PostgresDatabase:
 
         return await delete_pruned(self._conninfo, report)
 
+    def desk(self, name: str) -> AbstractAsyncContextManager[Desk]:
+        from replica.store.postgres.desk import postgres_desk
+
+        return postgres_desk(self._conninfo, name)
+
     def roles(self) -> str:
         from replica.store.schema import read_statement
 
@@ -396,6 +408,9 @@ class OracleDatabase:
         from replica.store.oracle.prune import delete_pruned
 
         return await asyncio.to_thread(delete_pruned, self._login, report)
+
+    def desk(self, name: str) -> AbstractAsyncContextManager[Desk]:
+        raise ConfigError("workers are not supported with Oracle: it has no table of numbers", Code.NOT_POSSIBLE_NOW)
 
     def roles(self) -> str:
         from replica.store.schema import read_statement

@@ -46,6 +46,7 @@ _NEEDED = {
     "settle commands": "has_table_privilege('admission', 'DELETE')",
     "accept commands": "has_table_privilege('command_accepted', 'UPDATE')",
     "publish completions": "has_table_privilege('completion', 'INSERT')",
+    "draw sequence numbers": "has_column_privilege('worker_numbers', 'drawn', 'UPDATE')",
     "write the operators' trail": "has_table_privilege('operator_trail', 'INSERT')",
     "pause fail-over": "has_table_privilege('failover_pause', 'DELETE')",
 }

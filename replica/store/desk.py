@@ -25,13 +25,14 @@ class Drawn(msgspec.Struct, frozen=True):
 
 
 class Desk(Protocol):
-    """One connection, never the lock's. Every method raises StoreUnavailable."""
+    """One connection, never the lock's. Every method raises StoreUnavailable and StoreMismatch."""
 
     async def look(self) -> DeskSeen:
         """What the database shows now."""
 
     async def draw(self) -> Drawn:
-        """A draw that this database gave nobody else and will give nobody else. Durable on return."""
+        """A draw that this database gave nobody else and will give nobody else. Durable on return. Raises
+        StoreUnavailable as well where the database takes no writes."""
 
     async def log_offset_of(self, ledger_offset: int) -> int | None:
         """The log offset of a published completion; None if it is pruned."""

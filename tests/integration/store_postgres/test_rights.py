@@ -47,6 +47,7 @@ BESIDES: dict[str, dict[str, set[str]]] = {
     "failover_pause": {WRITER: {"INSERT", "UPDATE", "DELETE"}},
     "archive_head": {ARCHIVIST: {"INSERT", "UPDATE"}},
     "operator_trail": {WRITER: {"INSERT"}},
+    "worker_numbers": {WRITER: {"UPDATE drawn"}},
     "schema_version": {},
     "command_in_flight": {},
     "leader_history": {},

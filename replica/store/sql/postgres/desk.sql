@@ -1,0 +1,3 @@
+-- The server's clock, and how far completions are published and pruned: of one moment.
+SELECT (extract(epoch from clock_timestamp()) * 1000000)::bigint, published_offset, ledger_end, pruned_to
+  FROM participant
