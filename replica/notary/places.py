@@ -15,6 +15,8 @@ _STORE = re.compile(
     r"|abfss?://[a-z0-9-]{3,63}@[a-z0-9]{3,24}\.dfs\.core\.windows\.net)"  # a container of an account
     r"(?P<prefix>(?:/[A-Za-z0-9_.=-]+)*)/?"
 )
+_KNOWN = re.compile(r"(?P<scheme>s3a?|abfss?)://(?P<holder>[^/]*).*", re.DOTALL)  # of a store, whatever follows
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 class Remote(str):
@@ -33,9 +35,12 @@ def place_of(text: str) -> Place:
     """The place that a text names. Raises ConfigError (PLACE_UNKNOWN) for a URL that is not one of these."""
     store = _STORE.fullmatch(text)
     if store is None:
+        known = _KNOWN.fullmatch(text)
+        if known is not None:
+            raise _unknown(text, _broken_rule(known["scheme"], known["holder"]))
         return local_path(text)
     if {".", ".."} & set(store["prefix"].split("/")):
-        raise _unknown(text)
+        raise _unknown(text, _PREFIX_RULE)
     return Remote(text.rstrip("/"))
 
 
@@ -67,5 +72,19 @@ def no_url(path: Path) -> Path:
     return path
 
 
-def _unknown(place: str) -> ConfigError:
-    return ConfigError(f"{place}: files are not read from or written to this URL", Code.PLACE_UNKNOWN)
+_PREFIX_RULE = "what follows are names between single slashes, of letters, digits and _.=-, none of them . or .."
+
+
+def _broken_rule(scheme: str, holder: str) -> str:
+    """Which rule the URL of a known store breaks, so that nobody looks for a fault in its scheme."""
+    if scheme.startswith("abfs"):
+        return f"give {scheme}://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX, where {_PREFIX_RULE}"
+    if "@" in holder:
+        return "credentials are taken from the environment, not from a URL"
+    if not _BUCKET.fullmatch(holder):  # S3's own rule: no server makes a bucket of another name
+        return "a bucket's name has 3 to 63 small letters, digits, dots and hyphens, at its ends a letter or digit"
+    return _PREFIX_RULE
+
+
+def _unknown(place: str, why: str = "files are not read from or written to this URL") -> ConfigError:
+    return ConfigError(f"{place}: {why}", Code.PLACE_UNKNOWN)

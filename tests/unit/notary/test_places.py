@@ -110,3 +110,24 @@ def test_what_no_store_is_named_by_is_refused(text: str) -> None:
     with pytest.raises(ConfigError) as refused:
         place_of(text)
     assert refused.value.code is Code.PLACE_UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("s3a://b/x", "a bucket's name has 3 to 63 "),
+        ("s3a://My_bucket/x", "a bucket's name has 3 to 63 "),
+        (f"s3://{'b' * 64}/x", "a bucket's name has 3 to 63 "),
+        ("s3a://key:secret@bucket/archive", "credentials are taken from the environment"),
+        ("s3a://bucket/my%20archive", "what follows are names between single slashes"),
+        ("s3a://bucket/../other", "what follows are names between single slashes"),
+        ("abfs://container/archive", "give abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX"),
+        ("hdfs://namenode:8020/archive", "files are not read from or written to this URL"),
+    ],
+)
+def test_the_rule_that_a_url_breaks_is_named(text: str, rule: str) -> None:
+    """Goal: nobody looks for a fault in the scheme where the bucket's name is too short. Method: one URL per rule."""
+    with pytest.raises(ConfigError) as refused:
+        place_of(text)
+    assert refused.value.detail.startswith(f"{text}: {rule}")
+    assert place_of("s3a://buc/x") == "s3a://buc/x"
