@@ -11,14 +11,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 import typer
 from typer._completion_shared import get_completion_script
-from typer.core import TyperCommand, TyperGroup
 
+from replica.cli import man
 from replica.cli.main import app
 
 ROOT = Path(__file__).parents[1]
@@ -73,87 +71,14 @@ def _adapted(path: Path, found: set[Path]) -> str:
 # ---- the command line ----
 
 
-Command = TyperCommand | TyperGroup
-
-
-def commands() -> Iterator[tuple[str, Command]]:
-    """Each command with its whole name, groups before what they have."""
-
-    def within(name: str, command: Command) -> Iterator[tuple[str, Command]]:
-        yield name, command
-        for word, inner in getattr(command, "commands", {}).items():
-            yield from within(f"{name} {word}", inner)
-
-    yield from within("notary", typer.main.get_command(app))
-
-
-def _rows(command: Command) -> Iterator[tuple[str, str]]:
-    """Each argument and option as the usage line has it, and its help."""
-    context = typer.Context(command, info_name="notary")
-    for parameter in command.get_params(context):
-        text = getattr(parameter, "help", None) or ""
-        if parameter.param_type_name == "argument":
-            yield " ".join(parameter.get_usage_pieces(context)), text
-        else:
-            yield ", ".join([*parameter.opts, *parameter.secondary_opts]), text
-
-
-def _usage(command: Command) -> str:
-    """What follows the command's name, as `--help` has it."""
-    return " ".join(command.collect_usage_pieces(typer.Context(command, info_name="notary")))
-
-
-def _paragraphs(command: Command) -> list[str]:
-    return [" ".join(part.split()) for part in (command.help or "").split("\n\n") if part.strip()]
-
-
 def commands_page() -> str:
     """All commands as one page."""
     lines = ["# Commands", "", "From the programs themselves: `notary COMMAND --help` prints the same.", ""]
-    for name, command in commands():
-        lines += [f"## {name}", "", *[line for text in _paragraphs(command) for line in (text, "")]]
-        rows = [
-            f"| `{names}` | {' '.join(text.split()).replace('|', chr(92) + '|')} |" for names, text in _rows(command)
-        ]
+    for name, command in man.commands(typer.main.get_command(app)):
+        lines += [f"## {name}", "", *[line for text in man.paragraphs(command) for line in (text, "")]]
+        rows = [f"| `{names}` | {text.replace('|', chr(92) + '|')} |" for names, text in man.rows(command)]
         lines += ["| | |", "|---|---|", *rows, ""] if rows else []
     return "\n".join(lines) + "\n"
-
-
-def man_page(name: str, command: Command) -> str:
-    """One page for man(1), section 1."""
-    summary, *more = [*_paragraphs(command), name][:1] + _paragraphs(command)[1:]
-    inner = [f"{name} {word}" for word in getattr(command, "commands", {})]
-    lines = [
-        f'.TH "{name.upper().replace(" ", "-")}" 1 "" "replicated-notary {version("replicated-notary")}"',
-        ".SH NAME",
-        f"{name.replace(' ', '-')} \\- {_roff(summary)}",
-        ".SH SYNOPSIS",
-        f".B {name}",
-        _roff(_usage(command)),
-        ".SH DESCRIPTION",
-        *[line for text in (summary, *more) for line in (_roff(text), ".PP")],
-        ".SH OPTIONS",
-        *[
-            line
-            for names, text in _rows(command)
-            for line in (".TP", f".B {_roff(names)}", _roff(" ".join(text.split())))
-        ],
-    ]
-    if inner:
-        lines += [".SH COMMANDS", *[line for one in inner for line in (".TP", f".BR {one.replace(' ', '-')} (1)")]]
-    return "\n".join(lines) + "\n"
-
-
-def _roff(text: str) -> str:
-    escaped = text.replace("\\", "\\e").replace("-", "\\-")
-    return f"\\&{escaped}" if escaped[:1] in (".", "'") else escaped
-
-
-def write_man_pages(folder: Path) -> None:
-    """notary.1, notary-status.1 and so on."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, command in commands():
-        (folder / f"{name.replace(' ', '-')}.1").write_text(man_page(name, command), encoding="utf-8")
 
 
 def write_completion(folder: Path) -> None:
@@ -168,7 +93,7 @@ def main(words: list[str]) -> None:
     """See above."""
     match words:
         case ["--man", folder]:
-            write_man_pages(Path(folder))
+            man.write_man_pages(typer.main.get_command(app), Path(folder))
         case ["--completion", folder]:
             write_completion(Path(folder))
         case [folder]:

@@ -30,6 +30,7 @@ from replica.cli import (
     log_node,
     log_node_members,
     log_prove,
+    man,
     recovery,
     replica,
     report,
@@ -112,6 +113,7 @@ app.command("status", rich_help_panel=_RUN)(status.show)
 app.command("history", rich_help_panel=_RUN)(history.show)
 app.add_typer(trail.app, name="trail", rich_help_panel=_RUN)
 app.command("runbook", rich_help_panel=_RUN)(runbook.show)
+app.command("man", rich_help_panel=_RUN)(man.show)
 app.command("switchover", rich_help_panel=_RUN)(steer.switchover)
 app.command("failover", rich_help_panel=_RUN)(failover.failover)
 app.command("pause", rich_help_panel=_RUN)(steer.pause)

@@ -81,6 +81,7 @@ def test_the_installed_command_runs(notary: Path, tmp_path: Path) -> None:
     assert "status" in run(notary, "--help", cwd=tmp_path)
     page = (ROOT / "runbooks/failover.md").read_text(encoding="utf-8")
     assert run(notary, "runbook", "failover", cwd=tmp_path) == page
+    assert run(notary, "man", "switchover", cwd=tmp_path).startswith('.TH "NOTARY-SWITCHOVER" 1 ')
     run(notary, "init", cwd=tmp_path)
     assert (tmp_path / "notary.toml").exists()
     run(notary, "keys", "create", "notary.key", cwd=tmp_path)

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
+
+from replica.cli.main import app
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts/docs_site.py"
@@ -86,3 +89,17 @@ def test_each_command_has_a_man_page_and_completion_asks_the_command(tmp_path: P
     argv = [sys.executable, "-c", "import sys; sys.argv[0] = 'notary'; from replica.cli.main import main; main()"]
     found = subprocess.run(argv, cwd=ROOT, env=os.environ | asked, capture_output=True, text=True, check=False)
     assert "switchover" in found.stdout
+
+
+def test_an_installed_notary_prints_and_writes_the_same_pages(tmp_path: Path) -> None:
+    """Goal: man pages come with the wheel. Method: print one and write all by the command, beside `make docs`'s."""
+    subprocess.run([sys.executable, str(SCRIPT), "--man", str(tmp_path / "made")], cwd=ROOT, check=True)
+    runner = CliRunner()
+    written = runner.invoke(app, ["man", "--write", str(tmp_path / "written")])
+    made = {path.name: path.read_text() for path in (tmp_path / "made").iterdir()}
+    assert (written.exit_code, f"{len(made)} pages are in" in written.output) == (0, True)
+    assert {path.name: path.read_text() for path in (tmp_path / "written").iterdir()} == made
+    assert runner.invoke(app, ["man", "archive", "status"]).output == made["notary-archive-status.1"]
+    assert runner.invoke(app, ["man"]).output == made["notary.1"]
+    assert "did you mean switchover?" in str(runner.invoke(app, ["man", "switchovr"]).exception)
+    assert "cannot be written" in str(runner.invoke(app, ["man", "--write", "/dev/null/man"]).exception)
