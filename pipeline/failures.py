@@ -10,13 +10,36 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from replica.notary import errors
-from replica.notary.errors import Code, InvariantBroken, LogTruncated, LogUnavailable, NotaryError, PipelineFailed
+from replica.notary.errors import (
+    Code,
+    ConfigError,
+    InvariantBroken,
+    LogTruncated,
+    LogUnavailable,
+    NotaryError,
+    PipelineFailed,
+    SparkUnavailable,
+)
 
 _OURS = re.compile(r"^(?:replica\.notary\.errors|ha\.invariant)\.(\w+): ([A-Z_]+): (.*)$", re.MULTILINE)
 _CAUSE = re.compile(r"^(?:Caused by: )?((?:\w+\.)*\w*(?:Error|Exception)): (.*)$", re.MULTILINE)
 _LOST = ("OffsetOutOfRangeException", "KAFKA_DATA_LOSS", "Some data may have been lost")  # Spark's own connector
 _SILENT = ("org.apache.kafka.common.errors.TimeoutException", "org.apache.kafka.common.errors.DisconnectException")
+_MISSING = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)  # on a worker
+_CAUSE_AT_START = re.compile(r"(?:\w+\.)+\w*(?:Error|Exception): (.*)")
+_NO_MASTER = ("All masters are unresponsive", "Cannot call methods on a stopped SparkContext")
 _DETAIL_CHARS = 400
+
+
+def not_started(text: str) -> NotaryError:
+    """The error of a Spark that did not start, of all that it said meanwhile."""
+    if "UnsupportedClassVersionError" in text:
+        return ConfigError("this Java is too old for Spark: install a Java 17 runtime, or set JAVA_HOME to one")
+    if any(mark in text for mark in _NO_MASTER):
+        return SparkUnavailable("Spark's master took the connection and then not the job; is it a master of Spark 4?")
+    causes = _CAUSE_AT_START.findall(text)
+    detail = causes[0].strip() if causes else text.strip().rpartition("\n")[2]
+    return ConfigError(f"Spark does not start: {detail[:_DETAIL_CHARS]}; NOTARY_SPARK_LOG=WARN shows all that it says")
 
 
 @contextmanager
@@ -36,6 +59,13 @@ def meaning_of(text: str) -> NotaryError | InvariantBroken:
             return InvariantBroken(detail)
         if isinstance(kind, type) and issubclass(kind, NotaryError) and code in Code.__members__:
             return kind(detail, Code[code])
+    missing = _MISSING.findall(text)
+    if missing:
+        return ConfigError(
+            f"a Python of Spark's workers has no package {missing[-1]}: install requirements.lock there, and name that"
+            " Python in PYSPARK_PYTHON",
+            Code.PIPELINE_MISSING,
+        )
     causes = _CAUSE.findall(text)
     detail = ": ".join(causes[-1]) if causes else text.strip().partition("\n")[0]
     if any(mark in text for mark in _LOST):

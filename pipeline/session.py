@@ -1,25 +1,40 @@
 """The Spark session of every job, with the settings that every job needs: Python, time zone, jars, partitions.
 
 Jobs run unchanged on one machine and on a cluster: `master` is the only difference (`local[2]`, `spark://host:7077`,
-or `sc://host:15002` for Spark Connect). Jars are never fetched here: scripts/jars/fetch.sh has put them in place.
+or `sc://host:15002` for Spark Connect). Our code goes with the job to a cluster (pipeline/shipped.py). Jars are never
+fetched here: scripts/jars/fetch.sh has put them in place.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import socket
 import sys
+import tempfile
+import time
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from replica.notary.errors import ConfigError
+from pipeline.failures import not_started
+from pipeline.shipped import package_archive
+from replica.notary.errors import Code, ConfigError, SparkUnavailable
 
 DEFAULT_MASTER = "local[2]"
 PARTITIONS_PER_CORE = 4
 _ROOT = Path(__file__).parents[1]
+CONNECT_MAX_S = 5.0  # longest wait for a connection to a master
+EXECUTOR_MAX_S = 60.0  # longest wait for the first worker; a JVM of its own starts there
 _CONNECT_PREFIX = "sc://"
+_CONNECT_PORT = 15002  # where the URL names none
+_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::(?P<port>\d{1,5}))?")
+_SAID_MAX_BYTES = 100_000  # of what a JVM says at its start
 _WORKER_HEAP = {
     # A worker makes and drops arrays of megabytes for each slice. glibc would hand their memory back to the kernel each
     # time, and get it zeroed again: a fifth of a rebuild's processor time. Other C libraries pass these names over.
@@ -35,31 +50,120 @@ def spark_session(
     shuffle_partitions: int | None = None,
     further: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session named `notary-<app>`, or the one that this process has already.
+    """A session named `notary-<app>`, or the one that this process has already. Our code goes with it to a cluster.
 
     `shuffle_partitions`: number of partitions after a shuffle; by default four for each of this machine's cores.
-    Raises ConfigError when there is no Java that Spark starts with. The caller stops the session.
+    Raises ConfigError when master, Java or Hadoop's configuration is not there, and SparkUnavailable when the cluster
+    does not answer or has no worker for the job. The caller stops the session.
     """
+    addresses = check_master(master, os.environ)
     if master.startswith(_CONNECT_PREFIX):
-        return SparkSession.builder.remote(master).appName(f"notary-{app}").getOrCreate()
+        _reach(master, addresses)
+        return _connected(app, master)
+    local = master.startswith("local")
     # The workers would take the PATH's python3, and it has none of our packages.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    if master.startswith("local"):
+    if local:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark looks the host name up, and may listen there
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # a path on the workers
     if not _has_java():
         raise ConfigError(
             "no Java was found: install a Java 17 runtime, or set JAVA_HOME. These need none: archive run --engine"
             " process, archive verify, restore, tables, check, index rebuild --engine replay"
         )
-    builder = SparkSession.builder.master(master).appName(f"notary-{app}")
-    for name, value in (_settings(shuffle_partitions) | dict(further or {})).items():
-        builder = builder.config(name, value)
-    try:
-        session = builder.getOrCreate()
-    except Exception as error:  # what a JVM that does not start gives depends on where it failed
-        raise ConfigError(f"Spark does not start: {error}; it needs a Java 17 runtime") from None
+    _reach(master, addresses)
+    session = _started(app, master, _settings(shuffle_partitions, local) | dict(further or {}))
     session.sparkContext.setLogLevel(_log_level())
+    if addresses:
+        _wait_for_executor(session, master)
+    if not local:
+        session.sparkContext.addPyFile(str(package_archive()))
     return session
+
+
+def check_master(master: str, environment: Mapping[str, str]) -> list[tuple[str, int]]:
+    """The addresses of a cluster's master or Connect server, one of which must answer; none for other forms.
+
+    Raises ConfigError for what Spark would not understand, and where YARN's configuration is not there.
+    """
+    if re.fullmatch(r"local(\[(\*|\d+)(,\d+)?\])?|k8s://.+", master):
+        return []
+    if master == "yarn":
+        _check_hadoop(environment)
+        return []
+    scheme, separator, rest = master.partition("://")
+    found = [_ADDRESS.fullmatch(part) for part in re.split(r"[;/]", rest)[0].split(",")] if separator else []
+    addresses = [(match["host"].strip("[]"), int(match["port"] or _CONNECT_PORT)) for match in found if match]
+    ports_named = scheme == "sc" or all(match and match["port"] for match in found)
+    if scheme not in ("spark", "sc") or not found or len(addresses) < len(found) or not ports_named:
+        raise ConfigError(f"--master {master}: give local[2], spark://HOST:PORT, or sc://HOST:PORT for Spark Connect")
+    return addresses
+
+
+def _check_hadoop(environment: Mapping[str, str]) -> None:
+    folder = environment.get("HADOOP_CONF_DIR") or environment.get("YARN_CONF_DIR")
+    if not folder:
+        raise ConfigError("--master yarn: set HADOOP_CONF_DIR to the folder of the cluster's configuration")
+    if not Path(folder).is_dir():
+        raise ConfigError(f"--master yarn: HADOOP_CONF_DIR names {folder}, and there is no such folder")
+
+
+def _reach(master: str, addresses: list[tuple[str, int]]) -> None:
+    """Return once one of the addresses takes a connection: Spark itself would try for more than a minute."""
+    problems: list[str] = []
+    for host, port in addresses:
+        try:
+            socket.create_connection((host, port), CONNECT_MAX_S).close()
+            return
+        except OSError as error:
+            problems.append(f"{host}:{port}: {error.strerror or error}")
+    if problems:
+        raise SparkUnavailable(f"--master {master} does not answer: {'; '.join(problems)}")
+
+
+def _connected(app: str, master: str) -> SparkSession:
+    missing = [name for name in ("grpc", "grpc_status", "zstandard") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"not installed: {', '.join(missing)}, for Spark Connect: pip install 'replicated-notary[connect]'",
+            Code.PIPELINE_MISSING,
+        )
+    session = SparkSession.builder.remote(master).appName(f"notary-{app}").getOrCreate()
+    session.addArtifacts(str(package_archive()), pyfile=True)
+    return session
+
+
+def _started(app: str, master: str, settings: Mapping[str, str]) -> SparkSession:
+    """The session of a JVM of ours, whose warnings at its start go nowhere: failures come back as our errors."""
+    builder = SparkSession.builder.master(master).appName(f"notary-{app}")
+    conf = SparkConf().setMaster(master)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+        conf = conf.set(name, value)
+    with tempfile.TemporaryFile() as said:
+        try:
+            if SparkContext._gateway is None:
+                quiet = {} if "NOTARY_SPARK_LOG" in os.environ else {"stderr": said}
+                SparkContext._ensure_initialized(gateway=launch_gateway(conf, quiet))  # type: ignore[no-untyped-call]
+            return builder.getOrCreate()
+        except Exception as error:  # what a JVM that does not start gives depends on where it failed
+            said.seek(0)
+            raise not_started(f"{said.read(_SAID_MAX_BYTES).decode(errors='replace')}\n{error}") from None
+
+
+def _wait_for_executor(session: SparkSession, master: str) -> None:
+    """Return once a worker has begun to work for the job. Spark itself would wait for ever, and say so in its log."""
+    deadline_s = time.monotonic() + EXECUTOR_MAX_S
+    executors = session.sparkContext._jsc.sc()
+    while executors.getExecutorMemoryStatus().size() < 2:  # the driver is one of them
+        if time.monotonic() > deadline_s:
+            session.stop()
+            raise SparkUnavailable(
+                f"{master} gave the job no worker within {EXECUTOR_MAX_S:.0f} s: none is up, or none has the cores and"
+                " the memory (spark.executor.memory) free"
+            )
+        time.sleep(0.1)
 
 
 def _has_java() -> bool:
@@ -68,12 +172,12 @@ def _has_java() -> bool:
     return which("java") is not None if home is None else os.access(Path(home) / "bin" / "java", os.X_OK)
 
 
-def _settings(shuffle_partitions: int | None) -> dict[str, str]:
+def _settings(shuffle_partitions: int | None, local: bool) -> dict[str, str]:
     partitions = shuffle_partitions or PARTITIONS_PER_CORE * (os.cpu_count() or 1)
     python_path = os.pathsep.join(part for part in (str(_ROOT), os.environ.get("PYTHONPATH", "")) if part)
     return {
         "spark.jars": ",".join(str(jar) for jar in connector_jars()),
-        "spark.executorEnv.PYTHONPATH": python_path,
+        **({"spark.executorEnv.PYTHONPATH": python_path} if local else {}),
         **{f"spark.executorEnv.{name}": str(size_bytes) for name, size_bytes in _WORKER_HEAP.items()},
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(partitions),

@@ -538,6 +538,13 @@ class Code(Enum):
         "Run the same command again: nothing is left half done. NOTARY_SPARK_LOG=ERROR shows all that Spark says.",
         Retry.SAME,
     )
+    SPARK_UNAVAILABLE = (
+        0,
+        "The Spark cluster that --master names does not answer, or has no worker for the job",
+        "Nothing was done. Start the cluster's master and workers, or name the right address, and run the command"
+        " again; --master 'local[2]' needs no cluster.",
+        Retry.SAME,
+    )
     HISTORY_INVALID = (
         0,
         "The history cannot be checked, because it is not one",
@@ -723,6 +730,12 @@ class ArchiveContended(NotaryError):
     """Another archiver added lines meanwhile; what it wrote stands, and nothing of ours was added."""
 
     default_code = Code.ARCHIVE_CONTENDED
+
+
+class SparkUnavailable(NotaryError):
+    """The Spark cluster does not answer, or gives the job no worker; nothing was done."""
+
+    default_code = Code.SPARK_UNAVAILABLE
 
 
 class PipelineFailed(NotaryError):

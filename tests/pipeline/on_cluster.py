@@ -14,9 +14,19 @@ from tests.pipeline.judged import TOPIC
 if __name__ == "__main__":
     master, folder = sys.argv[1], Path(sys.argv[2])
     log = parquet_log(TOPIC, sorted((folder / "log").glob("*.parquet")))
-    further = {"spark.cores.max": "1", "spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m"}
-    session = spark_session("cluster-test", master, shuffle_partitions=2, further=further)
-    rebuild_index(session, log, folder / "index", folder / "work", ranges=3)
+    (folder / "events").mkdir()
+    further = {
+        "spark.cores.max": "2",
+        "spark.executor.cores": "1",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # begin with both workers, not with the quicker one
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": (folder / "events").as_uri(),
+        "spark.eventLog.compress": "false",
+    }
+    session = spark_session("cluster-test", master, shuffle_partitions=4, further=further)
+    rebuild_index(session, log, folder / "index", folder / "work", ranges=4)
     report = audit_log(session, log, folder / "work-audit", Scope(), now_us=1)
     print(*[part for finding in report.findings for part in (finding.code.value, finding.offset)])
     session.stop()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import time
+import venv
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,7 +17,6 @@ import pyspark
 from replica.local.ports import PortReservation
 
 _HOME = Path(pyspark.__file__).parent
-_ROOT = Path(__file__).parents[2]
 _START_MAX_S = 180.0
 
 
@@ -27,73 +26,74 @@ class SparkCluster:
 
     master: str
     connect: str
+    python: Path  # the workers'; it has no notary
 
 
 @contextmanager
 def spark_cluster(folder: Path, ports: PortReservation) -> Iterator[SparkCluster]:
-    """A master and two workers of one core each, and a Connect server that uses them; stopped at the end."""
+    """A master and two workers, and a Connect server that uses one of their four cores; stopped at the end."""
+    python = bare_python(folder / "python")
     port, connect_port = ports.take(), ports.take()
     master = f"spark://127.0.0.1:{port}"
     with ExitStack() as stack:
         place = ["--host", "127.0.0.1"]
         stack.enter_context(
-            _started(
-                folder,
-                "master",
-                "org.apache.spark.deploy.master.Master",
-                *place,
-                "--port",
-                str(port),
-                "--webui-port",
-                "0",
-            )
-        )
+            _started(folder, python, "master", "org.apache.spark.deploy.master.Master", *place,
+                     "--port", str(port), "--webui-port", "0")
+        )  # fmt: skip
         _wait_for(port, _START_MAX_S)
-        for number in (1, 2):
-            of_worker = [
-                "--cores",
-                "1",
-                "--memory",
-                "1g",
-                "--webui-port",
-                "0",
-                "--work-dir",
-                str(folder / f"worker-{number}"),
-            ]
+        for name in ("worker-1", "worker-2"):
             stack.enter_context(
-                _started(
-                    folder, f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *place, *of_worker, master
-                )
-            )
+                _started(folder, python, name, "org.apache.spark.deploy.worker.Worker", *place, "--cores", "2",
+                         "--memory", "2g", "--webui-port", "0", "--work-dir", str(folder / name), master)
+            )  # fmt: skip
         settings = {
             "spark.connect.grpc.binding.port": str(connect_port),
             "spark.connect.grpc.binding.address": "127.0.0.1",
-            "spark.executorEnv.PYTHONPATH": str(_ROOT),
-            "spark.cores.max": "1",  # the other worker stays free for jobs that come by way of the master
+            "spark.cores.max": "1",  # the others stay free for jobs that come by way of the master
+            "spark.executor.memory": "512m",
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
         }
         options = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
         server = "org.apache.spark.sql.connect.service.SparkConnectServer"
         stack.enter_context(
-            _started(folder, "connect", "org.apache.spark.deploy.SparkSubmit", "--master", master, *options,
+            _started(folder, python, "connect", "org.apache.spark.deploy.SparkSubmit", "--master", master, *options,
                      "--class", server, "spark-internal")
         )  # fmt: skip
         _wait_for(connect_port, _START_MAX_S)
-        yield SparkCluster(master, f"sc://127.0.0.1:{connect_port}")
+        yield SparkCluster(master, f"sc://127.0.0.1:{connect_port}", python)
+
+
+def bare_python(folder: Path, without: str | None = None) -> Path:
+    """A Python with the packages of this one but not the notary, as a cluster's workers have it; or without one more.
+
+    The notary is installed here by a file `.pth`, and such a file counts in the first folder of packages only.
+    """
+    venv.create(folder, symlinks=True)
+    (site,) = (folder / "lib").glob("python*/site-packages")
+    packages = _HOME.parent
+    if without is None:
+        (site / "packages.pth").write_text(f"{packages}\n")
+    else:
+        for entry in packages.iterdir():
+            if entry.name != without and entry.suffix != ".pth":
+                (site / entry.name).symlink_to(entry)
+    return folder / "bin" / "python"
 
 
 @contextmanager
-def _started(folder: Path, name: str, *command: str) -> Iterator[None]:
+def _started(folder: Path, python: Path, name: str, *command: str) -> Iterator[None]:
     environment = os.environ | {
         "SPARK_HOME": str(_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(_ROOT),
+        "PYSPARK_PYTHON": str(python),
         "SPARK_DAEMON_MEMORY": "1g" if name == "connect" else "256m",
     }
     with (folder / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen([_HOME / "bin" / "spark-class", *command], env=environment, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [_HOME / "bin" / "spark-class", *command], env=environment, cwd=folder, stdout=log, stderr=log
+        )
         try:
             yield
         finally:

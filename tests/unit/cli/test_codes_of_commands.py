@@ -129,6 +129,15 @@ def test_without_the_pipeline(folder: Path, see, monkeypatch: pytest.MonkeyPatch
     assert (seen.code, told(seen.err, "PIPELINE_MISSING"), "pyspark" in seen.err) == (2, True, True)
 
 
+@pytest.mark.parametrize("scheme", ["spark", "sc"])
+def test_a_spark_cluster_that_does_not_answer(folder: Path, see, scheme: str) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: one code and one sentence at once, no trace. Method: an audit on a port where nobody listens."""
+    master = f"{scheme}://127.0.0.1:{free_port()}"
+    seen = see("audit", "--log", "archive", "--master", master)
+    assert (seen.code, told(seen.err, "SPARK_UNAVAILABLE")) == (1, True), seen.err
+    assert ("Connection refused" in seen.err, "Traceback" in seen.err, "Java" in seen.err) == (True, False, False)
+
+
 def test_a_local_cluster_without_its_software(folder: Path, see, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
     """Goal: what fails while servers start together is told as what it is. Method: no broker; one that cannot run."""
     libs = folder / "libs"
