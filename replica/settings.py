@@ -37,7 +37,7 @@ class Pkcs11Settings(BaseModel):
 
     module: Path = Field(description="The vendor's PKCS#11 library, a .so file.")
     token_label: str = Field(min_length=1, max_length=32, description="Label of the token.")
-    key_label: str = Field(min_length=1, max_length=255, description="Label of the Ed25519 key pair on it.")
+    key_label: str = Field(min_length=1, max_length=255, description="Label of the key pair on it, Ed25519 or P-256.")
     pin_file: Path = Field(description="File with the user's PIN alone, mode 0600.")
 
 

@@ -24,7 +24,6 @@ from replica.notary.errors import BadRequest, ConfigError
 from replica.notary.receipts import verify_receipt
 from replica.notary.requests import (
     DEDUPLICATION_LIMIT_S,
-    PUBLIC_KEY_BYTES,
     STATE_REF_BYTES,
     TX_ID_BYTES,
     Submission,
@@ -35,8 +34,8 @@ from replica.notary.requests import (
     parse_tx_id,
 )
 from replica.notary.secret_files import check_secret
+from replica.notary.signatures import notary_key_from_hex
 from replica.notary.terms import covers_command, decode_request_2, encode_request_2
-from replica.notary.texts import bytes_from_hex
 
 SUBMISSION_ID_BYTES = 16
 OFFSET_MAX = 2**63 - 1
@@ -184,10 +183,11 @@ def check_offset(offset: int) -> int:
 def certifies(answer: Notarised, submission: Submission, notary_key: bytes | str) -> bool:
     """Whether a success has the notary's signature and certifies exactly what was submitted.
 
-    `notary_key`: 32 bytes or 64 hexadecimal digits. Raises BadRequest if it is neither.
+    `notary_key`: its bytes or their hexadecimal digits: 32 of Ed25519, 65 of ECDSA P-256. Raises BadRequest if it is
+    neither.
     """
     if isinstance(notary_key, str):
-        notary_key = bytes_from_hex("the notary's key", notary_key, PUBLIC_KEY_BYTES)
+        notary_key = notary_key_from_hex("the notary's key", notary_key)
     tx_id, content_digest, _ = summarise(submission.request)
     receipt = answer.receipt
     same = (receipt.tx_id, receipt.content_digest) == (tx_id, content_digest) == (answer.tx_id, answer.content_digest)

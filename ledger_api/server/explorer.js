@@ -129,9 +129,11 @@ async function whyNot(receipt, { tx_id: txId, content_digest: digest, log_offset
   if (!keys.some(known => known === receipt.notary_key)) return "its key is not one that this notary names";
   const root = await rootOf(receipt);
   if (root === null) return "its path does not fit its tree, or its place its version";
-  const key = await crypto.subtle.importKey("raw", bytes(receipt.notary_key), { name: "Ed25519" }, false, ["verify"]);
+  const raw = bytes(receipt.notary_key), isP256 = raw.length === 65, signature = bytes(receipt.signature);
+  const [its, how] = isP256 ? [{ name: "ECDSA", namedCurve: "P-256" }, { name: "ECDSA", hash: "SHA-256" }] : [{ name: "Ed25519" }, { name: "Ed25519" }];
+  const key = await crypto.subtle.importKey("raw", raw, its, false, ["verify"]);
   const statement = await join([new TextEncoder().encode(`notary/receipt/${receipt.version ?? 1}`), uint32(receipt.tree_size), root]);
-  return await crypto.subtle.verify({ name: "Ed25519" }, key, bytes(receipt.signature), statement) ? "" : "its signature is wrong";
+  return await crypto.subtle.verify(how, key, signature, statement) ? "" : "its signature is wrong";
 }
 
 const shownPlace = place => !place ? [] : [["log", place.log_id], ["at offset", String(place.log_offset)], ["epoch", String(place.epoch)],
@@ -143,7 +145,7 @@ async function showReceipt(status, place) {
   if (!globalThis.crypto?.subtle) verdict = "not checked: the browser verifies on https and on this machine only";
   else {
     const wrong = await whyNot(receipt, status).catch(error =>
-      error.name === "NotSupportedError" ? "this browser knows no Ed25519; notary verify checks it" : String(error));
+      error.name === "NotSupportedError" ? "this browser does not know the key's algorithm; notary verify checks it" : String(error));
     good = wrong === "";
     verdict = good ? "valid: this browser checked path and signature by the key that the notary names" : "NOT VALID: " + wrong;
   }

@@ -39,6 +39,7 @@ from replica.native.signatures import checks_together
 from replica.notary.errors import ConfigError
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK
 from replica.notary.keys import NotaryKey
+from replica.notary.signatures import SCHEMES, algorithm_of
 from replica.store.open import open_reader
 from replica.telemetry.counts import ApiCounts
 from replica.telemetry.log_lines import set_up_logging
@@ -144,6 +145,7 @@ class FrontEnd:
         document = self._document
         about = NotaryDocument(
             notary_key=document.notary_key,
+            signature_scheme=SCHEMES[algorithm_of(bytes.fromhex(document.notary_key))],
             keys=msgspec.convert(document.notary_keys, list[NotaryKey]) or [NotaryKey(document.notary_key)],
             version=document.version,
             replica=document.replica,

@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from replica.link.settings import LinkSettings
+from replica.notary.signatures import NOTARY_KEY_PATTERN
 from replica.telemetry.settings import TracingSettings
 
 RATE_MIN_PER_S = 0.001
@@ -178,7 +179,7 @@ class FrontEndDocument(BaseModel):
     api: ApiSettings = Field(description="The API's settings.")
     tracing: TracingSettings = Field(TracingSettings(), description="Where traces go; the core's own.")
     database: str = Field(min_length=1, repr=False, description="Where completions are read; with the password.")
-    notary_key: str = Field(pattern="^[0-9a-f]{64}$", description="The notary's Ed25519 public key.")
+    notary_key: str = Field(pattern=NOTARY_KEY_PATTERN, description="The notary's public key.")
     notary_keys: tuple[dict[str, str], ...] = Field(
         (), description="All keys that its receipts may name, as in the API."
     )

@@ -34,6 +34,7 @@ from replica.notary.requests import (
     parse_tx_id,
 )
 from replica.notary.rules import Conflict
+from replica.notary.signatures import SCHEMES
 from replica.notary.texts import JSON_TIME_MAX_US, bytes_from_hex, format_time, parse_time
 
 NOTARISED = "NOTARISED"
@@ -135,12 +136,13 @@ class BatchAnswerDocument(msgspec.Struct, frozen=True):
 class NotaryDocument(msgspec.Struct, frozen=True, kw_only=True):
     """What a client must know of the notary; `active` and `epoch` are this replica's, at this moment.
 
-    `notary_key` signs now; receipts may name any of `keys`, which has those that signed before a rotation as well.
+    `notary_key` signs now, by `signature_scheme`; receipts may name any of `keys`, which has those that signed before a
+    rotation as well.
     """
 
     notary_key: str
     keys: list[NotaryKey] = []
-    signature_scheme: str = "ed25519"
+    signature_scheme: str = SCHEMES["ed25519"]
     version: str
     replica: str
     active: bool = False

@@ -52,12 +52,12 @@ class _Answer(msgspec.Struct):
     leaf_index: int | None = None
 
 
-def client_answers(spark: SparkSession, files: Sequence[Path], notary_key: bytes) -> DataFrame:
-    """The answers in the files, a row for each; tasks verify receipts with the notary's key."""
+def client_answers(spark: SparkSession, files: Sequence[Path], notary_keys: Sequence[bytes]) -> DataFrame:
+    """The answers in the files, a row for each; tasks verify receipts with the notary's keys."""
 
     def parse(batches: Batches) -> Batches:
         for batch in batches:
-            rows = [row for line in batch.column(0).to_pylist() for row in _answers_in(line, notary_key)]
+            rows = [row for line in batch.column(0).to_pylist() for row in _answers_in(line, notary_keys)]
             yield pa.RecordBatch.from_pylist(rows, _ARROW)
 
     lines = spark.read.text([str(file) for file in files])
@@ -102,7 +102,7 @@ def wrong_answers(answered: DataFrame, decided: DataFrame) -> DataFrame:
     )
 
 
-def _answers_in(line: str, notary_key: bytes) -> Iterator[dict[str, Any]]:
+def _answers_in(line: str, notary_keys: Sequence[bytes]) -> Iterator[dict[str, Any]]:
     try:
         answer = msgspec.json.decode(line, type=_Answer)
         document = answer.receipt
@@ -117,7 +117,7 @@ def _answers_in(line: str, notary_key: bytes) -> Iterator[dict[str, Any]]:
         offset = None if receipt.place is None else receipt.place.log_offset
         fits = digest in (None, receipt.content_digest) and tx_id in (None, receipt.tx_id)
         fits = fits and (None in (offset, answer.log_offset) or offset == answer.log_offset)
-        holds = fits and verify_receipt(receipt, notary_key)
+        holds = fits and receipt.notary_key in notary_keys and verify_receipt(receipt, receipt.notary_key)
         found = offset if answer.log_offset is None else answer.log_offset
         yield _row(found, NOTARISED, receipt.tx_id, receipt.content_digest, holds)
     elif answer.log_offset is not None and digest is not None:

@@ -39,12 +39,12 @@ class Scope:
 
     `ledgers`: where completions are, by what to call it: the participant's database, or each replica's own ledger.
     `answers`: files of JSON lines with the answers that clients got; they need
-    `notary_key`. `verified`: from an earlier audit; records up to there are judged again, but not verified again.
+    `notary_keys`. `verified`: from an earlier audit; records up to there are judged again, but not verified again.
     """
 
     ledgers: Mapping[str, str] = field(default_factory=dict)
     answers: tuple[Path, ...] = ()
-    notary_key: bytes = b""
+    notary_keys: tuple[bytes, ...] = ()
     verified: Watermark | None = None
 
 
@@ -117,7 +117,7 @@ class _Auditing:
 
     def check_answers(self) -> None:
         scope = self._scope
-        answered = self._keep(client_answers(self._spark, scope.answers, scope.notary_key))
+        answered = self._keep(client_answers(self._spark, scope.answers, scope.notary_keys))
         self._answers = answered.count()
         everything = requests(self._spark, self._log, self._plan)
         self._checks.append(wrong_answers(answered, verdicts(self._spark, self._judged, everything)))

@@ -1,7 +1,8 @@
 """The notary's signing key on a PKCS#11 token: it never leaves the token, which signs with it.
 
-Ed25519 is the mechanism CKM_EDDSA of PKCS#11 3.0. The token may restart or fail over; the next signature then opens a
-new session. A refused PIN is not tried again: tokens lock themselves after a few refusals.
+Ed25519 is the mechanism CKM_EDDSA of PKCS#11 3.0; ECDSA P-256 is CKM_ECDSA, which is given the SHA-256. The token may
+restart or fail over; the next signature then opens a new session. A refused PIN is not tried again: tokens lock
+themselves after a few refusals.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any
 
 from replica.notary.errors import ConfigError, SignerUnavailable
 from replica.notary.requests import PUBLIC_KEY_BYTES
 from replica.notary.secret_files import read_secret
+from replica.notary.signatures import P256_KEY_BYTES, Algorithm, algorithm_of
 from replica.settings import Pkcs11Settings
 
 try:
@@ -34,8 +37,8 @@ try:
 except ImportError:
     raise ConfigError("a key on a token needs the extra: pip install 'replicated-notary[pkcs11]'") from None
 
-_ED25519 = encode_named_curve_parameters("1.3.101.112")
-_OCTET_STRING = b"\x04\x20"  # DER's tag and length of 32 bytes, which most tokens put before the point
+_ED25519, _P256 = encode_named_curve_parameters("1.3.101.112"), encode_named_curve_parameters("1.2.840.10045.3.1.7")
+_OCTET_STRING = 4  # DER's tag; most tokens put it, and the length, before the point
 _PIN_REFUSED = (PinExpired, PinIncorrect, PinInvalid, PinLenRange, PinLocked)
 
 
@@ -59,6 +62,8 @@ class Pkcs11Signer:
         def signature(public_key: bytes) -> bytes:
             if public_key != self.public_key:
                 raise SignerUnavailable("the token has another key under this label than before")
+            if algorithm_of(public_key) == "p256":
+                return bytes(self._key.sign(sha256(message).digest(), mechanism=Mechanism.ECDSA))
             return bytes(self._key.sign(message, mechanism=Mechanism.EDDSA))
 
         with self._turn:
@@ -96,21 +101,20 @@ class Pkcs11Signer:
             return work(self._open(anew=True))
 
     def _open(self, *, anew: bool) -> bytes:
-        """The public key's 32 bytes. `anew`: initialise the module first."""
+        """The public key's bytes. `anew`: initialise the module first."""
         if self._refused is not None:
             raise self._refused
         settings = self._settings
         try:
             self._session = open_session(settings, anew=anew)
-            label = {"label": settings.key_label, "key_type": KeyType.EC_EDWARDS}
-            self._key = self._session.get_key(object_class=ObjectClass.PRIVATE_KEY, **label)
-            return _raw(self._session.get_key(object_class=ObjectClass.PUBLIC_KEY, **label)[Attribute.EC_POINT])
+            self._key, public = _pair(self._session, settings.key_label)
+            return _raw(public)
         except PinRefused as error:
             self._refused = error
             raise
         except NoSuchKey:
             self._close()
-            raise ConfigError(f"the token has no Ed25519 key pair {settings.key_label!r}") from None
+            raise ConfigError(f"the token has no Ed25519 or P-256 key pair {settings.key_label!r}") from None
         except MultipleObjectsReturned:
             self._close()
             raise ConfigError(f"the token has several keys {settings.key_label!r}") from None
@@ -129,8 +133,8 @@ class PinRefused(ConfigError):
     """The token does not take the PIN. Trying again may lock it."""
 
 
-def create_token_key(settings: Pkcs11Settings) -> bytes:
-    """Make an Ed25519 key pair on the token, which never gives the private half away; returns the public key.
+def create_token_key(settings: Pkcs11Settings, algorithm: Algorithm = "ed25519") -> bytes:
+    """Make a key pair on the token, which never gives the private half away; returns the public key.
 
     Raises ConfigError when there is a key of that label already, or the token cannot make one, and SignerUnavailable.
     """
@@ -138,17 +142,22 @@ def create_token_key(settings: Pkcs11Settings) -> bytes:
     try:
         if any(session.get_objects({Attribute.LABEL: settings.key_label})):
             raise ConfigError(f"the token has {settings.key_label!r} already; a notary key is never overwritten")
-        curve = session.create_domain_parameters(KeyType.EC_EDWARDS, {Attribute.EC_PARAMS: _ED25519}, local=True)
+        kind, named, made_by = (
+            (KeyType.EC_EDWARDS, _ED25519, Mechanism.EC_EDWARDS_KEY_PAIR_GEN)
+            if algorithm == "ed25519"
+            else (KeyType.EC, _P256, Mechanism.EC_KEY_PAIR_GEN)
+        )
+        curve = session.create_domain_parameters(kind, {Attribute.EC_PARAMS: named}, local=True)
         secret = {Attribute.SENSITIVE: True, Attribute.EXTRACTABLE: False, Attribute.SIGN: True}
         public, _ = curve.generate_keypair(
-            mechanism=Mechanism.EC_EDWARDS_KEY_PAIR_GEN,
+            mechanism=made_by,
             label=settings.key_label,
             store=True,
             private_template=secret,
         )
-        return _raw(public[Attribute.EC_POINT])
+        return _raw(public)
     except PKCS11Error as error:
-        raise ConfigError(f"the token makes no Ed25519 key pair: {_words(error)}") from None
+        raise ConfigError(f"the token makes no {algorithm} key pair: {_words(error)}") from None
     finally:
         session.close()
 
@@ -176,11 +185,32 @@ def open_session(settings: Pkcs11Settings, *, writable: bool = False, anew: bool
         raise SignerUnavailable(f"the token cannot be opened: {_words(error)}") from None
 
 
-def _raw(point: bytes) -> bytes:
-    point = bytes(point)
-    raw = point.removeprefix(_OCTET_STRING) if len(point) > PUBLIC_KEY_BYTES else point
-    if len(raw) != PUBLIC_KEY_BYTES:
-        raise ConfigError("the public key on the token is not Ed25519")
+def _pair(session: Any, label: str) -> tuple[Any, Any]:
+    """The private and the public half. Raises NoSuchKey, and MultipleObjectsReturned where the label is not one pair's.
+
+    By kind, not by label alone: a token may keep other things, such as a wrapping key, under the same label.
+    """
+    found = []
+    for key_type in (KeyType.EC_EDWARDS, KeyType.EC):
+        about = {"label": label, "key_type": key_type}
+        with suppress(NoSuchKey):
+            private = session.get_key(object_class=ObjectClass.PRIVATE_KEY, **about)
+            found.append((private, session.get_key(object_class=ObjectClass.PUBLIC_KEY, **about)))
+    if not found:
+        raise NoSuchKey
+    if len(found) > 1:
+        raise MultipleObjectsReturned
+    return found[0]
+
+
+def _raw(public: Any) -> bytes:
+    """The bytes of a public key. Raises ConfigError unless it is of Ed25519 or P-256."""
+    point, size = bytes(public[Attribute.EC_POINT]), PUBLIC_KEY_BYTES
+    if public[Attribute.KEY_TYPE] == KeyType.EC:
+        size = P256_KEY_BYTES if bytes(public[Attribute.EC_PARAMS]) == _P256 else 0
+    raw = point.removeprefix(bytes([_OCTET_STRING, size])) if len(point) > size else point
+    if len(raw) != size:
+        raise ConfigError("the public key on the token is neither Ed25519 nor P-256")
     return raw
 
 

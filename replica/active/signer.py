@@ -10,12 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from replica.notary.errors import ConfigError, SignerUnavailable
 from replica.notary.secret_files import check_secret
-from replica.notary.signatures import signature_holds
+from replica.notary.signatures import Algorithm, notary_signature_holds
 from replica.settings import Pkcs11Settings
 
 
@@ -24,14 +26,14 @@ class Signer(Protocol):
 
     @property
     def public_key(self) -> bytes:
-        """The raw Ed25519 public key, 32 bytes."""
+        """The raw public key: 32 bytes of Ed25519, 65 of ECDSA P-256 (replica/notary/signatures.py)."""
 
     @property
     def blocks(self) -> bool:
         """Whether `sign` waits for another device: then it is called in a thread, one call at a time."""
 
     def sign(self, message: bytes) -> bytes:
-        """The Ed25519 signature, 64 bytes. Raises SignerUnavailable."""
+        """The signature, 64 bytes: of Ed25519, or r and s of ECDSA P-256 with SHA-256. Raises SignerUnavailable."""
 
 
 CHECKED = b"notary/signer-check/1"  # no receipt's statement begins like this
@@ -39,7 +41,7 @@ CHECKED = b"notary/signer-check/1"  # no receipt's statement begins like this
 
 def check_signer(signer: Signer) -> None:
     """Sign a text that certifies nothing. Raises SignerUnavailable when signing fails, or does not verify."""
-    if not signature_holds(signer.public_key, CHECKED, signer.sign(CHECKED)):
+    if not notary_signature_holds(signer.public_key, CHECKED, signer.sign(CHECKED)):
         raise SignerUnavailable("a signature of the notary's key does not verify: its two halves are not of one pair")
 
 
@@ -57,6 +59,21 @@ class FileSigner:
         return self._key.sign(message)
 
 
+class P256FileSigner:
+    """An ECDSA key of P-256 from a PKCS#8 PEM file."""
+
+    blocks = False
+
+    def __init__(self, key: ec.EllipticCurvePrivateKey) -> None:
+        self._key = key
+        self.public_key = _point(key)
+
+    def sign(self, message: bytes) -> bytes:
+        """Sign with the key in memory. No random number takes part (RFC 6979): a poor one would give the key away."""
+        r, s = decode_dss_signature(self._key.sign(message, ec.ECDSA(hashes.SHA256(), deterministic_signing=True)))
+        return r.to_bytes(32, "big") + s.to_bytes(32, "big")
+
+
 OPEN_MAX_S = 30.0  # longest wait for a token at a start; it signs later within `core.sign_max_s`
 
 
@@ -71,7 +88,7 @@ def open_signer(key_file: Path | None, token: Pkcs11Settings | None, open_max_s:
         return _within(open_max_s, partial(Pkcs11Signer, token))
     if key_file is None:
         raise ConfigError("neither notary_key_file nor [pkcs11] says where the notary's key is")
-    return load_signer(key_file)
+    return load_notary_signer(key_file)
 
 
 def _within(wait_max_s: float, opened: Callable[[], Signer]) -> Signer:
@@ -92,22 +109,40 @@ def _within(wait_max_s: float, opened: Callable[[], Signer]) -> Signer:
 
 
 def load_signer(path: Path) -> FileSigner:
-    """The key in a file. Raises ConfigError when it is missing, not Ed25519 in PKCS#8, or can be read by others."""
-    check_secret(path)
-    try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-    except OSError as error:
-        raise ConfigError(f"the notary's key {path} cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{path} holds no usable private key: {error}") from None
+    """The Ed25519 key in a file. Raises ConfigError when it is missing, of another kind, or can be read by others."""
+    key = _read_key(path)
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError(f"{path} holds no Ed25519 key")
     return FileSigner(key)
 
 
-def create_key(path: Path) -> bytes:
-    """Make a new Ed25519 key as PKCS#8 PEM, mode 0600, and return its raw public key. Never overwrites a file."""
-    key = Ed25519PrivateKey.generate()
+def load_notary_signer(path: Path) -> FileSigner | P256FileSigner:
+    """The key in a file, which may be of P-256 as well. Raises ConfigError as load_signer does."""
+    key = _read_key(path)
+    if isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP256R1):
+        return P256FileSigner(key)
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(f"{path} holds no Ed25519 key, and none of P-256")
+    return FileSigner(key)
+
+
+def _read_key(path: Path) -> object:
+    check_secret(path)
+    try:
+        return serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except OSError as error:
+        raise ConfigError(f"the notary's key {path} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path} holds no usable private key: {error}") from None
+
+
+def _point(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.public_key().public_bytes(serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint)
+
+
+def create_key(path: Path, algorithm: Algorithm = "ed25519") -> bytes:
+    """Make a new key as PKCS#8 PEM, mode 0600, and return its raw public key. Never overwrites a file."""
+    key = Ed25519PrivateKey.generate() if algorithm == "ed25519" else ec.generate_private_key(ec.SECP256R1())
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -116,4 +151,4 @@ def create_key(path: Path) -> bytes:
         raise ConfigError(f"{path} exists already; a notary key is never overwritten") from None
     with os.fdopen(handle, "wb") as file:
         file.write(pem)
-    return key.public_key().public_bytes_raw()
+    return key.public_key().public_bytes_raw() if isinstance(key, Ed25519PrivateKey) else _point(key)

@@ -42,7 +42,7 @@ from replica.checker.judge import (
 from replica.checker.operations import collect
 from replica.notary.receipts import Receipt, verify_receipt
 from replica.notary.salvage import NO_SALVAGES, Salvages
-from replica.notary.signatures import signature_holds
+from replica.notary.signatures import notary_signature_holds
 
 _SIGNATURES_KEPT = 65_536  # one signature covers a batch: most are met again soon
 
@@ -69,7 +69,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 def receipt_verifier(*notary_keys: bytes) -> Callable[[Receipt], bool]:
     """Return a verifier of receipts by any of the notary's public keys. It checks a signature over a batch once."""
-    holds = lru_cache(_SIGNATURES_KEPT)(signature_holds)
+    holds = lru_cache(_SIGNATURES_KEPT)(notary_signature_holds)
     return lambda receipt: receipt.notary_key in notary_keys and verify_receipt(receipt, receipt.notary_key, holds)
 
 

@@ -60,7 +60,7 @@ def audit(
         scope = Scope(
             {} if no_database else settings.ledgers().addresses(),
             tuple(path.absolute() for path in answers or ()),
-            settings.notary_signer().public_key if answers else b"",
+            tuple(key.raw for key in settings.notary_keys()) if answers else (),
             None if watermark is None else load_watermark(watermark),
         )
         now_us = time.time_ns() // 1_000

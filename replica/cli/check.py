@@ -170,15 +170,13 @@ def _events(histories: list[Path]) -> Iterator[Event]:
 
 def _public_keys(config: Config, given: str | None) -> list[bytes]:
     from replica.notary.errors import BadRequest, ConfigError
-    from replica.notary.keys import known_keys
 
     if given is None:
-        signing = config.notary_signer().public_key
-        return [key.raw for key in known_keys(config.notary_keys_file, signing)]
-    from replica.notary.texts import bytes_from_hex
+        return [key.raw for key in config.notary_keys()]
+    from replica.notary.signatures import notary_key_from_hex
 
     try:
-        return [bytes_from_hex("--notary-key", given, 32)]
+        return [notary_key_from_hex("--notary-key", given)]
     except BadRequest as error:
         raise ConfigError(error.detail) from None
 

@@ -76,11 +76,11 @@ def submit(
     from ledger_api.wire.answers import answer_to_document
     from ledger_api.wire.problems import ProblemDocument
     from replica.notary.answers import Notarised
-    from replica.notary.texts import bytes_from_hex
+    from replica.notary.signatures import notary_key_from_hex
 
     try:
         submissions = _read(file.read().splitlines())
-        key = None if notary_key is None else bytes_from_hex("--notary-key", notary_key, 32)
+        key = None if notary_key is None else notary_key_from_hex("--notary-key", notary_key)
     except BadRequest as error:
         raise ConfigError(error.detail) from None
     client = make_client(

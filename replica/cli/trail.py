@@ -212,15 +212,14 @@ def _split(raw: bytes) -> list[bytes]:
 
 def _known(keys: list[str]) -> Signatories:
     """Whose keys these are. Raises ConfigError."""
-    from replica.notary.requests import PUBLIC_KEY_BYTES
-    from replica.notary.texts import bytes_from_hex
+    from replica.notary.signatures import notary_key_from_hex
     from replica.store.trail import Signatory
 
     found = {}
     for one in keys:
         name, _, key = one.rpartition("=")
         try:
-            raw = bytes_from_hex("the key", key, PUBLIC_KEY_BYTES)
+            raw = notary_key_from_hex("the key", key)
         except BadRequest as error:
             raise ConfigError(f"--key {one[:100]}: {error.detail}") from None
         if not name:

@@ -24,7 +24,10 @@ ReceiptArgument = Annotated[
 ]
 KeyOption = Annotated[
     list[str] | None,
-    typer.Option("--notary-key", help="A public key of the notary's, 64 hexadecimal digits; old ones as well."),
+    typer.Option(
+        "--notary-key",
+        help="A public key of the notary's, 64 hexadecimal digits, or 130 of ECDSA P-256; old ones as well.",
+    ),
 ]
 KeysOption = Annotated[
     Path | None, typer.Option("--notary-keys", help="File with the notary's public keys, old ones too.", exists=True)
@@ -64,11 +67,11 @@ def verify(
 
     from replica.notary.keys import NotaryKey, read_keys
     from replica.notary.receipts import verify_receipt
-    from replica.notary.texts import bytes_from_hex
+    from replica.notary.signatures import SCHEMES, algorithm_of, notary_key_from_hex
 
     try:
         found = _receipt(receipt.read(RECEIPT_MAX_BYTES + 1))
-        keys = [NotaryKey(bytes_from_hex("--notary-key", key, 32).hex()) for key in notary_key or ()]
+        keys = [NotaryKey(notary_key_from_hex("--notary-key", key).hex()) for key in notary_key or ()]
         keys += read_keys(notary_keys) if notary_keys else []
         if not keys:
             raise _unusable("name the notary's key: --notary-key, or a file of them: --notary-keys")
@@ -87,6 +90,7 @@ def verify(
                 "version": found.version,
                 "place": None if found.place is None else msgspec.structs.asdict(found.place),
                 "notary_key": found.notary_key.hex(),
+                "signature_scheme": SCHEMES[algorithm_of(found.notary_key)],
                 "known_keys": [known.public_key for known in keys],
             }
         )
@@ -96,6 +100,7 @@ def verify(
         out.print(f"transaction  {found.tx_id.hex()}\ncontent      {found.content_digest.hex()}")
         if found.place is not None:
             _print_place(found.place)
+        out.print(f"signature    {SCHEMES[algorithm_of(found.notary_key)]}")
         out.print(f"receipt's key\n             {_described(found.notary_key.hex(), keys)}")
         others = [key for key in keys if key.public_key != found.notary_key.hex()]
         if others:

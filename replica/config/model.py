@@ -25,7 +25,7 @@ from replica.database import Database, EmbeddedLedgers, Login, participant_datab
 from replica.link.settings import LinkSettings
 from replica.log.settings import LogChoice
 from replica.notary.errors import ConfigError
-from replica.notary.keys import read_keys
+from replica.notary.keys import NotaryKey, known_keys, read_keys
 from replica.notary.loopback import is_loopback
 from replica.notary.operators import OperatorKey, read_operators
 from replica.notary.places import Remote, place_of
@@ -368,6 +368,10 @@ class Config(BaseSettings):
     def notary_signer(self) -> Signer:
         """The notary's signing key. Raises ConfigError, and SignerUnavailable when the token does not answer."""
         return open_signer(self.notary_key_file, self.pkcs11)
+
+    def notary_keys(self) -> list[NotaryKey]:
+        """The keys that its receipts may name. Raises ConfigError, and SignerUnavailable."""
+        return known_keys(self.notary_keys_file, self.notary_signer().public_key)
 
     def operator_keys(self) -> list[OperatorKey]:
         """The operators' public keys; none where no file is configured. Raises ConfigError."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from ledger_api.client.signing import Party
 from ledger_api.server.registry import write_registry
-from replica.active.signer import create_key, load_signer
+from replica.active.signer import create_key, load_notary_signer
 from replica.config.file import render_config
 from replica.config.former_names import in_todays_names
 from replica.notary.errors import ConfigError
@@ -66,7 +66,7 @@ class ParticipantFiles:
     def notary_key(self) -> bytes:
         """The public key that the notary signs with: that of the configuration, else a new one."""
         path = self._folder / self.settings().get("notary_key_file", self._key_path.name)
-        return load_signer(path).public_key if path.exists() else create_key(path)
+        return load_notary_signer(path).public_key if path.exists() else create_key(path)
 
     def parties(self, count: int) -> list[Party]:
         """Make this number of parties, each with its own key. Parties that were added by hand stay registered."""

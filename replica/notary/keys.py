@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from replica.notary.errors import BadRequest, ConfigError
-from replica.notary.requests import PUBLIC_KEY_BYTES
-from replica.notary.texts import Instant, bytes_from_hex
+from replica.notary.signatures import notary_key_from_hex
+from replica.notary.texts import Instant
 from replica.notary.untrusted import UNREADABLE, read_bounded
 
 KEYS_MAX = 1_000
@@ -35,8 +35,8 @@ class NotaryKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
     @property
     def raw(self) -> bytes:
-        """The 32 bytes of the key. Raises BadRequest."""
-        return bytes_from_hex("public_key", self.public_key, PUBLIC_KEY_BYTES)
+        """The bytes of the key: 32 of Ed25519, 65 of ECDSA P-256. Raises BadRequest."""
+        return notary_key_from_hex("public_key", self.public_key)
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):

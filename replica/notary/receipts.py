@@ -16,7 +16,7 @@ import msgspec
 from replica.notary.errors import BadRequest, InvariantBroken
 from replica.notary.merkle import inclusion_paths, leaf_hash, root_from_path, tree_levels
 from replica.notary.requests import DIGEST_BYTES, SIGNATURE_BYTES, TX_ID_BYTES
-from replica.notary.signatures import signature_holds
+from replica.notary.signatures import notary_key_from_hex, notary_signature_holds
 from replica.notary.texts import bytes_from_hex
 
 RECEIPT_TAG = b"notary/receipt/1"
@@ -51,8 +51,8 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 class Receipt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Proof that the holder of `notary_key` notarised `tx_id` with the content of `content_digest`.
 
-    The Ed25519 signature covers `statement(version, tree_size, root)`; `path` leads from the leaf to that root.
-    Version 2 has a place, version 1 has none. Frames of a stream have a receipt with just these names.
+    The signature, of the key's own algorithm, covers `statement(version, tree_size, root)`; `path` leads from the leaf
+    to that root. Version 2 has a place, version 1 has none. Frames of a stream have a receipt with just these names.
     """
 
     tx_id: bytes
@@ -149,7 +149,7 @@ def _leaf(tx_id: bytes, content_digest: bytes, place: Place | None) -> bytes:
 
 
 def verify_receipt(
-    receipt: Receipt, notary_key: bytes, holds: Callable[[bytes, bytes, bytes], bool] = signature_holds
+    receipt: Receipt, notary_key: bytes, holds: Callable[[bytes, bytes, bytes], bool] = notary_signature_holds
 ) -> bool:
     """Whether the receipt proves, by this key, that the transaction was notarised with this content, and at its place.
 
@@ -201,7 +201,7 @@ def receipt_from_document(document: ReceiptDocument) -> Receipt:
         document.leaf_index,
         document.tree_size,
         tuple([bytes_from_hex("path", node, 32) for node in document.path]),
-        bytes_from_hex("notary_key", document.notary_key, 32),
+        notary_key_from_hex("notary_key", document.notary_key),
         bytes_from_hex("signature", document.signature, SIGNATURE_BYTES),
         document.version,
         place,

@@ -17,8 +17,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from replica.notary.errors import BadRequest, Code, ConfigError, NotaryError
-from replica.notary.requests import DIGEST_BYTES, PUBLIC_KEY_BYTES, SIGNATURE_BYTES
-from replica.notary.signatures import signature_holds
+from replica.notary.requests import DIGEST_BYTES, SIGNATURE_BYTES
+from replica.notary.signatures import notary_key_from_hex, notary_signature_holds
 from replica.notary.texts import Instant, bytes_from_hex
 from replica.notary.untrusted import UNREADABLE
 
@@ -237,11 +237,11 @@ def _why_not_known(entry: Entry, whose: Signatory | None) -> str:
 
 def _holds(entry: Entry) -> bool:
     try:
-        key = bytes_from_hex("key", entry.key, PUBLIC_KEY_BYTES)
+        key = notary_key_from_hex("key", entry.key)
         signature = bytes_from_hex("signature", entry.signature, SIGNATURE_BYTES)
     except BadRequest:
         return False
-    return signature_holds(key, statement(entry), signature)
+    return notary_signature_holds(key, statement(entry), signature)
 
 
 _decoder = msgspec.json.Decoder(Entry)

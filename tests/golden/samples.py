@@ -6,8 +6,10 @@ from hashlib import sha256
 from itertools import cycle
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric import ec
 from nacl.signing import SigningKey
 
+from replica.active.signer import P256FileSigner, Signer
 from replica.checker.history import (
     CommandIds,
     ConflictText,
@@ -46,6 +48,8 @@ from replica.notary.words import NewWord, encode_word
 PARTY_KEY = SigningKey(bytes(range(32)))
 NOTARY_KEY = SigningKey(bytes(range(32, 64)))
 NOTARY_PUBLIC_KEY = bytes(NOTARY_KEY.verify_key)
+NOTARY_P256_NUMBER = int.from_bytes(bytes(range(64, 96)), "big")
+NOTARY_P256 = P256FileSigner(ec.derive_private_key(NOTARY_P256_NUMBER, ec.SECP256R1()))
 PARTY = "O=Bank A,L=London,C=GB"
 ACTIVATION_1, ACTIVATION_2 = bytes([0xA1]) * 16, bytes([0xA2]) * 16
 
@@ -171,20 +175,31 @@ LOG_IDS = ("qPgrcQb1TUm0yHd7vVhW9g", "raft:0b0c5d0e-6a3f-4d52-9b1f-2f4b1d0e6a3f"
 RAISED = Position(2, "qPgrcQb1TUm0yHd7vVhW9g", 1_000_001, bytes([0xDE]) * 32, BARRIER_2, 1_000_000, 2_000, ((0, 1),))
 
 
-def receipts(count: int) -> list[Receipt]:
+class _Ed25519Signer:
+    """The notary's Ed25519 key of the golden files."""
+
+    blocks, public_key = False, NOTARY_PUBLIC_KEY
+
+    def sign(self, message: bytes) -> bytes:
+        return NOTARY_KEY.sign(message).signature
+
+
+def receipts(count: int, signer: Signer | None = None) -> list[Receipt]:
     """Receipts of a batch."""
     pairs = [(tx(number), bytes([0xD0 + number]) * 32) for number in range(count)]
-    return make_receipts(pairs, NOTARY_PUBLIC_KEY, lambda message: NOTARY_KEY.sign(message).signature)
+    signer = signer or _Ed25519Signer()
+    return make_receipts(pairs, signer.public_key, signer.sign)
 
 
-def placed_receipts(count: int) -> list[Receipt]:
+def placed_receipts(count: int, signer: Signer | None = None) -> list[Receipt]:
     """The same of version 2."""
     pairs = [(tx(number), bytes([0xD0 + number]) * 32) for number in range(count)]
     places = [
         Place(log_id, 2**40 + number, 7 + number, 1_700_000_000_000_000 + number)
         for number, log_id in zip(range(count), cycle(LOG_IDS), strict=False)
     ]
-    return make_receipts(pairs, NOTARY_PUBLIC_KEY, lambda message: NOTARY_KEY.sign(message).signature, places)
+    signer = signer or _Ed25519Signer()
+    return make_receipts(pairs, signer.public_key, signer.sign, places)
 
 
 def log() -> list[bytes]:
@@ -446,6 +461,17 @@ def _receipt_vectors() -> bytes:
     )
 
 
+def _p256_receipt_vectors() -> bytes:
+    made = [*receipts(3, NOTARY_P256), *placed_receipts(3, NOTARY_P256)]
+    return _pretty(
+        {
+            "notary_private_key": NOTARY_P256_NUMBER.to_bytes(32, "big").hex(),
+            "notary_public_key": NOTARY_P256.public_key.hex(),
+            "receipts": [receipt_to_document(receipt) for receipt in made],
+        }
+    )
+
+
 def _placed_receipt_vectors() -> bytes:
     receipts = placed_receipts(3)
     leaves = [
@@ -500,4 +526,5 @@ def samples() -> dict[str, bytes]:
         "vectors/merkle.json": _merkle_vectors(),
         "vectors/receipts.json": _receipt_vectors(),
         "vectors/receipts_2.json": _placed_receipt_vectors(),
+        "vectors/receipts_p256.json": _p256_receipt_vectors(),
     }

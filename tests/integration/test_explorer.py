@@ -177,6 +177,25 @@ async def test_a_receipt_of_version_2_is_verified_with_its_place(ledger: Ledger)
         assert other == "it is about another log offset"
 
 
+async def test_receipts_of_a_key_of_p256_are_verified(ledger: Ledger) -> None:
+    """Goal: the browser verifies the second algorithm. Method: golden receipts of both versions; each with a changed
+    signature, and each against a key of the other algorithm."""
+    vectors = json.loads((FOLDER / "vectors/receipts_p256.json").read_text())
+    good = vectors["receipts"]
+    forged = [one | {"signature": f"{int(one['signature'][:2], 16) ^ 1:02x}{one['signature'][2:]}"} for one in good]
+    async with browser_page() as (page, _):
+        await page.goto(ledger.url)
+        said = await page.evaluate(
+            """async ([key, receipts]) => {
+                keys = [key];
+                return await Promise.all(receipts.map(one =>
+                    whyNot(one, { ...one, log_offset: one.place?.log_offset })));
+            }""",
+            [vectors["notary_public_key"], [*good, *forged]],
+        )
+        assert said == [""] * len(good) + ["its signature is wrong"] * len(good)
+
+
 async def test_pages_of_a_party_and_of_offsets(ledger: Ledger) -> None:
     """Goal: nothing is loaded that nobody asked for. Method: a party's completions, then offsets, page by page."""
     async with browser_page() as (page, complaints):

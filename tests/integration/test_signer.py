@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA256
 from typer.testing import CliRunner
 
 from replica.active.receipt_signer import ReceiptSigner
@@ -139,7 +142,34 @@ def token_signer(_: Path, token: Token) -> Signer:
     return signer
 
 
-@pytest.fixture(params=[file_signer, token_signer])
+def p256_file_signer(folder: Path, _: Token) -> Signer:
+    created = create_key(folder / "notary.key", "p256")
+    signer = open_signer(folder / "notary.key", None)
+    assert signer.public_key == created
+    return signer
+
+
+def p256_token_signer(_: Path, token: Token) -> Signer:
+    from replica.active.pkcs11 import create_token_key
+
+    public_key = create_token_key(token.settings(), "p256")
+    signer = open_signer(None, token.settings())
+    assert (signer.public_key, len(public_key)) == (public_key, 65)
+    return signer
+
+
+def verify_with_another_library(public_key: bytes, signature: bytes, message: bytes) -> None:
+    """Raises InvalidSignature."""
+    assert len(signature) == 64
+    if len(public_key) == 32:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
+        return
+    point = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), public_key)
+    r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big")
+    point.verify(encode_dss_signature(r, s), message, ec.ECDSA(SHA256()))
+
+
+@pytest.fixture(params=[file_signer, token_signer, p256_file_signer, p256_token_signer])
 def signer(request: pytest.FixtureRequest, tmp_path: Path, token: Token) -> Signer:
     """A signer of each kind, with a new key."""
     made: Signer = request.param(tmp_path, token)
@@ -149,12 +179,10 @@ def signer(request: pytest.FixtureRequest, tmp_path: Path, token: Token) -> Sign
 # ---- the contract ----
 
 
-def test_signatures_are_ed25519_of_the_key_that_is_shown(signer: Signer) -> None:
-    """Goal: anybody can verify. Method: another library's Ed25519, messages of all sizes; the same message twice."""
-    public_key = Ed25519PublicKey.from_public_bytes(signer.public_key)
+def test_signatures_are_of_the_key_that_is_shown_and_its_algorithm(signer: Signer) -> None:
+    """Goal: anybody can verify. Method: another library, messages of all sizes."""
     for message in (b"", b"a", b"notary" * 20, bytes(100_000)):
-        public_key.verify(signer.sign(message), message)
-        assert signer.sign(message) == signer.sign(message)
+        verify_with_another_library(signer.public_key, signer.sign(message), message)
     check_signer(signer)
 
 
@@ -166,11 +194,10 @@ def test_receipts_verify(signer: Signer) -> None:
 
 def test_any_thread_may_sign(signer: Signer) -> None:
     """Goal: no signature of another message, no crash. Method: eight threads, each its own messages."""
-    public_key = Ed25519PublicKey.from_public_bytes(signer.public_key)
     messages = [b"message %d" % number for number in range(200)]
     with ThreadPoolExecutor(8) as threads:
         for message, signature in zip(messages, threads.map(signer.sign, messages), strict=True):
-            public_key.verify(signature, message)
+            verify_with_another_library(signer.public_key, signature, message)
 
 
 async def test_a_notary_answers_with_it(signer: Signer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +277,7 @@ def test_another_key_under_the_label_is_not_signed_with(token: Token) -> None:
     for found in session.get_objects({pkcs11.Attribute.LABEL: "notary-1"}):
         found.destroy()
     session.close()
-    with pytest.raises(SignerUnavailable, match="no Ed25519 key pair"):
+    with pytest.raises(SignerUnavailable, match="no Ed25519 or P-256 key pair"):
         signer.sign(b"x")
     create_token_key(token.settings())
     with pytest.raises(SignerUnavailable, match="another key"):
@@ -281,7 +308,7 @@ def test_a_refused_pin_is_tried_once(token: Token) -> None:
     [
         ({"module": Path("/nowhere/module.so")}, "no PKCS#11 module"),
         ({"module": Path("/bin/true")}, "no PKCS#11 module"),
-        ({"key_label": "other"}, "no Ed25519 key pair 'other'"),
+        ({"key_label": "other"}, "no Ed25519 or P-256 key pair 'other'"),
         ({"pin_file": Path("/nowhere/pin")}, "cannot be read"),
     ],
 )

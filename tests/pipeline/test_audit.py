@@ -53,7 +53,7 @@ def test_answers_are_held_against_the_log(spark: SparkSession, tmp_path: Path) -
     answers = tmp_path / "history.jsonl"
     lines = history()
     answers.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    scope = Scope(answers=(answers,), notary_key=NOTARY)
+    scope = Scope(answers=(answers,), notary_keys=(NOTARY,))
     report = audited(spark, tmp_path / "true", log_values(), scope)
     assert report.clean and report.answers == 3
     double_spend = lines[1] | {"log_offset": 2, "receipt": None}
@@ -123,7 +123,7 @@ async def test_a_raised_log_is_audited(
     answers = tmp_path / "answers.jsonl"
     refused = {"code": "COMMAND_ID_REUSED", "record_offset": 13}
     answers.write_text(json.dumps(refused) + "\n")
-    scope = Scope({"the database": dsn}, answers=(answers,), notary_key=NOTARY)
+    scope = Scope({"the database": dsn}, answers=(answers,), notary_keys=(NOTARY,))
     report = audited(spark, tmp_path / "true", values, scope)
     assert report.findings == [] and (report.completions, report.answers) == (16, 1)
     assert report.outcomes == {

@@ -8,7 +8,7 @@ import { Connection, type OnWait, whyNot } from "./connection.js";
 import type { Given } from "./endpoints.js";
 import { AnswerUnreadable, NotaryError, ReceiptInvalid, RequestRejected, successOf } from "./errors.js";
 import { type Completion, completionOf, type FeedOptions, follow, type Update, updateOf } from "./feeds.js";
-import { certifies } from "./receipts.js";
+import { certifies, notaryKeyBytes } from "./receipts.js";
 import { clockS, RetryPolicy, type RetrySettings, sleepS } from "./retry.js";
 import { type Deduplication, type Submission, submissionDocument } from "./signing.js";
 import { SubmissionStream } from "./stream.js";
@@ -150,7 +150,7 @@ export class NotaryClient {
    * Throws NotarisationRefused, RequestRejected, OutcomeUnknown (keep the submission!), ReceiptInvalid.
    */
   async notarise(submission: Submission, notaryKey: string, options: SubmitOptions = {}): Promise<Notarised> {
-    fromHex("the notary's key", notaryKey, 32);
+    notaryKeyBytes("the notary's key", notaryKey);
     const answer = successOf(await this.submit(submission, options));
     if (!certifies(answer, submission, notaryKey)) throw new ReceiptInvalid(answer);
     return answer;

@@ -11,7 +11,9 @@ const LEAF = Buffer.from([0]);
 const NODE = Buffer.from([1]);
 const PATH_MAX = 32;
 const LOG_ID = /^[\x21-\x7e]{1,255}$/;
-const SPKI_HEAD = Buffer.from("302a300506032b6570032100", "hex");
+const ED25519_SPKI_HEAD = Buffer.from("302a300506032b6570032100", "hex");
+const P256_SPKI_HEAD = Buffer.from("3059301306072a8648ce3d020106082a8648ce3d030107034200", "hex");
+const P256_KEY_BYTES = 65; // the first is 4; a key of Ed25519 has 32
 
 /** Where and when a transaction was first notarised; `judged_us` is microseconds since 1970, UTC. */
 export interface Place {
@@ -65,12 +67,12 @@ export function rootFromPath(leaf: Buffer, leafIndex: number, treeSize: number, 
   return used === path.length ? node : null;
 }
 
-/** Whether a receipt proves, by this key (64 hexadecimal digits), that the transaction was notarised with its content, and at its place. */
+/** Whether a receipt proves, by this key (64 hexadecimal digits, 130 of ECDSA P-256), that the transaction was notarised with its content, and at its place. */
 export function verifyReceipt(receipt: Receipt, notaryKey: string): boolean {
   try {
-    const key = fromHex("notary_key", receipt.notary_key, 32);
+    const key = notaryKeyBytes("notary_key", receipt.notary_key);
     const sizes = [receipt.leaf_index, receipt.tree_size];
-    if (!key.equals(fromHex("notary_key", notaryKey, 32)) || !sizes.every(Number.isSafeInteger)) return false;
+    if (!key.equals(notaryKeyBytes("notary_key", notaryKey)) || !sizes.every(Number.isSafeInteger)) return false;
     if (receipt.tree_size >= 2 ** 32 || receipt.path.length > PATH_MAX) return false;
     const version = receipt.version ?? 1;
     if (version !== (receipt.place === undefined ? 1 : 2)) return false; // not known here, or not the one that it names
@@ -80,7 +82,10 @@ export function verifyReceipt(receipt: Receipt, notaryKey: string): boolean {
     const root = rootFromPath(leaf, receipt.leaf_index, receipt.tree_size, path);
     if (root === null) return false;
     const statement = Buffer.concat([Buffer.from(`notary/receipt/${version}`, "ascii"), uint32(receipt.tree_size), root]);
-    return verify(null, statement, publicKey(key), fromHex("signature", receipt.signature, 64));
+    const signature = fromHex("signature", receipt.signature, 64);
+    return key.length === P256_KEY_BYTES
+      ? verify("sha256", statement, { key: publicKey(P256_SPKI_HEAD, key), dsaEncoding: "ieee-p1363" }, signature)
+      : verify(null, statement, publicKey(ED25519_SPKI_HEAD, key), signature);
   } catch {
     return false; // a field that is none: proves nothing
   }
@@ -96,6 +101,11 @@ export function certifies(answer: Notarised, submission: Submission, notaryKey: 
   return same && ofContent && there && verifyReceipt(receipt, notaryKey);
 }
 
-function publicKey(raw: Buffer): KeyObject {
-  return createPublicKey({ key: Buffer.concat([SPKI_HEAD, raw]), format: "der", type: "spki" });
+/** The bytes of a notary's key, whose length says its algorithm. Throws BadRequest. */
+export function notaryKeyBytes(name: string, text: string): Buffer {
+  return fromHex(name, text, typeof text === "string" && text.length === 2 * P256_KEY_BYTES && text.startsWith("04") ? P256_KEY_BYTES : 32);
+}
+
+function publicKey(head: Buffer, raw: Buffer): KeyObject {
+  return createPublicKey({ key: Buffer.concat([head, raw]), format: "der", type: "spki" });
 }

@@ -86,6 +86,24 @@ test("Merkle roots, for every leaf of every size", () => {
   }
 });
 
+test("receipts of a key of P-256 verify, and nothing that was changed does", () => {
+  const { notary_public_key: key, receipts } = golden("vectors/receipts_p256.json") as { notary_public_key: string; receipts: Receipt[] };
+  const other = (golden("vectors/receipts.json") as { notary_public_key: string }).notary_public_key;
+  assert.equal(receipts.length, 6);
+  const noPoint = key.slice(0, 128) + (key.endsWith("00") ? "01" : "00");
+  for (const receipt of receipts) {
+    assert.ok(verifyReceipt(receipt, key));
+    assert.ok(!verifyReceipt(receipt, other));
+    for (const name of ["tx_id", "content_digest", "signature"] as const) {
+      const bad = (receipt[name].startsWith("0") ? "1" : "0") + receipt[name].slice(1);
+      assert.ok(!verifyReceipt({ ...receipt, [name]: bad }, key), name);
+      assert.ok(!verifyReceipt({ ...receipt, [name]: receipt[name].slice(2) }, key), `a short ${name}`);
+    }
+    assert.ok(!verifyReceipt({ ...receipt, signature: "00".repeat(64) }, key));
+    assert.ok(!verifyReceipt({ ...receipt, notary_key: noPoint }, noPoint));
+  }
+});
+
 test("receipts verify, and nothing that was changed does", () => {
   const { notary_public_key: key, receipts } = golden("vectors/receipts.json") as { notary_public_key: string; receipts: Receipt[] };
   const all = [...receipts, golden("receipts/version-1/of-one.json"), golden("receipts/version-1/of-five.json")] as Receipt[];

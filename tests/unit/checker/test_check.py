@@ -289,7 +289,7 @@ def test_one_signature_is_checked_once_for_a_batch(monkeypatch: pytest.MonkeyPat
         asked.append(message)
         return signature_holds(public_key, message, signature)
 
-    monkeypatch.setattr("replica.checker.check.signature_holds", holds)
+    monkeypatch.setattr("replica.checker.check.notary_signature_holds", holds)
     key = SigningKey(b"\x05" * 32)
     public = bytes(key.verify_key)
     pairs = [(tx(number), tx(number + 50)) for number in range(20)]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from replica.active.signer import create_key, load_signer
+from replica.active.signer import create_key, load_notary_signer, load_signer
 from replica.checker.check import receipt_verifier
 from replica.cli.main import app
 from replica.notary.errors import ConfigError
@@ -66,3 +66,41 @@ def test_receipts_of_old_keys_verify_after_a_rotation(tmp_path: Path) -> None:
     assert runner.invoke(app, ["verify", str(tmp_path / "receipt.json"), *only_new]).exit_code == 1
     assert receipt_verifier(NEW, old.public_key)(receipt)
     assert not receipt_verifier(NEW)(receipt)
+
+
+def test_a_notary_moves_from_ed25519_to_p256_and_back(tmp_path: Path) -> None:
+    """Goal: a rotation may change the algorithm, and receipts of both verify by one list. Method: rotate to P-256, to
+    another of P-256 without saying so, and back; a receipt of each key by `verify` and the checker."""
+    write_config(tmp_path)
+    create_key(tmp_path / "notary.key")
+    runner, files = CliRunner(), [tmp_path / "notary.key"]
+    for name, choice, digits in (
+        ("b", ["--algorithm", "p256"], 130),
+        ("c", [], 130),
+        ("d", ["--algorithm", "ed25519"], 64),
+    ):
+        config, new = tmp_path / "notary.toml", tmp_path / f"{name}.key"
+        done = runner.invoke(app, ["keys", "rotate", str(new), *choice, "--json", "--config", str(config)])
+        assert done.exit_code == 0, done.output
+        told = json.loads(done.stdout)
+        shown = runner.invoke(app, ["keys", "show", str(new)]).stdout.strip()
+        assert (len(shown), shown, new.stat().st_mode & 0o777) == (digits, told["public_key"], 0o600)
+        config.write_text(config.read_text().replace(files[-1].name, new.name))
+        files.append(new)
+    listed = ["--notary-keys", told["keys_file"]]
+    raws = tuple(key.raw for key in read_keys(Path(told["keys_file"])))
+    assert len(raws) == len(files) == 4
+    for file, scheme in zip(files, ("ed25519", "ecdsa-p256-sha256", "ecdsa-p256-sha256", "ed25519"), strict=True):
+        signer = load_notary_signer(file)
+        (receipt,) = make_receipts([(b"t" * 32, b"d" * 32)], signer.public_key, signer.sign)
+        (tmp_path / "receipt.json").write_text(json.dumps(msgspec.to_builtins(receipt_to_document(receipt))))
+        verified = runner.invoke(app, ["verify", str(tmp_path / "receipt.json"), *listed, "--json"])
+        assert verified.exit_code == 0, verified.output
+        assert json.loads(verified.stdout)["signature_scheme"] == scheme
+        own = ["--notary-key", signer.public_key.hex()]
+        assert runner.invoke(app, ["verify", str(tmp_path / "receipt.json"), *own]).exit_code == 0
+        others = [key for key in raws if key != signer.public_key]
+        assert receipt_verifier(*raws)(receipt)
+        assert not receipt_verifier(*others)(receipt)
+    with pytest.raises(ConfigError, match="no Ed25519 key"):  # parties, operators and archives sign with Ed25519
+        load_signer(files[1])

@@ -7,15 +7,19 @@ from typing import Any
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA256
 from nacl.signing import SigningKey
 
 from ledger_api.client import Deduplication, Party, encode_submission
 from ledger_api.wire.submissions import SubmissionDocument, submission_from_document
 from replica.notary.canonical import change_id, content_digest, decode_request, encode_request
+from replica.notary.errors import BadRequest
 from replica.notary.merkle import leaf_hash, tree_levels
 from replica.notary.receipts import ReceiptDocument, receipt_from_document, verify_receipt
 from replica.notary.requests import TimeWindow, make_request, parse_state_ref
-from replica.notary.signatures import signature_holds
+from replica.notary.signatures import algorithm_of, notary_key_from_hex, signature_holds
 from replica.notary.terms import decode_either
 from tests.golden.make import FOLDER
 
@@ -187,3 +191,38 @@ def test_receipts() -> None:
     assert key.sign(b"notary/receipt/1" + (3).to_bytes(4, "big") + root).signature.hex() == middle.signature
     public_key = bytes.fromhex(vectors["notary_public_key"])
     assert all(verify_receipt(receipt_from_document(document), public_key) for document in (first, middle, last))
+
+
+def test_receipts_of_a_key_of_p256() -> None:
+    """Goal: anyone can verify them. Method: both versions, the statement by hand and another library's ECDSA; all by
+    the product, then each with a changed signature, by a key of the other kind, and by a point off the curve."""
+    vectors = _vectors("receipts_p256.json")
+    documents = [msgspec.convert(document, ReceiptDocument) for document in vectors["receipts"]]
+    private = ec.derive_private_key(int(vectors["notary_private_key"], 16), ec.SECP256R1())
+    public_key = bytes.fromhex(vectors["notary_public_key"])
+    numbers = private.public_key().public_numbers()
+    assert public_key == b"\x04" + numbers.x.to_bytes(32, "big") + numbers.y.to_bytes(32, "big")
+    leaves = [sha256(b"\x00" + bytes.fromhex(d.tx_id + d.content_digest)).digest() for d in documents[:3]]
+    root = sha256(b"\x01" + sha256(b"\x01" + leaves[0] + leaves[1]).digest() + leaves[2]).digest()
+    signature = bytes.fromhex(documents[0].signature)
+    r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big")
+    signed = b"notary/receipt/1" + (3).to_bytes(4, "big") + root
+    private.public_key().verify(encode_dss_signature(r, s), signed, ec.ECDSA(SHA256()))
+    assert [document.version for document in documents] == [1, 1, 1, 2, 2, 2]
+    off_the_curve = public_key[:-1] + bytes([public_key[-1] ^ 1])
+    for receipt in map(receipt_from_document, documents):
+        assert verify_receipt(receipt, public_key)
+        for wrong in (bytes(64), receipt.signature[:63], receipt.signature[32:] + receipt.signature[:32]):
+            assert not verify_receipt(msgspec.structs.replace(receipt, signature=wrong), public_key)
+        for key in (off_the_curve, public_key[1:33], b"\x02" + public_key[1:33], b"\x05" + public_key[1:]):
+            assert not verify_receipt(msgspec.structs.replace(receipt, notary_key=key), key)
+
+
+def test_a_key_says_its_algorithm() -> None:
+    """Goal: no key is taken for one of the other kind. Method: good ones; wrong lengths, tags, and a point off the
+    curve."""
+    ed25519, p256 = (_vectors(name)["notary_public_key"] for name in ("receipts.json", "receipts_p256.json"))
+    assert [algorithm_of(notary_key_from_hex("key", key)) for key in (ed25519, p256)] == ["ed25519", "p256"]
+    for bad in ("", ed25519[:-2], p256[:-2], "02" + p256[2:], p256[:-2] + ("01" if p256.endswith("00") else "00")):
+        with pytest.raises(BadRequest, match="130"):
+            notary_key_from_hex("key", bad)

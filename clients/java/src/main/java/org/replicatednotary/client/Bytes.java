@@ -27,6 +27,10 @@ final class Bytes {
         return HexFormat.of().formatHex(raw);
     }
 
+    static byte[] joined(byte[] first, byte[] second) {
+        return ByteBuffer.allocate(first.length + second.length).put(first).put(second).array();
+    }
+
     static byte[] sha256(byte[]... parts) {
         try {
             MessageDigest digest = MessageDigest.getInstance("SHA-256");

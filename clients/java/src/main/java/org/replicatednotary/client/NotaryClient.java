@@ -155,7 +155,7 @@ public final class NotaryClient implements AutoCloseable {
      * NotarisationRefused, RequestRejected, OutcomeUnknown (keep the submission!), ReceiptInvalid.
      */
     public Answer.Notarised notarise(Submission submission, String notaryKey) {
-        Bytes.fromHex("the notary's key", notaryKey, 32);
+        NotaryKey.fromHex("the notary's key", notaryKey);
         Answer.Notarised answer = submit(submission).orThrow();
         if (!submission.isCertifiedBy(answer, notaryKey)) {
             throw new NotaryException.ReceiptInvalid(answer);

@@ -53,11 +53,11 @@ public record Receipt(
         this(txId, contentDigest, leafIndex, treeSize, path, notaryKey, signature, null, null);
     }
 
-    /** Whether this proves, by that key (64 hexadecimal digits), that the transaction was notarised with its content, and at its place. */
+    /** Whether this proves, by that key (64 hexadecimal digits, 130 of ECDSA P-256), that the transaction was notarised with its content, and at its place. */
     public boolean verifies(String key) {
         try {
-            byte[] expected = Bytes.fromHex("the notary's key", key, 32);
-            boolean same = Arrays.equals(expected, Bytes.fromHex("notary_key", notaryKey, 32));
+            byte[] expected = NotaryKey.fromHex("the notary's key", key);
+            boolean same = Arrays.equals(expected, NotaryKey.fromHex("notary_key", notaryKey));
             if (!same || treeSize >= 1L << 32 || path == null || path.size() > PATH_MAX) {
                 return false;
             }
@@ -70,7 +70,7 @@ public record Receipt(
             byte[] leaf = leafHash(Bytes.fromHex("tx_id", txId, 32), digest, where);
             List<byte[]> nodes = path.stream().map(node -> Bytes.fromHex("path", node, 32)).toList();
             byte[] root = rootFromPath(leaf, leafIndex, treeSize, nodes);
-            return root != null && Ed25519.holds(expected, statement(signed, treeSize, root), Bytes.fromHex("signature", signature, 64));
+            return root != null && NotaryKey.holds(expected, statement(signed, treeSize, root), Bytes.fromHex("signature", signature, 64));
         } catch (NotaryException.BadRequest error) {
             return false; // a field that is none: proves nothing
         }

@@ -134,6 +134,28 @@ class VectorsTest {
     }
 
     @Test
+    void receiptsOfAKeyOfP256Verify() throws Exception {
+        JsonNode vectors = Golden.json("vectors/receipts_p256.json");
+        String key = vectors.get("notary_public_key").asText();
+        String other = Golden.json("vectors/receipts.json").get("notary_public_key").asText();
+        assertEquals(6, vectors.get("receipts").size());
+        for (JsonNode document : vectors.get("receipts")) {
+            Receipt good = Golden.MAPPER.treeToValue(document, Receipt.class);
+            assertTrue(good.verifies(key));
+            assertFalse(good.verifies(other));
+            for (String name : List.of("tx_id", "content_digest", "signature")) {
+                String text = document.get(name).asText();
+                for (String bad : List.of((text.startsWith("0") ? "1" : "0") + text.substring(1), text.substring(2))) {
+                    assertFalse(changed(document, name, bad).verifies(key), name);
+                }
+            }
+            assertFalse(changed(document, "signature", "00".repeat(64)).verifies(key));
+            String noPoint = key.substring(0, 128) + (key.endsWith("00") ? "01" : "00");
+            assertFalse(changed(document, "notary_key", noPoint).verifies(noPoint));
+        }
+    }
+
+    @Test
     void receiptsVerifyAndNothingThatWasChangedDoes() throws Exception {
         JsonNode vectors = Golden.json("vectors/receipts.json");
         String key = vectors.get("notary_public_key").asText();
