@@ -21,11 +21,13 @@ from replica.active.derived_ledger import DerivedLedger, LedgerState
 from replica.active.estimate import CompletionEstimate
 from replica.active.failures import SubmissionFailures
 from replica.active.log_questions import LogQuestions
-from replica.active.look_ups import LookUps
+from replica.active.look_ups import LookUps, Serving
+from replica.active.numbers import is_fragmented, writable
 from replica.active.parts import Parts
 from replica.active.places import Places
 from replica.active.receipt_signer import ReceiptSigner
 from replica.active.signer import Signer
+from replica.active.worker import Worker
 from replica.following.apply import Applied
 from replica.following.follower import Follower, no_wait
 from replica.following.salvaged import SalvagesFound
@@ -59,6 +61,7 @@ from replica.telemetry.core_spans import UNTRACED, Trace
 
 log = structlog.get_logger()
 _ANY_TIME_US = 2**63 - 1
+_ROOM_TICK_S = 0.01
 
 
 class CoreSession(LockSession, Protocol):
@@ -121,9 +124,11 @@ class Participant(Generic[SessionT]):
         trace: Trace = UNTRACED,
         salvages: Salvages = NO_SALVAGES,
         ledger: DerivedLedger | None = None,
+        make_worker: Callable[[Parts], Worker] | None = None,
     ) -> None:
         """`ledger`: what this replica derives from the log, in either role; None where completions are published to a
-        database that replicas share."""
+        database that replicas share. `make_worker`: what serves here whoever holds the lock; None: the active alone
+        serves. There is at most one of them."""
         self.name = name
         self._make_store = make_store
         self._leadership = leadership
@@ -144,7 +149,7 @@ class Participant(Generic[SessionT]):
             self._on_applied,
             trace=trace,
             salvages=salvages,
-            room=no_wait if ledger is None else ledger.room,
+            room=self._room_of(ledger, make_worker is not None),
         )
         self.activation: Activation | None = None
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -167,11 +172,13 @@ class Participant(Generic[SessionT]):
             step_down=leadership.step_down,
             fail=self._break,
         )
+        self.worker = None if make_worker is None else make_worker(self._parts)
         self._log_questions = LogQuestions(request_log, settings.retry_after_s)
         self._look_ups = LookUps(
-            index, self._receipt_signer, self._serving, self._refusal, self._break, places=self._places
+            index, self._receipt_signer, self._may_answer, self._refusal, self._break, places=self._places
         )
         self._following: list[asyncio.Task[None]] = []
+        self._working: asyncio.Task[None] | None = None
         self._without_session = False
         self._listeners: list[Callable[[], None]] = []
 
@@ -189,9 +196,21 @@ class Participant(Generic[SessionT]):
         """Begin to follow the log, unless a passive stays away from it."""
         if self._settings.standby == "following":
             self._follow()
+        if self.worker is not None:
+            self.follower.hurry(True)
+            self._working = asyncio.create_task(self.guarded(self.worker.run()), name="worker")
+
+    async def stop_working(self) -> None:
+        """Let the worker answer what it can, if there is one, and take no more. While front ends are there, and the
+        follower reads. May be repeated."""
+        working, self._working = self._working, None
+        if working is not None:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
 
     async def stop(self) -> None:
         """Stop following; the activation was closed by the election before."""
+        await self.stop_working()
         for task in self._following:
             task.cancel()
         await asyncio.gather(*self._following, return_exceptions=True)
@@ -254,7 +273,7 @@ class Participant(Generic[SessionT]):
             self.leave_note(ending)
             self.counters.note_activation_ended()
             self.activation = None
-        self.follower.hurry(False)
+        self.follower.hurry(self.worker is not None)
         if self._settings.standby == "disconnected":
             await self.stop()
         log.info("stepped_down", cause=ending.cause.value, code=ending.code or None, reason=str(ending))
@@ -328,11 +347,34 @@ class Participant(Generic[SessionT]):
     @property
     def estimate_s(self) -> float:
         """Upper estimate, seconds, for a request that arrives now: the estimate sent to clients."""
-        return self._estimate.wait_s(0 if self.activation is None else self.activation.intake.budget.states)
+        return self._estimate.wait_s(self.states_in_flight)
+
+    @property
+    def in_flight(self) -> int:
+        """Submissions that were taken here and are not finished, by the worker or the activation."""
+        admitted = 0 if self.activation is None else self.activation.intake.budget.submissions
+        return admitted + (0 if self.worker is None else self.worker.in_flight)
+
+    @property
+    def states_in_flight(self) -> int:
+        """The states of those submissions."""
+        admitted = 0 if self.activation is None else self.activation.intake.budget.states
+        return admitted + (0 if self.worker is None else self.worker.states_in_flight)
 
     def standing(self) -> Standing:
-        """The core's role, as of now."""
-        activation = self._serving()
+        """Whether the core answers requests, as of now."""
+        worker = self._worker_in_charge()
+        if worker is not None and worker.is_serving:
+            return Standing(
+                True,
+                self.epoch,
+                self._settings.retry_after_s,
+                worker.last_ledger_offset,
+                worker.pruned_to,
+                self.estimate_s,
+            )
+        activation = None if worker is not None else self._serving()
+        activation = self._serving() if worker is None else None
         if activation is None:
             return Standing(False, self.epoch, self._settings.retry_after_s)
         publisher = activation.publisher
@@ -349,11 +391,13 @@ class Participant(Generic[SessionT]):
         self, replies: Replies, batch: list[tuple[int, Submission]], options: SubmitOptions = DEFAULT_OPTIONS
     ) -> None:
         """Take submissions from a front end."""
-        activation = self._serving()
-        if activation is None:
-            replies.send([(ticket, self._refusal()) for ticket, _ in batch])
-        else:
+        worker = self._worker_in_charge()
+        if worker is not None:
+            taken = worker.offer(batch, replies, options)
+        elif taken := (activation := self._serving()) is not None:
             activation.intake.offer(batch, replies, options)
+        if not taken:
+            replies.send([(ticket, self._refusal()) for ticket, _ in batch])
 
     def look_up(self, replies: Replies, batch: list[tuple[int, bytes]]) -> None:
         """Answer whether transactions were notarised, and what consumed states."""
@@ -366,8 +410,19 @@ class Participant(Generic[SessionT]):
     def _refusal(self) -> NotNow:
         return refuse_as_passive(self.standing())
 
+    def _worker_in_charge(self) -> Worker | None:
+        """The worker, if it is what clients talk to: under rules 1 the active alone may write."""
+        return None if writable(self.follower.position) is None else self.worker
+
+    def _may_answer(self) -> Serving | None:
+        """What may answer look-ups at this moment."""
+        worker = self._worker_in_charge()
+        if worker is None:
+            return self._serving()
+        return worker if worker.is_serving else None
+
     def _serving(self) -> Activation | None:
-        """The activation, if it serves at this moment."""
+        """The activation, if it is open at this moment, and this replica leads."""
         activation = self.activation
         if activation is None or not activation.serving or not self._leadership.is_leading():
             return None
@@ -375,12 +430,31 @@ class Participant(Generic[SessionT]):
 
     def _on_unsigned(self, reason: str) -> None:
         # another replica's token may work
-        self._leadership.step_down(Ending(Cause.SIGNER, reason, Code.SIGNER_UNAVAILABLE.name))
+        if self.worker is not None:
+            self.worker.note_unsigned(reason)
+        if self._worker_in_charge() is None:
+            self._leadership.step_down(Ending(Cause.SIGNER, reason, Code.SIGNER_UNAVAILABLE.name))
 
     def _on_applied(self, applied: Applied) -> None:
         if self._ledger is not None:
             self._ledger.take(applied)
         self.counters.note_applied(applied.reading, applied.verdicts)
         self._places.note(applied)  # before the answers
+        if self.worker is not None:
+            self.worker.take(applied)
         if self.activation is not None:
             self.activation.read_back.take(applied)
+            if self.worker is not None and self.activation.serving and is_fragmented(applied.position):
+                self._leadership.step_down(Ending(Cause.FRAGMENTED, f"{len(applied.position.seen)} ranges of numbers"))
+
+    def _room_of(self, ledger: DerivedLedger | None, all_serve: bool) -> Callable[[], Awaitable[None]]:
+        if ledger is not None:
+            return ledger.room
+        return self._room_to_publish if all_serve else no_wait
+
+    async def _room_to_publish(self) -> None:
+        """Return once completions that wait for the database are below their bound: other workers log as much as they
+        like. An activation that opens publishes nothing yet, and needs nothing from the follower before its barrier is
+        in force; nothing is queued before that."""
+        while self.activation is not None and self.activation.publisher.is_full:
+            await self._clock.sleep_s(_ROOM_TICK_S)

@@ -28,6 +28,7 @@ async def run_to_the_end(
         election.stop(STOPPED if failure is None else ending_of(failure))
         await asyncio.wait({leading}, timeout=stop_max_s)
     ended = leading.done()
+    await participant.stop_working()  # its front ends are there until now
     leading.cancel()
     serving.cancel()
     await asyncio.wait({leading, serving})

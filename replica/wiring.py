@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,9 +21,12 @@ from ha.lock.joint import LeaseBesideDatabase
 from ha.lock.lease import LeaseSession
 from ha.settings import ElectionSettings
 from replica.active.derived_ledger import DerivedLedger
+from replica.active.fitness import Limits
 from replica.active.lease_log import FollowedLease
+from replica.active.parts import Parts
 from replica.active.shared_bound import SharedBound
 from replica.active.signer import Signer
+from replica.active.worker import Worker
 from replica.database import Database, EmbeddedLedgers, Session
 from replica.following.scrub import BOOKMARK, Scrubber
 from replica.index.quarantine import open_or_start_anew, quarantined
@@ -90,6 +93,7 @@ class ReplicaSettings:
     admin_port: int | None
     peers: tuple[str, ...]  # names of all replicas, this one's as well
     health_urls: Mapping[str, str]  # where each of them shows its health, for the status page
+    serving: Literal["one", "all"] = "one"
     cluster: str = "notary"  # name of the whole, for people
     endpoint: str = ""  # URL that applications are given
     listing: Mapping[str, object]  # what GET /v1/endpoints lists, as the front end takes it
@@ -152,6 +156,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         trace=_open_trace(stack, settings, clock),
         salvages=start.salvages,
         ledger=ledger,
+        make_worker=_make_worker(settings),
     )
     link = LinkServer(settings.folder / "link.sock", start.generation, participant, settings.link)
     participant.on_standing_changed(link.announce)
@@ -219,6 +224,19 @@ def _own_ledger(
         return None
     folder = settings.database.folder
     return DerivedLedger(folder, request_log, index, clock=clock, settings=settings.core, salvages=start.salvages)
+
+
+def _make_worker(settings: ReplicaSettings) -> Callable[[Parts], Worker] | None:
+    """What serves here whoever holds the lock; None where the active alone serves."""
+    if settings.serving == "one":
+        return None
+    database, election = settings.database, settings.election
+    if isinstance(database, EmbeddedLedgers):
+        raise InvariantBroken("workers draw their numbers from a shared database, and there is none")
+    limits = Limits(round(election.catch_up_records_per_s), settings.core.log_stall_max_s)
+    return lambda parts: Worker(
+        parts, lambda: database.desk(f"{settings.name}/desk"), limits, election.clock_skew_max_s
+    )
 
 
 def _store(
@@ -289,8 +307,7 @@ def _scrubber(
     """Compares the index with the log; it waits until the follower has come to the log."""
 
     def is_busy() -> bool:
-        activation = participant.activation
-        return activation is not None and activation.intake.budget.submissions >= settings.core.admit_linger_from
+        return participant.in_flight >= settings.core.admit_linger_from
 
     return Scrubber(
         request_log,

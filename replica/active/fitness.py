@@ -13,6 +13,7 @@ class Unfit(StrEnum):
     LOG_SILENT = "log_silent"
     LAGGING = "lagging"
     NO_ACTIVATION = "no_activation"
+    UNSETTLED = "unsettled"
     COMMANDS_LAG = "commands_lag"
     NO_NUMBERS = "no_numbers"
     CLOCK = "clock"
@@ -21,12 +22,14 @@ class Unfit(StrEnum):
 
 
 class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker's parts know at a moment. `oldest_unread_s`: how long our oldest record was not read back; 0: there
-    is none. `may_number`: it has numbers for the activation in force. `why_not_stamp`: see clock_agreement.py."""
+    """What a worker's parts know at a moment. `is_settled`: no command is pending of the time before rules 2.
+    `may_number`: it has numbers for the activation in force. `why_not_stamp`: see clock_agreement.py.
+    `oldest_unread_s`: how long our oldest record was not read back; 0: there is none."""
 
     reaches_log: bool
     lag_records: int
     is_writable: bool
+    is_settled: bool
     knows_commands: bool
     may_number: bool
     why_not_stamp: str | None
@@ -50,6 +53,7 @@ def why_not_serve(facts: WorkerFacts, limits: Limits) -> tuple[Unfit, str] | Non
         (not facts.is_writable, Unfit.NO_ACTIVATION, "no activation that all may write under is in force"),
         (not facts.knows_commands, Unfit.COMMANDS_LAG, "the acceptances of commands are not known yet"),
         (not facts.may_number, Unfit.NO_NUMBERS, "no sequence numbers for the activation in force were drawn yet"),
+        (not facts.is_settled, Unfit.UNSETTLED, "commands of the time before rules 2 are not settled yet"),
         (facts.why_not_stamp is not None, Unfit.CLOCK, facts.why_not_stamp or ""),
         (stalled, Unfit.STALLED, f"our oldest record was not read back for {facts.oldest_unread_s:g} s"),
         (not facts.is_signed, Unfit.SIGNER, "the notary's key cannot be used"),

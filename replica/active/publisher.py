@@ -91,6 +91,11 @@ class Publisher:
         return {completion.log_offset: at for at, completion in enumerate(completions, first)}
 
     @property
+    def is_full(self) -> bool:
+        """Whether more completions wait for the database than may."""
+        return self._waiting_completions >= self._settings.publish_backlog_max
+
+    @property
     def last_ledger_offset(self) -> int:
         """The newest ledger offset that is given away; its completion may not be published yet."""
         return self.ledger_end + self._waiting_completions

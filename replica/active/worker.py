@@ -4,7 +4,7 @@ It needs no lock. Whoever holds that writes barriers and completions (activation
 begins when nothing speaks against it (fitness.py) and ends when something does for a while. What it knows of the shared
 database comes over a connection of its own, and may be late: service goes on while the database is away.
 
-No setting starts a worker yet (docs/decisions/0021-workers.md).
+The reasons, and the attacks that were thought of, are in docs/decisions/0021-workers.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from replica.active.shift import Shift
 from replica.following.apply import Applied
 from replica.index.commands import knows_commands
 from replica.link.interface import Replies, SubmitOptions
-from replica.notary.errors import LogUnavailable, NotaryError
+from replica.notary.errors import LogUnavailable, NotaryError, SignerUnavailable
 from replica.notary.requests import Submission
 from replica.store.desk import Desk, DeskSeen
 
@@ -56,7 +56,9 @@ class Worker:
         self._clock_skew_max_s = clock_skew_max_s
         self._numbers: Numbers | None = None
         self._clock_seen: ClockSeen | None = None
-        self._seen = DeskSeen(0, -1, 0, 0)
+        self._seen = DeskSeen(0, -1, 0, 0, False)
+        self._is_settled = False  # nothing that was pending under rules 1 is
+        self._unsigned: str | None = None  # why the key could not be used; None: it can, as far as is known
         self._count = LedgerCount()
         self._asked: dict[int, asyncio.Future[int | None]] = {}  # log offsets of completions, by ledger offset
         self._desk_wanted = asyncio.Event()
@@ -75,6 +77,11 @@ class Worker:
     def in_flight(self) -> int:
         """Submissions that were taken and not answered."""
         return 0 if self._shift is None else self._shift.intake.budget.submissions
+
+    @property
+    def states_in_flight(self) -> int:
+        """The states of those submissions."""
+        return 0 if self._shift is None else self._shift.intake.budget.states
 
     def offer(self, batch: Sequence[tuple[int, Submission]], replies: Replies, options: SubmitOptions) -> bool:
         """Take a front end's submissions; False when it does not serve."""
@@ -131,10 +138,17 @@ class Worker:
             self._shift.take(applied, offsets)
         if applied.reading.barriers or applied.position.offset > self._seen.published_offset:
             self._desk_wanted.set()
+        if applied.reading.barriers:
+            self._parts.announce()  # the epoch
+
+    def note_unsigned(self, reason: str) -> None:
+        """The key gave no signature: stop serving at once, until it does again. Another replica's may work."""
+        self._unsigned = reason
 
     async def run(self) -> None:
         """Serve while it may."""
         desk = asyncio.create_task(self._keep_desk(), name="desk")
+        desk.add_done_callback(self._desk_ended)
         try:
             await self._watch()
         finally:
@@ -144,23 +158,41 @@ class Worker:
                 self._shift = None
             await asyncio.gather(desk, return_exceptions=True)
 
+    def _desk_ended(self, desk: asyncio.Task[None]) -> None:
+        if not desk.cancelled() and isinstance(error := desk.exception(), Exception):
+            self._parts.fail(error)
+
     async def _watch(self) -> None:
         unfit_ticks, rest_ticks = 0, 0
         while True:
             self.unfit = why_not_serve(self._facts(), self._limits)
             unfit_ticks = unfit_ticks + 1 if self.unfit else 0
             rest_ticks = max(0, rest_ticks - 1)
-            if self._shift is None and self.unfit is None and not rest_ticks:
-                await self._begin()
+            if self._shift is None and not rest_ticks:
+                if self._unsigned is not None and not await self._key_signs():
+                    rest_ticks = REST_TICKS
+                elif self.unfit is None:
+                    await self._begin()
             elif self._shift is not None:
-                if unfit_ticks >= PATIENCE_TICKS:
+                if unfit_ticks >= PATIENCE_TICKS or self._unsigned is not None:
                     await self._end()
                     rest_ticks = REST_TICKS
                 else:
                     self._shift.appender.resume()
             await self._parts.clock.sleep_s(TICK_S)
 
+    async def _key_signs(self) -> bool:
+        try:
+            await self._parts.receipt_signer.check()
+        except SignerUnavailable as error:
+            self._unsigned = error.detail
+        else:
+            self._unsigned = None
+        return self._unsigned is None
+
     async def _begin(self) -> None:
+        if not await self._key_signs():
+            return
         try:
             writer = await self._parts.request_log.open_writer()
         except LogUnavailable as error:
@@ -187,11 +219,12 @@ class Worker:
             reaches_log=follower.reaches_log(),
             lag_records=follower.lag_records,
             is_writable=writable(position) is not None,
+            is_settled=self._is_settled,
             knows_commands=position is not None and knows_commands(index, position.offset),
             may_number=self.numbers() is not None,
             why_not_stamp=self.why_not_stamp(),
             oldest_unread_s=self._oldest_unread_s(),
-            is_signed=True,
+            is_signed=self._unsigned is None,
         )
 
     def _oldest_unread_s(self) -> float:
@@ -223,7 +256,10 @@ class Worker:
     async def _ask(self, desk: Desk) -> None:
         clock, seen_before = self._parts.clock, self._seen
         before_us, at_s = clock.wall_us(), clock.boottime_s()
+        may_write = writable(self._parts.follower.position) is not None
         self._seen = await desk.look()
+        # Whoever granted this barrier had the lock, so nobody else adds to what is pending since.
+        self._is_settled = self._is_settled or (may_write and self._seen.is_settled)
         wall_us = clock.wall_us()
         skew_s = clock_skew_s(before_us, self._seen.wall_us, wall_us)
         # As before the question: a jump while it was asked looks like a long round trip, which proves nothing.

@@ -23,6 +23,7 @@ RUNBOOK_OF = {  # what to read after an unintended end; the alerts name the same
     Cause.SUPERSEDED: "runbooks/failover.md",
     Cause.LOG_STALLED: "runbooks/broker-loss.md",
     Cause.SIGNER: "runbooks/key-rotation.md",
+    Cause.FRAGMENTED: "runbooks/broker-loss.md",
     Cause.FAILED: "runbooks/replica-replacement.md",
 }
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many epochs, from the newest.")]

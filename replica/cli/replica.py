@@ -44,6 +44,7 @@ def replica_settings(config: Config, name: str) -> ReplicaSettings:
         tracing=config.tracing,
         admin_port=address.admin_port,
         peers=tuple(replica.name for replica in config.replicas),
+        serving=config.serving,
         cluster=config.cluster,
         endpoint=config.endpoint_url,
         listing=config.listing.model_dump(mode="json"),

@@ -9,12 +9,13 @@ import msgspec
 
 class DeskSeen(msgspec.Struct, frozen=True):
     """What the database shows: its clock, microseconds UTC; how far completions are published, in the log and in the
-    ledger; and up to which ledger offset they may be gone."""
+    ledger; up to which ledger offset they may be gone; and whether no command is pending, as under rules 1."""
 
     wall_us: int
     published_offset: int
     ledger_end: int
     pruned_to: int
+    is_settled: bool
 
 
 class Drawn(msgspec.Struct, frozen=True):

@@ -212,7 +212,8 @@ class MemoryDesk:
         await self._go()
         database = self._database
         published = -1 if database.position is None else database.position.offset
-        return DeskSeen(self._wall_us(), published, len(database.completions), database.pruned_to)
+        is_settled = not database.in_flight
+        return DeskSeen(self._wall_us(), published, len(database.completions), database.pruned_to, is_settled)
 
     async def draw(self) -> Drawn:
         """See Desk."""

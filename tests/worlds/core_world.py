@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -15,7 +15,10 @@ from ha.election.driver import Election
 from ha.lock.memory import MemoryLockServer, MemoryLockSession
 from ha.settings import ElectionSettings
 from replica.active.derived_ledger import DerivedLedger
+from replica.active.fitness import Limits
+from replica.active.parts import Parts
 from replica.active.signer import FileSigner
+from replica.active.worker import Worker
 from replica.index.memory import MemoryIndex
 from replica.link.interface import DEFAULT_OPTIONS, SubmitOptions
 from replica.link.memory import MemoryLink
@@ -27,7 +30,7 @@ from replica.notary.requests import Submission, TimeWindow, make_request
 from replica.participant import Participant
 from replica.settings import CoreSettings
 from replica.store.interface import ParticipantStore
-from replica.store.memory import MemoryDatabase, MemoryStore
+from replica.store.memory import MemoryDatabase, MemoryDesk, MemoryStore
 from replica.store.sqlite.store import EmbeddedStore
 from replica.telemetry.core_spans import UNTRACED, Trace
 from tests.worlds.ha_world import LoopClock
@@ -73,6 +76,7 @@ class Shared:
     election: ElectionSettings = field(default_factory=ElectionSettings)
     core: CoreSettings = field(default_factory=CoreSettings)
     seed: int = 1
+    all_serve: bool = False  # each replica has a worker
     rules: int = 1  # raised before the first activation, with the record format that they go with
 
     def __post_init__(self) -> None:
@@ -134,6 +138,7 @@ class Replica:
             random_bytes=random.randbytes,
             trace=trace,
             ledger=self.ledger,
+            make_worker=self._worker if shared.all_serve else None,
         )
         self.link = MemoryLink(self.participant)
         self.participant.on_standing_changed(self.link.standing_changes.notify)
@@ -159,6 +164,15 @@ class Replica:
     async def submit(self, *submissions: Submission, options: SubmitOptions = DEFAULT_OPTIONS) -> list[Answer]:
         return await self.link.submit(submissions, options)
 
+    def _worker(self, parts: Parts) -> Worker:
+        limits = Limits(lag_records_max=1_000, unread_max_s=self.shared.core.log_stall_max_s)
+        return Worker(parts, self._desk, limits, self.shared.election.clock_skew_max_s)
+
+    @asynccontextmanager
+    async def _desk(self) -> AsyncIterator[MemoryDesk]:
+        shared = self.shared
+        yield MemoryDesk(shared.database, lambda: str(shared.lock_server.identity), shared.clock.wall_us, _travel)
+
     def _store(self, session: MemoryLockSession) -> ParticipantStore:
         if self.ledger is None:
             return MemoryStore(session, self.shared.database)
@@ -167,6 +181,10 @@ class Replica:
     def _session(self) -> MemoryLockSession:
         shared = self.shared
         return MemoryLockSession(shared.lock_server, name=self.name, settings=shared.election, clock=shared.clock)
+
+
+async def _travel() -> None:
+    await asyncio.sleep(0.001)
 
 
 class World(AsyncExitStack):
@@ -182,9 +200,10 @@ class World(AsyncExitStack):
         index: MemoryIndex | None = None,
         trace: Trace = UNTRACED,
         folder: Path | None = None,
+        delivery: Callable[[], Delivery] = Delivery,
     ) -> Replica:
         """A started replica; the first one becomes active."""
-        replica = Replica(self.shared, f"R{number}", index, trace, folder=folder)
+        replica = Replica(self.shared, f"R{number}", index, trace, delivery, folder)
         replica.start()
         self.push_async_callback(self._stop, replica)
         return replica

@@ -309,6 +309,7 @@ FIT = WorkerFacts(
     reaches_log=True,
     lag_records=10,
     is_writable=True,
+    is_settled=True,
     knows_commands=True,
     may_number=True,
     why_not_stamp=None,

@@ -1,0 +1,292 @@
+"""Whole replicas that all serve (`serving = "all"`), on virtual time: each has a worker, and they take turns in holding
+the lock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+import replica.participant
+from replica.active.fitness import Unfit
+from replica.active.publisher import Publisher
+from replica.notary.answers import Answer, Notarised, NotNow, Refused
+from replica.notary.errors import Code, SignerUnavailable
+from replica.notary.formats import Formats
+from replica.store.memory import MemoryStore
+from tests.simulation.virtual import run_virtually
+from tests.unit.active.test_worker import Late
+from tests.worlds.core_world import Replica, World, name_of, state, submission
+
+
+@asynccontextmanager
+async def serving(world: World, count: int = 3) -> AsyncIterator[list[Replica]]:
+    """Replicas that all serve."""
+    replicas = [await world.replica(n, delivery=lambda n=n: Late(f"{n}")) for n in range(1, count + 1)]  # type: ignore[misc]
+    for replica_ in replicas:
+        await replica_.until_active()
+    yield replicas
+    for replica_ in replicas:
+        assert not replica_.participant.broken.done()
+
+
+def holder_of(replicas: list[Replica]) -> Replica:
+    (holder,) = [each for each in replicas if each.election.is_leading()]
+    return holder
+
+
+async def keep_asking(replica_: Replica, first: int, count: int, pause_s: float = 0.0) -> list[Answer]:
+    answers: list[Answer] = []
+    for tx in range(first, first + count):
+        answers += await replica_.submit(submission(tx, [state(tx)], submission_id=f"s{tx}"))
+        await asyncio.sleep(pause_s)
+    return answers
+
+
+def failed(answers: list[Answer]) -> list[Answer]:
+    return [answer for answer in answers if not isinstance(answer, Notarised)]
+
+
+def all_serve(rules: int = 2, seed: int = 1) -> World:
+    return World(rules=rules, all_serve=True, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_clients_of_any_replica_do_not_notice_a_change_of_holder(seed: int) -> None:
+    """Goal: a lost lock costs no request, the holder's own clients included; completions are published once and in
+    order. Method: three replicas; all lock sessions end four times while clients ask everywhere."""
+
+    async def story() -> None:
+        async with all_serve(seed=seed) as world, serving(world) as replicas:
+            asking = [
+                asyncio.create_task(keep_asking(each, 1_000 * at, 200, 0.02)) for at, each in enumerate(replicas, 1)
+            ]
+            epoch = holder_of(replicas).participant.epoch
+            for _ in range(4):
+                await asyncio.sleep(1.0)
+                world.shared.lock_server.end_all()
+            answers = [answer for found in await asyncio.gather(*asking) for answer in found]
+            await asyncio.sleep(10)
+            assert failed(answers) == []
+            assert holder_of(replicas).participant.epoch >= epoch + 3
+            completions = [completion.submission_id for _, completion in world.shared.database.completions]
+            assert sorted(completions) == sorted(f"s{1_000 * at + n}" for at in (1, 2, 3) for n in range(200))
+            ends = {each.participant.standing().ledger_end for each in replicas}
+            assert ends == {600}
+
+    run_virtually(story())
+
+
+def test_a_replica_that_stops_answers_its_own_and_the_others_serve_on() -> None:
+    """Goal: a stop in order leaves nobody with an unknown outcome. Method: the holder stops with submissions on their
+    way; the others' clients go on meanwhile; what the holder refuses is not in the log."""
+
+    async def story() -> None:
+        async with all_serve() as world, serving(world) as replicas:
+            holder = holder_of(replicas)
+            others = [each for each in replicas if each is not holder]
+            asking = [asyncio.create_task(keep_asking(each, 1_000 * at, 100)) for at, each in enumerate(others, 1)]
+            last = [
+                asyncio.create_task(holder.submit(submission(n, [state(n)], submission_id=f"s{n}"))) for n in range(9)
+            ]
+            await asyncio.sleep(0.005)
+            await holder.stop()
+            told = [answer for found in await asyncio.gather(*last) for answer in found]
+            assert all(
+                isinstance(answer, Notarised) or (isinstance(answer, NotNow) and answer.code == Code.NOT_ACTIVE.name)
+                for answer in told
+            )
+            (refused,) = await holder.submit(submission(77, [state(77)]))
+            assert isinstance(refused, NotNow)
+            answers = [answer for found in await asyncio.gather(*asking) for answer in found]
+            assert failed(answers) == []
+            await asyncio.sleep(5)
+            published = {completion.submission_id for _, completion in world.shared.database.completions}
+            answered = {f"s{n}" for n, answer in enumerate(told) if isinstance(answer, Notarised)}
+            assert published == answered | {f"s{1_000 * at + n}" for at in (1, 2) for n in range(100)}
+
+    run_virtually(story())
+
+
+def test_look_ups_are_answered_by_whoever_is_asked() -> None:
+    """Goal: no replica denies what another notarised. Method: notarised at one, asked at all at once; then a missing
+    one; then while nobody holds the lock."""
+
+    async def story() -> None:
+        async with all_serve() as world, serving(world) as replicas:
+            for number, each in enumerate(replicas, 1):
+                assert failed(await keep_asking(each, number, 1)) == []
+                found = await asyncio.gather(*(asked.link.look_up(name_of(number)) for asked in replicas))
+                assert failed(list(found)) == []
+                missing = await each.link.look_up(name_of(99))
+                assert isinstance(missing, Refused)
+                assert missing.code == Code.TX_NOT_FOUND.name
+            world.shared.lock_server.end_all()
+            assert isinstance(await replicas[2].link.look_up(name_of(1)), Notarised)
+
+    run_virtually(story())
+
+
+def test_under_rules_1_the_active_alone_serves_and_under_rules_2_all_do() -> None:
+    """Goal: the database remembers commands under rules 1, on the lock's session. Method: a log of rules 1; then the
+    formats are raised, and the lock changes hands."""
+
+    async def story() -> None:
+        async with all_serve(rules=1) as world:
+            replicas = [await world.replica(n) for n in (1, 2, 3)]
+            await asyncio.sleep(5)
+            active = [each for each in replicas if each.participant.standing().active]
+            assert active == [holder_of(replicas)]
+            assert failed(await keep_asking(active[0], 1, 3)) == []
+            world.shared.database.formats = Formats(2, 2)
+            world.shared.lock_server.end_all()
+            await asyncio.sleep(10)
+            assert [each.participant.standing().active for each in replicas] == [True, True, True]
+            answers = [await keep_asking(each, 10 * at, 3) for at, each in enumerate(replicas, 1)]
+            assert failed([answer for found in answers for answer in found]) == []
+            await asyncio.sleep(1)
+            assert len(world.shared.database.completions) == 12
+
+    run_virtually(story())
+
+
+def test_nobody_serves_before_commands_of_rules_1_are_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a submission that is settled as rejected is not accepted as well. Method: the record of a submission under
+    rules 1 is lost with its active; its sender tries again at every replica while the settlement is held up."""
+
+    async def story() -> None:
+        async with all_serve(rules=1) as world:
+            replicas = [await world.replica(n) for n in (1, 2, 3)]
+            await asyncio.sleep(5)
+            active = holder_of(replicas)
+            lost = submission(1, [state(1)], submission_id="once")
+            monkeypatch.setattr(active.participant.activation.appender, "_log", lambda *_: None)
+            asking = asyncio.create_task(active.submit(lost))
+            await asyncio.sleep(0.1)
+            assert len(world.shared.database.in_flight) == 1
+            world.shared.database.formats = Formats(2, 2)
+            settle, may_settle = MemoryStore.pending, asyncio.Event()
+
+            async def held_up(self: MemoryStore, limit: int) -> object:
+                await may_settle.wait()
+                return await settle(self, limit)
+
+            monkeypatch.setattr(MemoryStore, "pending", held_up)
+            world.shared.lock_server.end_all()
+            await asking
+            await asyncio.sleep(3)
+            barriers = {each.participant.follower.position.barrier.rules_version for each in replicas}
+            assert barriers == {2}
+            for each in replicas:
+                (told,) = await each.submit(lost)
+                assert isinstance(told, NotNow)
+                assert each.participant.worker.unfit[0] is Unfit.UNSETTLED
+            may_settle.set()
+            for each in replicas:
+                await each.until_active()
+            (answer,) = await replicas[2].submit(submission(1, [state(1)], submission_id="again"))
+            assert isinstance(answer, Notarised)
+            await asyncio.sleep(1)
+            found = [(c.submission_id, c.outcome) for _, c in world.shared.database.completions]
+            assert [name for name, _ in found] == ["once", "again"]
+
+    run_virtually(story())
+
+
+def test_a_key_that_fails_ends_a_shift_and_not_the_hold_of_the_lock() -> None:
+    """Goal: a holder without a key publishes, and does not serve. Method: its key fails, and works again."""
+
+    async def story() -> None:
+        async with all_serve() as world, serving(world) as replicas:
+            holder = holder_of(replicas)
+            activation, worker = holder.participant.activation, holder.participant.worker
+            gone: list[str] = []
+
+            async def check() -> None:
+                if gone:
+                    raise SignerUnavailable(gone[0])
+
+            holder.participant._receipt_signer.check = check  # type: ignore[method-assign]
+            gone.append("the token is gone")
+            holder.participant._on_unsigned("the token is gone")
+            await asyncio.sleep(1)
+            assert not holder.participant.standing().active
+            assert worker.unfit == (Unfit.SIGNER, "the notary's key cannot be used")
+            assert holder.election.is_leading()
+            assert holder.participant.activation is activation
+            other = next(each for each in replicas if each is not holder)
+            assert failed(await keep_asking(other, 1, 3)) == []
+            await asyncio.sleep(5)
+            assert len(world.shared.database.completions) == 3
+            assert not holder.participant.standing().active
+            gone.clear()
+            await holder.until_active()
+            assert failed(await keep_asking(holder, 10, 3)) == []
+
+    run_virtually(story())
+
+
+def test_a_holder_that_cannot_publish_reads_no_further_and_the_others_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: completions of others' records do not fill the holder's memory. Method: its publisher is full for three
+    seconds; then for good, until it loses the lock."""
+
+    async def story() -> None:
+        async with all_serve() as world, serving(world) as replicas:
+            full: list[Publisher] = []
+            monkeypatch.setattr(Publisher, "is_full", property(lambda self: self in full))
+            holder = holder_of(replicas)
+            other = next(each for each in replicas if each is not holder)
+            full.append(holder.participant.activation.publisher)
+            await keep_asking(other, 1, 2)
+            stuck_at = holder.participant.follower.applied_offset
+            assert failed(await keep_asking(other, 10, 20, 0.1)) == []
+            assert holder.participant.follower.applied_offset <= stuck_at + 1
+            full.clear()
+            await asyncio.sleep(1)
+            assert holder.participant.follower.applied_offset >= stuck_at + 20
+            assert holder.election.is_leading()
+            full.append(holder.participant.activation.publisher)
+            await keep_asking(other, 40, 2)
+            world.shared.lock_server.end_all()
+            await asyncio.sleep(10)
+            assert failed(await keep_asking(holder, 60, 2)) == []
+            await asyncio.sleep(1)
+            assert len(world.shared.database.completions) == 26
+
+    run_virtually(story())
+
+
+def test_holes_in_the_numbers_end_with_a_new_activation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: positions stay small. Method: the bound is set to what three workers have anyway, for a moment."""
+
+    async def story() -> None:
+        async with all_serve() as world, serving(world) as replicas:
+            await asyncio.gather(*(keep_asking(each, 10 * at, 2) for at, each in enumerate(replicas)))
+            epoch = holder_of(replicas).participant.epoch
+            monkeypatch.setattr(replica.participant, "is_fragmented", lambda position: len(position.seen) > 2)
+            assert failed(await keep_asking(replicas[0], 100, 1)) == []
+            await asyncio.sleep(0.1)
+            monkeypatch.setattr(replica.participant, "is_fragmented", lambda _: False)
+            assert failed(await keep_asking(replicas[0], 110, 20, 0.5)) == []
+            holder = holder_of(replicas)
+            assert holder.participant.epoch == epoch + 1
+            assert "fragmented" in world.shared.database.ended[epoch]
+            assert len(holder.participant.follower.position.seen) == 1
+
+    run_virtually(story())
+
+
+def test_numbers_are_drawn_once_for_each_start() -> None:
+    """Goal: a change of holder needs no draw. Method: count them after three changes."""
+
+    async def story() -> None:
+        async with all_serve() as world, serving(world) as replicas:
+            for _ in range(3):
+                world.shared.lock_server.end_all()
+                await asyncio.sleep(8)
+            assert world.shared.database.drawn == 3
+            assert holder_of(replicas).participant.epoch >= 4
+
+    run_virtually(story())
