@@ -67,6 +67,9 @@ class HealthDocument(msgspec.Struct, frozen=True, kw_only=True):
         int
     ] = ()  # submissions answered since the start, by LATENCY_BOUNDS_S; the last is what took longer
     clock_us: int | None = None  # its wall clock when it wrote this
+    serving: str = "one"  # "all": `active` is whether it serves, and `role` whether it holds the lock
+    not_serving: str | None = None  # why its worker does not serve; None: it does, or there is none
+    not_serving_detail: str = ""  # the same in words
 
     def as_json_object(self) -> dict[str, object]:
         """Plain values, in the same order."""
@@ -114,6 +117,14 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     rules_in_force: _Int64 = 0  # by the newest barrier it has read; 0: none, or a release that does not report it
     commands_lag_records: _Int64 | None = None  # None: a release that does not keep acceptances of commands
     clock_us: _Int64 | None = None  # its wall clock when it wrote this; None: a release that does not show it
+    serving: str = "one"  # "all": `active` is whether it serves, whoever holds the lock
+    not_serving: str | None = None  # why its worker does not serve; None: it does, or there is none
+    not_serving_detail: str = ""
+
+    @property
+    def leads(self) -> bool:
+        """Whether it holds the lock and has become active; with `serving = "one"` that is what `active` says."""
+        return self.role == "active" if self.serving == "all" else self.active
 
 
 _decoder = msgspec.json.Decoder(ReplicaHealth)

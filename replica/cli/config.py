@@ -177,7 +177,7 @@ async def _active(config: Config) -> ReplicaHealth | None:
     async with aiohttp.ClientSession() as session:
         for address in config.replicas:
             health = await fetch_health(session, address)
-            if health is not None and health.active:
+            if health is not None and health.leads:
                 return health
     return None
 

@@ -94,7 +94,7 @@ def _refusals(
 ) -> Iterator[str]:
     """Why a fail-over is not forced, the most important reason first; nothing if it may be."""
     answering = {name: health for name, health in healths.items() if health is not None}
-    for name in (name for name, health in answering.items() if health.active):
+    for name in (name for name, health in answering.items() if health.leads):
         yield f"{name} is active: to hand over, run notary switchover"
     if owner is not None and owner.is_foreign(healths):
         yield f"{owner} holds the lock and is no replica: runbooks/failover.md, A stranger holds the lock"
@@ -141,7 +141,7 @@ async def _carry_out(config: Config, plan: Plan) -> Forced:
     async with aiohttp.ClientSession() as session:
         while monotonic() < deadline_s:
             for name, health in (await healths_of(session, config)).items():
-                if health is not None and health.active:
+                if health is not None and health.leads:
                     return Forced(True, f"{name} is active", name)
             await asyncio.sleep(LOOK_EVERY_S)
     return Forced(False, "done, and no replica is active yet: see notary status, and the logs of the replicas")

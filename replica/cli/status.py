@@ -131,7 +131,7 @@ async def _lease(config: Config, healths: Mapping[str, ReplicaHealth | None]) ->
     """The same where the log is the lock's server: the replica that is active has it."""
     from ha.lock.lease import counted_lease
 
-    holders = (name for name, health in healths.items() if health is not None and health.active)
+    holders = (name for name, health in healths.items() if health is not None and health.leads)
     return next(holders, NOBODY), None, counted_lease(config.election)
 
 

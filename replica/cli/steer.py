@@ -123,7 +123,7 @@ async def _switch_over(config: Config, to: str | None, if_active: str | None) ->
         config.replica(name)
     async with aiohttp.ClientSession() as session:
         before = await healths_of(session, config)
-        active = next((name for name, health in before.items() if health is not None and health.active), None)
+        active = next((name for name, health in before.items() if health is not None and health.leads), None)
         if if_active is not None and active != if_active:
             return Outcome(True, f"{if_active} is not active: nothing to do", active, active, 0.0)
         refusal = why_not(before, active, to)
@@ -159,7 +159,7 @@ async def _wait_until(at: datetime, config: Config, to: str | None) -> None:
 
     async with aiohttp.ClientSession() as session:
         healths = await healths_of(session, config)
-    active = next((name for name, health in healths.items() if health is not None and health.active), None)
+    active = next((name for name, health in healths.items() if health is not None and health.leads), None)
     refusal = why_not(healths, active, to)
     left_out = "" if refusal is None else f"; as things are now it would not be done: {refusal}"
     begin = f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -228,9 +228,9 @@ async def _becomes_active(session: aiohttp.ClientSession, address: ReplicaAddres
     while True:
         health = await fetch_health(session, address)
         if health is not None:
-            if health.active and gave_up:
+            if health.leads and gave_up:
                 return address.name
-            gave_up = gave_up or not health.active
+            gave_up = gave_up or not health.leads
         await asyncio.sleep(LOOK_EVERY_S)
 
 

@@ -113,7 +113,8 @@ class ReplicaFacts:
 
     name: str
     answers: bool
-    active: bool = False
+    active: bool = False  # it leads
+    serves: bool = False  # it answers requests: the active does, with `serving = "all"` others as well
     ready: bool = False
     version: str = ""
     front_ends: int = 0

@@ -138,7 +138,7 @@ def _log_whole(facts: Facts) -> Verdict:
 
 @CHECKS.check("active")
 def _active(facts: Facts) -> Verdict:
-    """Exactly one replica serves."""
+    """Exactly one replica leads."""
     active = [replica.name for replica in facts.replicas if replica.active]
     if not any(replica.answers for replica in facts.replicas):
         return problem("no replica answers", "start them: systemctl start notary@NAME, or notary watch")
@@ -324,7 +324,7 @@ def _haproxy(facts: Facts) -> Verdict:
     """HAProxy sends applications to the active replica."""
     if not facts.balancer.answers:
         return unknown("no HAProxy answers on its socket here")
-    active = {replica.name for replica in facts.replicas if replica.active}
+    active = {replica.name for replica in facts.replicas if replica.active or replica.serves}
     if active and not active & set(facts.balancer.up):
         up = ", ".join(facts.balancer.up) or "none"
         fix = "does it run with what `notary haproxy render` prints? runbooks/haproxy-loss.md"

@@ -193,7 +193,8 @@ async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddre
     return ReplicaFacts(
         name=address.name,
         answers=True,
-        active=health.active,
+        active=health.leads,
+        serves=health.active,
         ready=health.ready,
         version=health.version,
         front_ends=health.front_ends,

@@ -232,14 +232,14 @@ class LocalCluster:
     async def active(self) -> ReplicaProcess | None:
         """The replica that says it is active, if one does."""
         for name, health in (await self.healths()).items():
-            if health is not None and health.active:
+            if health is not None and health.leads:
                 return self.replicas[name]
         return None
 
     async def passives(self) -> list[ReplicaProcess]:
         """The replicas that answer and are not active."""
         found = await self.healths()
-        return [self.replicas[name] for name, health in found.items() if health is not None and not health.active]
+        return [self.replicas[name] for name, health in found.items() if health is not None and not health.leads]
 
     async def wait_for_active(self, other_than: str | None = None, timeout_s: float = ACTIVE_MAX_S) -> ReplicaProcess:
         """Wait for an active replica with another name, to which HAProxy sends applications.

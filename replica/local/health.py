@@ -27,4 +27,4 @@ async def fetch_health(session: aiohttp.ClientSession, address: ReplicaAddress) 
 async def find_active(session: aiohttp.ClientSession, replicas: Sequence[ReplicaAddress]) -> str | None:
     """The name of the replica that says it is active; None when none does."""
     healths = await asyncio.gather(*[fetch_health(session, address) for address in replicas])
-    return next((health.replica for health in healths if health is not None and health.active), None)
+    return next((health.replica for health in healths if health is not None and health.leads), None)

@@ -27,7 +27,7 @@ def describe(health: ReplicaHealth | None) -> str:
     """A replica's present state, in a few words."""
     if health is None:
         return "does not answer"
-    if health.active:
+    if health.leads:
         return f"ACTIVE, epoch {health.epoch}"
     if health.role == "passive":
         return "passive, ready" if health.ready else "passive, not ready yet"

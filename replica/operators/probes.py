@@ -40,7 +40,8 @@ def make_probes(
         return is_active() or (election.is_candidate() and warm and bool(link.front_ends))
 
     def detail() -> Mapping[str, object]:
-        follower, activation = participant.follower, participant.activation
+        follower, activation, worker = participant.follower, participant.activation, participant.worker
+        unfit = None if worker is None else worker.unfit
         position = follower.position
         return HealthDocument(
             replica=name,
@@ -59,13 +60,16 @@ def make_probes(
             scrub=scrubber.progress(),
             index_digests={str(at): digest.hex() for at, digest in scrubber.digests().items()},
             ledger_end=None if activation is None else activation.publisher.ledger_end,
-            in_flight=0 if activation is None else activation.intake.budget.submissions,
+            in_flight=participant.in_flight,
             formats_known=known(),
             activation_steps_s={} if activation is None else activation.steps_s,
             rules_in_force=0 if position is None or position.barrier is None else position.barrier.rules_version,
             commands_lag_records=follower.commands_lag_records,
             answers=submission_latency(link.api_counts()),
             clock_us=wall_us(),
+            serving="one" if worker is None else "all",
+            not_serving=None if unfit is None else unfit[0].value,
+            not_serving_detail="" if unfit is None else unfit[1],
         ).as_json_object()
 
     return Probes(

@@ -32,7 +32,6 @@ def make_status_page(
     """`health_urls`: where each replica of the participant answers; this one's own is not asked."""
 
     def read() -> Reading:
-        activation = participant.activation
         return Reading(
             at_s=clock.boottime_s(),
             wall_us=clock.wall_us(),
@@ -41,7 +40,7 @@ def make_status_page(
             active=participant.standing().active,
             epoch=participant.epoch,
             lag_records=participant.follower.lag_records,
-            in_flight=0 if activation is None else activation.intake.budget.submissions,
+            in_flight=participant.in_flight,
             estimate_s=participant.estimate_s,
         )
 
