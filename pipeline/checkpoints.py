@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from pipeline.archive.manifest import Manifest, Signer
 from pipeline.archive.restore import archived_records
 from pipeline.archive.segment import PARTIAL, sha256_of, sync_file, write_whole
-from replica.index.rocks import RocksIndex, verify_commands, verify_index
+from replica.index.rocks import RocksIndex, verify_commands, verify_index, verify_parties
 from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, ConfigError
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.notary.records import record_digest
@@ -51,6 +51,7 @@ def ship_checkpoint(checkpoint: Path, folder: Path, manifest: Manifest, signer: 
     """
     summary = verify_index(checkpoint)
     verify_commands(checkpoint)
+    verify_parties(checkpoint)
     if summary.position is None or summary.position.offset == BEGIN:
         raise ConfigError(f"the index in {checkpoint} has nothing applied")
     refuse_foreign(summary.position, manifest)

@@ -44,16 +44,16 @@ from replica.log.interface import RequestLog
 from replica.notary.answers import NotNow
 from replica.notary.errors import (
     Code,
-    CommandsLag,
     DatabaseSuperseded,
     InvariantBroken,
     LogUnavailable,
     NotActive,
     NotaryError,
     SignerUnavailable,
+    TableLags,
 )
 from replica.notary.requests import Submission
-from replica.notary.rules import DEDUPLICATING_FROM
+from replica.notary.rules import DEDUPLICATING_FROM, REGISTERED_FROM
 from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.settings import CoreSettings
 from replica.store.interface import ParticipantStore, Pruned
@@ -255,7 +255,7 @@ class Participant(Generic[SessionT]):
         try:
             await self._receipt_signer.check()
             await self.activation.open()
-        except (LogUnavailable, SignerUnavailable, DatabaseSuperseded, CommandsLag) as error:
+        except (LogUnavailable, SignerUnavailable, DatabaseSuperseded, TableLags) as error:
             cause = Cause.SIGNER if isinstance(error, SignerUnavailable) else Cause.ACTIVATION_FAILED
             raise ActivationFailed(error.detail, cause, error.code.name) from error
         except (NotaryError, InvariantBroken) as error:  # as if the follower had met it: damage sets the index aside
@@ -294,13 +294,14 @@ class Participant(Generic[SessionT]):
         return Readiness(self.follower.reaches_log(), self._lag_records(), self._notes.is_barred())
 
     def _lag_records(self) -> int:
-        """Records that are to be applied, or whose commands are to be indexed, or that the ledger lacks, before this
-        replica could serve."""
+        """Records that are to be applied, or whose commands or registrations are to be indexed, or that the ledger
+        lacks, before this replica could serve."""
         position = self.follower.position
         barrier = None if position is None else position.barrier
-        needs_commands = barrier is not None and barrier.rules_version >= DEDUPLICATING_FROM
-        commands_lag = self.follower.commands_lag_records if needs_commands else 0
-        return self.follower.lag_records + commands_lag + (0 if self._ledger is None else self._ledger.lag_records)
+        rules = 1 if barrier is None else barrier.rules_version
+        tables_lag = self.follower.commands_lag_records if rules >= DEDUPLICATING_FROM else 0
+        tables_lag += self.follower.parties_lag_records if rules >= REGISTERED_FROM else 0
+        return self.follower.lag_records + tables_lag + (0 if self._ledger is None else self._ledger.lag_records)
 
     def role_changed(self, role: Role, reason: str) -> None:
         """Announce it to front ends, and log it."""

@@ -15,7 +15,7 @@ from heapq import merge
 from itertools import chain
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -37,6 +37,7 @@ from pipeline.judging.claims import (
 from pipeline.judging.commands import COMMAND, COMMAND_BYTES, Command, by_width, commands_of, rows, shared
 from pipeline.judging.contested import Claim, contested, resolve
 from pipeline.judging.cursor import Array
+from pipeline.judging.keys import barred, exceptions_of
 from pipeline.judging.lost import LostRange, lost_claims, lost_ranges
 from pipeline.judging.marks import offsets_marked
 from pipeline.judging.plan import Plan, Survey, counted, make_plan, survey
@@ -71,7 +72,8 @@ class Judged(msgspec.Struct, frozen=True):
 
     `dropped`: requests that get nothing of what they contested, as bits of `offsets_marked`. Where commands were
     looked at: `commands`; `unusual`, see `commands.acceptances`, as bits; and `by_command`, what stands against
-    requests because of their commands, an array of EXCEPTION.
+    requests because of their commands, an array of EXCEPTION. `barred`: files of what stands against requests because
+    of their keys, likewise.
     """
 
     plan: Plan
@@ -81,6 +83,7 @@ class Judged(msgspec.Struct, frozen=True):
     commands: Sorted
     unusual: str
     by_command: str
+    barred: tuple[str, ...]
     claim_count: int
     contested_count: int
     dropped_count: int
@@ -128,22 +131,23 @@ def judge_log(
     borders = borders_between(surveyed.samples, ranges or _ranges(claim_count * CLAIM_BYTES))
     widths = ranges or _ranges(surveyed.request_count * COMMAND_BYTES)
     files = _write_rows(spark, log, plan, borders, work, closed=closed or commands, widths=widths if commands else 0)
-    claim_files = files[0]
+    claim_files = files.claims
     if len(of_lost):
         path = attempt_file(work, "lost", ".claims")
         write_parts(path, *by_range(of_lost, borders))
         claim_files = (*claim_files, str(path))
     orders, contested_files = _order_claims(spark, claim_files, len(borders) + 1, work, commands=commands)
-    command_orders, shared_files = _order_commands(spark, files[1], widths, work) if commands else ((), [])
+    command_orders, shared_files = _order_commands(spark, files.commands, widths, work) if commands else ((), [])
     resolved = _resolve(spark, contested_files, shared_files, plan.position.offset + 1, work)
     return Judged(
         plan,
         surveyed.slice_ends,
         Sorted(claim_files, orders),
         resolved.dropped,
-        Sorted(files[1], command_orders),
+        Sorted(files.commands, command_orders),
         resolved.unusual,
         resolved.by_command,
+        files.barred,
         claim_count,
         resolved.seen,
         resolved.dropped_count,
@@ -222,24 +226,41 @@ def _survey_again(spark: SparkSession, log: LogSlices, plan: Plan, numbers: list
         yield msgspec.msgpack.decode(row.survey, type=Survey)
 
 
+class _Files(NamedTuple):
+    """Files of slices: their claims, their commands, and what stands against requests because of their keys."""
+
+    claims: tuple[str, ...]
+    commands: tuple[str, ...]
+    barred: tuple[str, ...]
+
+
 def _write_rows(
     spark: SparkSession, log: LogSlices, plan: Plan, borders: Array, work: Path, *, closed: bool, widths: int
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+) -> _Files:
     """A file of claims for each slice, and one of commands, in so many ranges; none if `widths` is 0."""
 
     def write(number: int) -> Iterator[dict[str, Any]]:
         columns = log.read(number)
         found = counted(columns, plan.rules_of(columns))
+        against = barred(columns, found, plan)
         path = attempt_file(work, f"slice-{number:05d}", ".claims")
-        write_parts(path, *by_range(claims_of(columns, found, closed=closed), borders))
+        write_parts(path, *by_range(claims_of(columns, found, against, closed=closed), borders))
         commands_path = attempt_file(work, f"slice-{number:05d}", ".commands")
         if widths:
-            write_parts(commands_path, *by_width(commands_of(columns, found), widths))
-        yield {"number": number, "path": str(path), "commands": str(commands_path)}
+            write_parts(commands_path, *by_width(commands_of(columns, found, against), widths))
+        barred_path = ""
+        if np.any(against):
+            barred_path = str(attempt_file(work, f"slice-{number:05d}-barred", ".npy"))
+            np.save(barred_path, exceptions_of(columns, found, against))
+        yield {"number": number, "path": str(path), "commands": str(commands_path), "barred": barred_path}
 
-    found = numbered(spark, len(log), write, "number bigint, path string, commands string").collect()
+    found = numbered(spark, len(log), write, "number bigint, path string, commands string, barred string").collect()
     ordered = sorted(found, key=attrgetter("number"))
-    return tuple(row.path for row in ordered), tuple(row.commands for row in ordered if widths)
+    return _Files(
+        tuple(row.path for row in ordered),
+        tuple(row.commands for row in ordered if widths),
+        tuple(row.barred for row in ordered if row.barred),
+    )
 
 
 def _order_claims(

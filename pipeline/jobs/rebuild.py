@@ -1,7 +1,8 @@
 """Rebuilds the committed-state index from the log: the same index that a replica makes from it, in less time.
 
 Each range of keys becomes a table file, written where it was sorted; RocksDB takes the files as they are. States and
-transactions become one database, acceptances of commands another.
+transactions become one database, acceptances of commands another. Officers and registrations are few: they come with
+the plan.
 """
 
 from __future__ import annotations
@@ -51,10 +52,11 @@ def rebuild_index(
 ) -> Rebuilt:
     """Make an index in `folder`, which must be new, of everything in the log.
 
-    It has the acceptances of commands if rules that judge them are in force anywhere in the log, or `commands` asks
-    for them. `salvages`: those that lost records name. `work`: a folder that all workers and this process reach, best
-    on the file system of `folder`; what is left in it may be deleted. `progress` gets a line of progress for each step.
-    A rebuild that dies leaves no index in `folder`. Raises as `judge_log` and `adopt_tables` do.
+    It has all officers and registrations. It has the acceptances of commands if rules that judge them are in force
+    anywhere in the log, or `commands` asks for them. `salvages`: those that lost records name. `work`: a folder that
+    all workers and this process reach, best on the file system of `folder`; what is left in it may be deleted.
+    `progress` gets a line of progress for each step. A rebuild that dies leaves no index in `folder`. Raises as
+    `judge_log` and `adopt_tables` do.
     """
     began_s = monotonic()
     progress(f"judging {len(log)} slices of the log")
@@ -76,7 +78,7 @@ def rebuild_index(
     if judged.commands:
         of_commands = _write_tables(spark, work, "commands", len(judged.commands), acceptances_in)
     written_s = monotonic()
-    adopt_tables(folder, tables, judged.plan.position, of_commands)
+    adopt_tables(folder, tables, judged.plan.position, of_commands, judged.plan.parties)
     steps_s = {
         "judge": judged_s - began_s,
         "write_tables": written_s - judged_s,

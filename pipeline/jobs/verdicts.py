@@ -17,12 +17,23 @@ from pipeline.judging.columns import Columns
 from pipeline.judging.cursor import Array, spread
 from pipeline.judging.entries import conflicts, entries, exceptions
 from pipeline.judging.plan import Counted, Plan, counted
-from pipeline.judging.reasons import CONFLICT, DEDUPLICATED, DUPLICATE, OTHER_COMMAND, REUSED, WINDOW
+from pipeline.judging.reasons import (
+    CONFLICT,
+    DEDUPLICATED,
+    DUPLICATE,
+    KEY_CLOSED,
+    NO_KEY,
+    OTHER_COMMAND,
+    REUSED,
+    WINDOW,
+)
 from replica.notary.outcomes import CODE_OF, NOTARISED
 from replica.notary.rules import Outcome, hash_of_tx_id
 
 OUTCOMES = {
     DEDUPLICATED: Outcome.DEDUPLICATED,
+    NO_KEY: Outcome.PARTY_UNKNOWN,
+    KEY_CLOSED: Outcome.KEY_NOT_VALID,
     OTHER_COMMAND: Outcome.COMMAND_ID_REUSED,
     DUPLICATE: Outcome.NOTARISED,
     REUSED: Outcome.TX_ID_REUSED,
@@ -55,13 +66,14 @@ def verdicts(spark: SparkSession, judged: Judged, of_requests: DataFrame) -> Dat
     Out: the same rows with `outcome` (see replica.notary.outcomes) and `notarised_offset`.
     """
     ranges = len(judged.by_key)
+    of_requests_alone = (judged.by_command, *judged.barred)
 
     def against(number: int) -> Batches:
         if number < ranges:
             claims = judged.claims(number)
             found = exceptions(claims, entries(claims, judged.dropped_marks()))
         else:
-            found = np.load(judged.by_command)
+            found = np.load(of_requests_alone[number - ranges])
         yield pa.RecordBatch.from_pydict(
             {
                 "offset": found["offset"],
@@ -70,7 +82,8 @@ def verdicts(spark: SparkSession, judged: Judged, of_requests: DataFrame) -> Dat
             }
         )
 
-    found = numbered_batches(spark, ranges + 1, against, "offset bigint, reason int, notarised_offset bigint")
+    parts = ranges + len(of_requests_alone)
+    found = numbered_batches(spark, parts, against, "offset bigint, reason int, notarised_offset bigint")
     deciding = found.groupBy("offset").agg(F.min(F.struct("reason", "notarised_offset")).alias("deciding"))
     reason = F.col("deciding.reason")
     code = F.lit(NOTARISED)

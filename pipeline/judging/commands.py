@@ -31,8 +31,9 @@ COMMAND = np.dtype(
     ]
 )
 COMMAND_BYTES = COMMAND.itemsize
-JUDGED, NAMED_AFTER_TX = 4, 8
-"""Bits of a role, besides CLOSED. JUDGED: under rules 2. NAMED_AFTER_TX: the command id is that of its transaction."""
+JUDGED, NAMED_AFTER_TX, BARRED = 4, 8, 16
+"""Bits of a role, besides CLOSED. JUDGED: under rules 2 or 3. NAMED_AFTER_TX: the command id is that of its
+transaction. BARRED: the request's key is not in force (keys.py); CLOSED is set as well, as it adds nothing either."""
 
 _OFFSET, _ACCEPTED = slice(32, 40), slice(40, 112)
 _BLOCK_ROWS = 1 << 14
@@ -58,13 +59,18 @@ class Command(NamedTuple):
         return bool(self.role & NAMED_AFTER_TX)
 
     @property
+    def is_barred(self) -> bool:
+        """Whether rules 3 refuse the request's key."""
+        return bool(self.role & BARRED)
+
+    @property
     def is_closed(self) -> bool:
-        """Whether the request is outside its window."""
+        """Whether the request is outside its window, or its key is not in force."""
         return bool(self.role & CLOSED)
 
 
-def commands_of(columns: Columns, found: Counted) -> Array:
-    """The commands of a slice's counting requests, in log order."""
+def commands_of(columns: Columns, found: Counted, barred: Array) -> Array:
+    """The commands of a slice's counting requests, in log order; `barred`: see keys.py."""
     pick = found.requests
     made = np.zeros(len(pick), COMMAND)
     tx_ids = columns.tx_ids()[pick]
@@ -79,6 +85,7 @@ def commands_of(columns: Columns, found: Counted) -> Array:
     after_tx = [command_id == tx_id.hex() for (_, command_id), tx_id in zip(named, tx_ids.tolist(), strict=True)]
     made["role"] = np.where(inside_window(columns, found), 0, CLOSED) | np.where(is_judged, JUDGED, 0)
     made["role"] |= np.where(after_tx, NAMED_AFTER_TX, 0).astype(np.uint8)
+    made["role"] |= np.where(barred, BARRED | CLOSED, 0).astype(np.uint8)
     return made
 
 
@@ -92,7 +99,7 @@ def by_width(commands: Array, ranges: int) -> tuple[Array, Array]:
 
 
 def shared(commands: Array) -> Array:
-    """Of commands in order, those that several requests have, if rules 2 judge any of these."""
+    """Of commands in order, those that several requests have, if rules 2 or 3 judge any of these."""
     commands = taken(commands, near(prefixes(commands)))
     group, starts = groups(commands["key"])
     if not len(starts):

@@ -24,7 +24,7 @@ import numpy as np
 from pipeline.judging.claims import CLOSED, CONSUMES, groups, joined, kinds, near, prefixes, taken
 from pipeline.judging.commands import Command
 from pipeline.judging.cursor import Array
-from pipeline.judging.reasons import ACCEPTING, CONFLICT, DEDUPLICATED, DUPLICATE, OTHER_COMMAND, REUSED, WINDOW
+from pipeline.judging.reasons import ACCEPTING, CONFLICT, DEDUPLICATED, DUPLICATE, NO_KEY, OTHER_COMMAND, REUSED, WINDOW
 from replica.notary.acceptances import Acceptance, counts
 from replica.notary.errors import InvariantBroken
 from replica.notary.rules import TX_KEY
@@ -97,6 +97,8 @@ class Resolver:
             raise InvariantBroken(f"contested records out of order: {one.offset} after {self._last}")
         self._last = one.offset
         reason = None if one.command is None else self._against_command(one.command)
+        if one.command is not None and one.command.is_barred:
+            return (DEDUPLICATED if reason == DEDUPLICATED else NO_KEY), self._first_of(one.command)
         if reason is None:
             reason = self._against_claims(one)
         if reason is None:
@@ -106,6 +108,13 @@ class Resolver:
             self._newest[one.command.change_id] = one.command.acceptance
         first = next((self._notarised[key] for key, _, _ in one.claims if key in self._notarised), None)
         return reason, one.offset if first is None else first[1]
+
+    def _first_of(self, command: Command) -> int:
+        """Where the transaction was notarised first that the command was accepted with. A request whose key is not in
+        force claims nothing, so a transaction that one other request names is not contested."""
+        newest = self._newest.get(command.change_id, command.acceptance)
+        notarised = self._notarised.get((TX_KEY + newest.tx_id).rstrip(b"\0"))  # as numpy returns keys
+        return newest.offset if notarised is None else notarised[1]
 
     def _against_command(self, command: Command) -> int | None:
         """What rules 2 judge before all else; rules 1 do not judge commands."""

@@ -22,12 +22,21 @@ import numpy as np
 from pipeline.judging.columns import NOTE, REQUEST, SETTLEMENT, Columns
 from pipeline.judging.cursor import Array
 from pipeline.judging.ranges import Ranges, common, of_numbers, union, within
+from replica.notary.counted import CountedNote
 from replica.notary.errors import FormatUnknown, InvariantBroken
 from replica.notary.leases import is_leased, witness_in
+from replica.notary.parties import Officers, in_force_after, is_about_parties
 from replica.notary.position import BEGIN, LeasedPosition, Position, version_of
 from replica.notary.reading import VoidReason, are_known, read_records
-from replica.notary.records import BarrierRecord, encode_record, record_digest
-from replica.notary.rules import DEDUPLICATING_FROM
+from replica.notary.records import (
+    BarrierRecord,
+    NoteRecord,
+    decode_record,
+    encode_record,
+    format_named,
+    record_digest,
+)
+from replica.notary.rules import DEDUPLICATING_FROM, REGISTERED_FROM
 
 _first_offset = attrgetter("first_offset")
 
@@ -45,12 +54,23 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     newest_offset: int
 
 
+class Note(msgspec.Struct, frozen=True, array_like=True):
+    """A registration, or an act about the officers, that is the first of its sequence number in its stretch; see
+    `Columns.activation`."""
+
+    offset: int
+    activation_id: bytes
+    sequence: int
+    value: bytes
+
+
 class Stretch(msgspec.Struct, frozen=True, array_like=True):
     """From a slice's start or from a barrier, in force or void, up to the next one."""
 
     first_offset: int
     barrier: bytes  # the barrier record that it begins with, b"" if it begins with a slice
     runs: tuple[Run, ...]
+    notes: tuple[Note, ...] = ()
 
 
 class Survey(msgspec.Struct, frozen=True, array_like=True):
@@ -87,11 +107,17 @@ class Plan:
     position: Position
     rules: list[Rule]  # ascending by offset
     barriers: list[tuple[int, BarrierRecord]] = field(default_factory=list)  # in force by turns, from the start's on
+    parties: dict[bytes, bytes] = field(default_factory=dict)  # officers and registrations since the start
 
     @property
     def judges_commands(self) -> bool:
         """Whether rules that judge commands are in force anywhere."""
         return any(barrier.rules_version >= DEDUPLICATING_FROM for _, barrier in self.barriers)
+
+    @property
+    def judges_keys(self) -> bool:
+        """Whether rules that judge the party's key are in force anywhere."""
+        return any(barrier.rules_version >= REGISTERED_FROM for _, barrier in self.barriers)
 
     def rules_of(self, columns: Columns) -> list[Rule]:
         """The rules of one slice."""
@@ -129,7 +155,8 @@ def survey(columns: Columns, rules: Sequence[Rule] = ()) -> Survey:
     stretches = []
     for (start, barrier), end in zip(starts, ends, strict=True):
         offset = columns.first_offset + start
-        stretches.append(Stretch(offset, barrier, _runs(columns, start, end, known.get(offset))))
+        runs = _runs(columns, start, end, known.get(offset))
+        stretches.append(Stretch(offset, barrier, runs, tuple(_notes(columns, start, end))))
     last = columns.value(len(columns) - 1)
     return Survey(columns.first_offset, len(columns), record_digest(last), tuple(stretches))
 
@@ -238,6 +265,8 @@ class _Making:
         self.counted_offset = start.counted_offset if isinstance(start, LeasedPosition) else start.barrier_offset
         self.stamp_us = start.stamp_us
         self.seen: Ranges = start.seen
+        self.officers = Officers()
+        self.parties: dict[bytes, bytes] = {}
         self.unknown: FormatUnknown | None = None  # the first barrier in force that this release does not know
 
     def slice(self, found: Survey) -> None:
@@ -256,6 +285,8 @@ class _Making:
                     self.stamp_us = max(self.stamp_us, run.stamp_us)
                     self.counted_offset = max(self.counted_offset, run.newest_offset)
             self.rules.append(Rule(stretch.first_offset, activation_id, repeats, stamp_us))
+            if activation_id and stretch.notes:
+                self._take_notes(note for note in stretch.notes if _counts(note, activation_id, repeats))
         self.offset, self.digest = found.end_offset - 1, found.last_digest
 
     def provisional(self) -> Plan:
@@ -264,13 +295,19 @@ class _Making:
         fields = (version_of(barrier), self.topic_id, self.offset, self.digest, barrier, at, self.stamp_us, self.seen)
         leased = is_leased(barrier)
         position = LeasedPosition(*fields, self.counted_offset) if leased else Position(*fields)
-        return Plan(position, self.rules, self.barriers)
+        return Plan(position, self.rules, self.barriers, self.parties)
 
     def plan(self) -> Plan:
         """The plan, once nothing is left unclear. Raises FormatUnknown."""
         if self.unknown is not None:
             raise self.unknown
         return self.provisional()
+
+    def _take_notes(self, notes: Iterable[Note]) -> None:
+        decoded = [(note.offset, decode_record(note.value, format_named(note.value))) for note in notes]
+        counting = [CountedNote(at, one, self.stamp_us) for at, one in decoded if isinstance(one, NoteRecord)]
+        self.officers, added = in_force_after(self.officers, counting, self.parties)
+        self.parties |= added
 
     def _barrier(self, offset: int, value: bytes) -> None:
         record = msgspec.msgpack.decode(value, type=BarrierRecord)
@@ -295,6 +332,26 @@ class _Making:
 def _in_force(barrier: BarrierRecord) -> bytes:
     """What `Columns.activation` has of the records that a barrier lets count."""
     return barrier.activation_id + bytes([barrier.record_format])
+
+
+def _counts(note: Note, activation_id: bytes, repeats: Ranges) -> bool:
+    return note.activation_id == activation_id and not within(np.array([note.sequence]), repeats)[0]
+
+
+def _notes(columns: Columns, start: int, end: int) -> Iterator[Note]:
+    """Registrations, and acts about the officers, between two rows."""
+    rows = start + np.flatnonzero(columns.kind[start:end] == NOTE)
+    firsts: dict[bytes, set[int]] = {}
+    for row in rows.tolist():
+        value = columns.value(row)
+        record = decode_record(value, format_named(value))
+        if not is_about_parties(record):
+            continue
+        activation_id = columns.activation[row].tobytes()
+        if activation_id not in firsts:
+            firsts[activation_id] = set(_first_of_sequence(columns, start, end, activation_id).tolist())
+        if row in firsts[activation_id]:
+            yield Note(columns.first_offset + row, activation_id, int(columns.sequence[row]), value)
 
 
 def _runs(columns: Columns, start: int, end: int, rule: Rule | None) -> tuple[Run, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-DEDUPLICATED, OTHER_COMMAND, DUPLICATE, REUSED, CONFLICT, WINDOW = range(6)
-"""The first two are of rules 2. OTHER_COMMAND: the command was accepted with another transaction or content."""
+DEDUPLICATED, NO_KEY, KEY_CLOSED, OTHER_COMMAND, DUPLICATE, REUSED, CONFLICT, WINDOW = range(8)
+"""The first four are of rules 2 and 3. NO_KEY: the party has not registered the key; KEY_CLOSED: not for that time.
+OTHER_COMMAND: the command was accepted with another transaction or content."""
 
 ACCEPTING = (None, DUPLICATE)
 """Verdicts that are an acceptance of the request's command; None: notarised at its own offset."""

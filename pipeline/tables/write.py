@@ -18,10 +18,12 @@ import pyarrow as pa
 
 from pipeline.tables.delta import Table
 from pipeline.tables.rows import COMPLETIONS, REQUESTS, SCHEMAS, rows_of
+from replica.index.commands import offset_of
 from replica.index.interface import Index
+from replica.index.parties import knows_parties, newest_of, write_notes
 from replica.index.rocks import RocksIndex
 from replica.log.interface import LogRecords, RequestLog
-from replica.notary.counted import CountedRequest
+from replica.notary.counted import CountedNote, CountedRequest
 from replica.notary.errors import InvariantBroken, LogUnavailable, PlaceUnavailable
 from replica.notary.places import Place, inside
 from replica.notary.position import BEGIN, Position, begin
@@ -79,7 +81,10 @@ class TablesWriter:
         newest = self._index.commands.newest(
             [entry.change_id for entry in requests], [entry.offset for entry in requests]
         )
-        verdicts, added, accepted = judge(requests, keys, known, newest)
+        notes = [entry for entry in reading.counted if isinstance(entry, CountedNote)]
+        write_notes(self._index.parties, notes, self.position, reading.position)
+        registered = newest_of(self._index.parties, requests) if self._knows_parties(reading) else None
+        verdicts, added, accepted = judge(requests, keys, known, newest, registered)
         of_requests = iter(verdicts)
         decided = [
             (entry, next(of_requests) if isinstance(entry, CountedRequest) else None) for entry in reading.counted
@@ -94,6 +99,9 @@ class TablesWriter:
 
         rows = rows_of(decided, reading.barriers, self._ledger_end, consumed_at)
         return rows, added, accepted, reading
+
+    def _knows_parties(self, reading: Reading) -> bool:
+        return knows_parties(self._index.parties, reading.position.offset)
 
 
 def _ledger_end(completions: Table, offset: int) -> int:
@@ -116,7 +124,8 @@ def open_writer(
         position = index.position() or begin(topic_id)
         ahead = position.offset > tables[REQUESTS].offset or position.topic_id != topic_id
         fresh = any(table.made for table in tables.values())
-        if not (position.offset > BEGIN and (ahead or fresh)):
+        older = offset_of(index.parties.position()) < position.offset  # made by a release that kept no registrations
+        if not (position.offset > BEGIN and (ahead or fresh or older)):
             yield TablesWriter(tables, index, position, on_step)
             return
     shutil.rmtree(index_folder)

@@ -21,7 +21,7 @@ from replica.following.log_reading import known_log
 from replica.index.commands import offset_of
 from replica.index.interface import Index
 from replica.log.interface import RequestLog
-from replica.notary.errors import CommandsLag, LogUnavailable, StoreUnavailable
+from replica.notary.errors import LogUnavailable, StoreUnavailable, TableLags
 from replica.notary.leases import releaser_in
 from replica.notary.position import BEGIN, begin
 from replica.notary.records import BarrierRecord
@@ -141,7 +141,7 @@ class DerivedLedger:
                 except StoreUnavailable as error:
                     log.error("ledger_refused", detail=error.detail)
                     self._refuse(error)
-                except (LogUnavailable, CommandsLag) as error:
+                except (LogUnavailable, TableLags) as error:
                     log.warning("ledger_waits", detail=error.detail)
                 await self._clock.sleep_s(self._settings.log_retry_s)
         finally:

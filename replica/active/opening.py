@@ -26,11 +26,12 @@ from replica.active.read_back import ReadBack
 from replica.active.tasks import SessionTasks
 from replica.following.log_reading import end_after
 from replica.index.commands import knows_commands
-from replica.notary.errors import CommandsLag, InvariantBroken
+from replica.index.parties import knows_parties
+from replica.notary.errors import InvariantBroken, TableLags
 from replica.notary.formats import to_write
 from replica.notary.position import Position
 from replica.notary.records import SettledCommand, settled_together
-from replica.notary.rules import DEDUPLICATING_FROM
+from replica.notary.rules import DEDUPLICATING_FROM, REGISTERED_FROM
 from replica.store.interface import Command, ParticipantStore, Published
 
 log = structlog.get_logger()
@@ -80,7 +81,7 @@ class Opening:
         salvages = await parts.salvages_found.found(position.offset)
         appender.formats = to_write(await store.bind(position.topic_id, salvages), position.barrier)
         if appender.formats.rules >= DEDUPLICATING_FROM:
-            await self._know_commands(position.offset)
+            await self._know_tables(position.offset, registered=appender.formats.rules >= REGISTERED_FROM)
         if self._grant is None:
             await self._see_the_log_move(position)
         self._done("log_moves")
@@ -99,21 +100,30 @@ class Opening:
         await self.settle()
         self._done("settle")
 
-    async def _know_commands(self, offset: int) -> None:
-        """Return once the index has the acceptances up to an offset. Raises CommandsLag.
+    async def _know_tables(self, offset: int, *, registered: bool) -> None:
+        """Return once the index has the acceptances up to an offset, and if `registered` the registrations as well.
+        Raises TableLags.
 
         A replica that follows the log completes them in the background, and leaves the lock to others meanwhile. One
         that stays away from the log reads it only now, so it waits for as long as it makes progress.
         """
         parts, settings = self._parts, self._parts.settings
         waits = settings.standby == "disconnected"
-        left, still_s = parts.follower.commands_lag_records, 0.0
-        while not knows_commands(parts.index, offset):
+        left, still_s = self._tables_lag(registered), 0.0
+        while not (knows_commands(parts.index, offset) and self._knows_parties(offset, registered)):
             if not waits or still_s >= settings.log_stall_max_s:
-                raise CommandsLag(f"acceptances of commands are not known up to offset {offset}")
+                what = "acceptances of commands or registrations of keys" if registered else "acceptances of commands"
+                raise TableLags(f"{what} are not known up to offset {offset}")
             await parts.clock.sleep_s(_COMMANDS_TICK_S)
-            before, left = left, parts.follower.commands_lag_records
+            before, left = left, self._tables_lag(registered)
             still_s = 0.0 if left < before else still_s + _COMMANDS_TICK_S
+
+    def _knows_parties(self, offset: int, registered: bool) -> bool:
+        return not registered or knows_parties(self._parts.index.parties, offset)
+
+    def _tables_lag(self, registered: bool) -> int:
+        follower = self._parts.follower
+        return follower.commands_lag_records + (follower.parties_lag_records if registered else 0)
 
     def _done(self, step: str) -> None:
         now_s = self._parts.clock.boottime_s()

@@ -9,12 +9,13 @@ import msgspec
 
 from replica.index.commands import knows_commands
 from replica.index.interface import Index
+from replica.index.parties import knows_parties, newest_of, write_notes
 from replica.log.interface import LogRecords
-from replica.notary.counted import Counted, CountedRequest
-from replica.notary.errors import CommandsLag, IndexMismatch
+from replica.notary.counted import Counted, CountedNote, CountedRequest
+from replica.notary.errors import IndexMismatch, TableLags
 from replica.notary.position import Position, begin
 from replica.notary.reading import Reading, VoidReason, read_records
-from replica.notary.rules import DEDUPLICATING_FROM, Verdict, judge, keys_of
+from replica.notary.rules import DEDUPLICATING_FROM, REGISTERED_FROM, Verdict, judge, keys_of
 from replica.notary.salvage import NO_SALVAGES, Salvages
 
 
@@ -42,10 +43,16 @@ def judge_records(
 
     The index may be newer than the position: its entries at or after a request's own offset do not count. Where its
     acceptances do not reach the position, none are added. Lost records add the entries of their salvage, at their own
-    offsets. Raises SalvageMissing when it is not held, IndexMismatch when the index contradicts it, and CommandsLag
-    when the records are judged by acceptances that the index does not have.
+    offsets. Raises SalvageMissing when it is not held, IndexMismatch when the index contradicts it, and TableLags
+    when the records are judged by acceptances or registrations that the index does not have.
     """
-    reading = read_records(position, records)
+    return judge_reading(index, read_records(position, records), position, records, salvages)
+
+
+def judge_reading(
+    index: Index, reading: Reading, position: Position, records: LogRecords, salvages: Salvages
+) -> tuple[Applied, dict[bytes, bytes]]:
+    """Likewise, for what was read of the records."""
     lost = _lost_entries(index, reading, records, salvages)
     requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
     keys = [keys_of(entry) for entry in requests]
@@ -53,7 +60,8 @@ def judge_records(
     if lost:
         asked = chain.from_iterable(keys)
         known = [value or lost.get(key) for key, value in zip(asked, known, strict=True)]
-    of_requests, added, accepted = judge(requests, keys, known, _newest(index, position, requests))
+    newest, registered = _newest(index, position, requests), _registered(index, reading, requests)
+    of_requests, added, accepted = judge(requests, keys, known, newest, registered)
     if not added.keys().isdisjoint(lost):
         raise IndexMismatch("the salvage names what the log itself decided right before the lost range")
     added |= lost
@@ -70,8 +78,25 @@ def _newest(index: Index, position: Position, requests: Sequence[CountedRequest]
         return index.commands.newest([entry.change_id for entry in requests], [entry.offset for entry in requests])
     judged_by = max((entry.rules_version for entry in requests), default=1)
     if judged_by >= DEDUPLICATING_FROM:
-        raise CommandsLag(f"acceptances of commands are not known up to offset {position.offset}")
+        raise TableLags(f"acceptances of commands are not known up to offset {position.offset}")
     return None
+
+
+def _registered(index: Index, reading: Reading, requests: Sequence[CountedRequest]) -> list[bytes | None] | None:
+    """The newest registration of each request's key, below its record; None where no rules in force ask for it.
+
+    The run's own registrations count for the requests after them, so the table must have them already.
+    """
+    if max((entry.rules_version for entry in requests), default=1) < REGISTERED_FROM:
+        return None
+    if not knows_parties(index.parties, reading.position.offset):
+        raise TableLags(f"registrations of keys are not known up to offset {reading.position.offset}")
+    return newest_of(index.parties, requests)
+
+
+def notes_in(reading: Reading) -> list[CountedNote]:
+    """What counted and has no verdict."""
+    return [entry for entry in reading.counted if isinstance(entry, CountedNote)]
 
 
 def _lost_entries(index: Index, reading: Reading, records: LogRecords, salvages: Salvages) -> dict[bytes, bytes]:
@@ -96,12 +121,14 @@ class Applier:
         self.position = index.position() or begin(topic_id)
 
     def apply(self, records: LogRecords) -> Applied:
-        """Judge the next records and write entries and position in one batch.
+        """Judge the next records and write entries and position in one batch. Their registrations are written before.
 
         Raises IndexUnreadable when the index fails, InvariantBroken on a gap, FormatUnknown for a newer log,
         and what `judge_records` raises.
         """
-        applied, added = judge_records(self.index, self.position, records, self.salvages)
+        reading = read_records(self.position, records)
+        write_notes(self.index.parties, notes_in(reading), self.position, reading.position)
+        applied, added = judge_reading(self.index, reading, self.position, records, self.salvages)
         self.index.write(added, applied.position, applied.accepted)
         self.position = applied.position
         return applied

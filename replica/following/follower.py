@@ -13,10 +13,11 @@ from ha.clock import Clock
 from replica.following.apply import Applied, Applier
 from replica.following.commands import complete_commands
 from replica.following.log_reading import bounded_runs, end_after, known_log, open_after
+from replica.following.parties import complete_parties
 from replica.index.commands import offset_of
 from replica.index.interface import Index
 from replica.log.interface import LogInDatabase, LogRecords, RequestLog
-from replica.notary.errors import Code, CommandsLag, LogUnavailable, NotaryError
+from replica.notary.errors import Code, LogUnavailable, NotaryError, TableLags
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import BarrierRecord
 from replica.notary.salvage import NO_SALVAGES, Salvages
@@ -97,6 +98,11 @@ class Follower:
         """Applied records whose acceptances of commands the index does not have yet."""
         return max(0, offset_of(self._index.position()) - offset_of(self._index.commands.position()))
 
+    @property
+    def parties_lag_records(self) -> int:
+        """Applied records whose registrations of keys the index does not have yet."""
+        return max(0, offset_of(self._index.position()) - offset_of(self._index.parties.position()))
+
     def hurry(self, hurry: bool) -> None:
         """Read each record as soon as it arrives (true: an active must), or in larger runs, which cost less (false)."""
         (self._hurry.set if hurry else self._hurry.clear)()
@@ -143,7 +149,7 @@ class Follower:
         self._moved.set()  # from here on there is a position, also while the log is empty
         reader = await open_after(self._log, topic_id, self._applier.position)
         watch = asyncio.create_task(self.watch_end())
-        completing = asyncio.create_task(self._complete_commands(topic_id))
+        completing = asyncio.create_task(self._complete_tables(topic_id))
         silent_s = 0.0
         try:
             while True:
@@ -152,7 +158,7 @@ class Follower:
                 for run in bounded_runs(records, self._settings.read_batch_states_max):
                     try:
                         self._apply(self._applier, run)
-                    except CommandsLag:  # judged by commands that this index does not know yet
+                    except TableLags:  # judged by commands or keys that this index does not know yet
                         await completing
                         self._apply(self._applier, run)
                     await self._room()
@@ -170,7 +176,9 @@ class Follower:
     async def _identity(self) -> str:
         return await known_log(self._log, self._clock, self._settings.log_retry_s)
 
-    async def _complete_commands(self, topic_id: str) -> None:
+    async def _complete_tables(self, topic_id: str) -> None:
+        """Registrations first, because commands under rules 3 are judged by them."""
+        await complete_parties(self._log, self._index, topic_id, clock=self._clock, settings=self._settings)
         await complete_commands(
             self._log, self._index, topic_id, clock=self._clock, settings=self._settings, salvages=self._salvages
         )

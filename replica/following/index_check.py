@@ -15,20 +15,28 @@ from hashlib import sha256
 
 import msgspec
 
-from replica.following.apply import judge_records
+from replica.following.apply import judge_records, notes_in
 from replica.index.compare import recorded_at
-from replica.index.interface import Index
+from replica.index.interface import Index, Parties
 from replica.index.summary import IndexSummary, add_entries
 from replica.log.interface import LogRecords
 from replica.notary.acceptances import first_key
-from replica.notary.counted import CountedRequest
+from replica.notary.counted import CountedNote, CountedRequest
 from replica.notary.errors import IndexMismatch, LogRefused
+from replica.notary.parties import (
+    OFFICERS_KEY,
+    Officers,
+    decode_officers_entry,
+    entry_keys_of,
+    in_force_after,
+    signed_keys_of,
+)
 from replica.notary.position import Position, begin
 from replica.notary.rules import keys_of
 from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.notary.untrusted import UNREADABLE
 
-CHECK_VERSION = 2
+CHECK_VERSION = 3
 MARK_SPACING = 4_096  # records between two digests; doubled as the log grows
 MARKS_MAX = 16
 CHECKSUM_BYTES = 32
@@ -51,6 +59,7 @@ class IndexCheck(msgspec.Struct, frozen=True, array_like=True):
     command_count: int = 0  # acceptances of commands up to there, and their digest
     command_digest: bytes = bytes(32)
     command_marks: tuple[tuple[int, bytes], ...] = ()  # at the same numbers of records as `marks`
+    party_count: int = 0  # entries of officers and registrations up to there
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -85,6 +94,7 @@ def continue_check(
     recorded = range(check.position.offset + 1, applied.position.offset + 1)
     _compare(recorded, keys, index.lookup(keys) if keys else [], added)
     _compare(recorded, commands, index.commands.lookup(commands) if commands else [], accepted)
+    of_parties = _compare_parties(index.parties, recorded, notes_in(applied.reading))
     before = IndexSummary(check.position, check.entry_count, check.digest)
     summary = add_entries(before, applied.position, added.items())
     of_commands = IndexSummary(check.position, check.command_count, check.command_digest)
@@ -96,6 +106,7 @@ def continue_check(
         digest=summary.digest,
         command_count=of_commands.entry_count,
         command_digest=of_commands.digest,
+        party_count=check.party_count + of_parties,
     )
     return _mark(checked)
 
@@ -108,6 +119,20 @@ def _compare(
         recorded_here = value is not None and recorded_at(value) in recorded
         if (value if recorded_here else None) != expected.get(key):
             raise IndexMismatch(_difference(key, value, expected.get(key)))
+
+
+def _compare_parties(parties: Parties, recorded: range, notes: Sequence[CountedNote]) -> int:
+    """Compare what the table has of these notes. Returns how many entries they make. Raises IndexMismatch."""
+    if not notes:
+        return 0
+    (officers,) = parties.newest([OFFICERS_KEY], [recorded.start])
+    signed = signed_keys_of(notes)
+    known = {key: value for key, value in zip(signed, parties.lookup(signed), strict=True) if value is not None}
+    before = Officers() if officers is None else decode_officers_entry(officers)
+    _, expected = in_force_after(before, notes, known)
+    keys = list(dict.fromkeys([*expected, *signed, *entry_keys_of(notes)]))
+    _compare(recorded, keys, parties.lookup(keys), expected)
+    return len(expected)
 
 
 def check_complete(check: IndexCheck, entry_count: int) -> None:
@@ -125,6 +150,16 @@ def check_commands_complete(check: IndexCheck, command_count: int) -> None:
         raise IndexMismatch(
             f"up to offset {check.position.offset} the log makes {check.command_count} acceptances of commands,"
             f" the index has {command_count}"
+        )
+
+
+def check_parties_complete(check: IndexCheck, party_count: int) -> None:
+    """Compare the number of officers' and registrations' entries, once the check is where their table is. Raises
+    IndexMismatch."""
+    if check.party_count != party_count:
+        raise IndexMismatch(
+            f"up to offset {check.position.offset} the log makes {check.party_count} entries of officers and"
+            f" registrations, the index has {party_count}"
         )
 
 

@@ -21,6 +21,7 @@ from replica.following.index_check import (
     begin_check,
     check_commands_complete,
     check_complete,
+    check_parties_complete,
     continue_check,
     decode_check,
     encode_check,
@@ -87,8 +88,9 @@ class Scrubber:
 
     @property
     def _checkable_offset(self) -> int:
-        """What can be compared now: applied, and with its acceptances of commands in the index."""
-        return min(self._follower.applied_offset, offset_of(self._index.commands.position()))
+        """What can be compared now: applied, and with its acceptances and registrations in the index."""
+        tables = (self._index.commands, self._index.parties)
+        return min(self._follower.applied_offset, *(offset_of(table.position()) for table in tables))
 
     def digests(self) -> dict[int, bytes]:
         """Digest of all entries, by the number of records that made them: the same at every replica."""
@@ -160,6 +162,8 @@ class Scrubber:
                 self._keep(check)
             check_complete(check, self._entry_count())
             check_commands_complete(check, self._index.commands.entry_count)
+            if offset_of(self._index.parties.position()) == check.position.offset:  # else it is ahead, after a crash
+                check_parties_complete(check, self._index.parties.entry_count)
         finally:
             self.pace = Pace(0.0, 0.0)
             await reader.close()

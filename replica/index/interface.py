@@ -73,12 +73,17 @@ class Parties(Protocol):
 class Index(Protocol):
     """One replica's index. Every method raises IndexUnreadable when storage fails or is corrupt.
 
-    Its position is that of states and transactions. `commands` has one of its own: see replica/index/commands.py.
+    Its position is that of states and transactions. `commands` and `parties` have their own: see
+    replica/index/commands.py and replica/index/parties.py.
     """
 
     @property
     def commands(self) -> Commands:
         """The acceptances of commands."""
+
+    @property
+    def parties(self) -> Parties:
+        """Officers and registrations. Written apart from the rest, before a run of records is judged."""
 
     def position(self) -> Position | None:
         """The position up to which the log is applied; None for a new index."""

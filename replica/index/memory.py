@@ -135,6 +135,7 @@ class MemoryIndex:
     def __init__(self) -> None:
         self.fail_with: str | None = None
         self.commands = MemoryCommands()
+        self.parties = MemoryParties()
         self._entries: dict[bytes, bytes] = {}
         self._position: Position | None = None
 

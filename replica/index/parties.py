@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from replica.index.commands import offset_of
+from replica.index.compare import recorded_at
 from replica.index.interface import Parties
 from replica.notary.counted import CountedNote, CountedRequest
 from replica.notary.parties import in_force_after, registration_id, signed_keys_of
@@ -41,6 +42,18 @@ def knows_parties(parties: Parties, offset: int) -> bool:
 
 
 def newest_of(parties: Parties, requests: Sequence[CountedRequest]) -> list[bytes | None]:
-    """The newest registration of each request's party and key below the request's own offset. Errors as Index."""
-    ids = [registration_id(entry.request.party, entry.record.submission.public_key) for entry in requests]
-    return parties.newest(ids, [entry.offset for entry in requests])
+    """The newest registration of each request's party and key below the request's own offset. Errors as Index.
+
+    A pair that several requests have is asked for once, below the last of them. Only where that finds a registration
+    among them are the earlier ones asked for by themselves.
+    """
+    pairs = [(entry.request.party, entry.record.submission.public_key) for entry in requests]
+    last = {pair: entry.offset for pair, entry in zip(pairs, requests, strict=True)}
+    ids = {pair: registration_id(*pair) for pair in last}
+    of_pair = dict(zip(ids, parties.newest(list(ids.values()), list(last.values())), strict=True))
+    found = [of_pair[pair] for pair in pairs]
+    unsure = [at for at, value in enumerate(found) if value is not None and recorded_at(value) >= requests[at].offset]
+    exact = parties.newest([ids[pairs[at]] for at in unsure], [requests[at].offset for at in unsure])
+    for at, value in zip(unsure, exact, strict=True):
+        found[at] = value
+    return found

@@ -1,4 +1,4 @@
-"""The committed-state index on RocksDB: two databases, each with one write batch for entries and position.
+"""The committed-state index on RocksDB: three databases, each with one write batch for entries and position.
 
 RocksDB can hide losses in three ways. Each has a remedy here, and a test:
 
@@ -50,6 +50,7 @@ from replica.notary.position import Position, decode_position, encode_position
 
 MIB = 1 << 20
 COMMANDS_NAME = "commands"  # the folder of acceptances, inside the index's: an older release leaves it alone
+PARTIES_NAME = "parties"  # likewise that of officers and registrations
 _COUNT_BYTES = 8  # the value of POSITION_KEY: the number of entries, big-endian, then the position
 
 # Measured: docs/decisions/0005.
@@ -257,7 +258,7 @@ class RocksParties(RocksTable):
 
 
 class RocksIndex(RocksTable):
-    """See Index: the table of states and transactions, and that of commands in a folder inside its own."""
+    """See Index: the table of states and transactions, and those of commands and parties in folders inside its own."""
 
     def __init__(self, folder: Path) -> None:
         """As RocksTable."""
@@ -265,6 +266,12 @@ class RocksIndex(RocksTable):
         try:
             self.commands = RocksCommands(folder / COMMANDS_NAME)
         except IndexUnreadable:
+            super().close()
+            raise
+        try:
+            self.parties = RocksParties(folder / PARTIES_NAME)
+        except IndexUnreadable:
+            self.commands.close()
             super().close()
             raise
 
@@ -278,14 +285,16 @@ class RocksIndex(RocksTable):
         super().write(entries, position)
 
     def checkpoint(self, folder: Path) -> None:
-        """See Index. The copy of the commands is made last, so that it does not lag."""
+        """See Index. The copies of the other two are made last, so that they do not lag."""
         super().checkpoint(folder)
         self.commands.checkpoint(folder / COMMANDS_NAME)
+        self.parties.checkpoint(folder / PARTIES_NAME)
 
     def close(self) -> None:
         """See Index."""
         super().close()
         self.commands.close()
+        self.parties.close()
 
 
 def verify_index(folder: Path) -> IndexSummary:
@@ -301,6 +310,12 @@ def verify_commands(folder: Path) -> IndexSummary | None:
     wrote it, or Spark made it of a log under rules 1."""
     commands = folder / COMMANDS_NAME
     return _verified(commands, COMMANDS_POSITION_KEY) if _holds_data(commands) else None
+
+
+def verify_parties(folder: Path) -> IndexSummary | None:
+    """Likewise officers and registrations. None where it has no such table."""
+    parties = folder / PARTIES_NAME
+    return _verified(parties, POSITION_KEY) if _holds_data(parties) else None
 
 
 def _verified(folder: Path, position_key: bytes) -> IndexSummary:
@@ -355,6 +370,16 @@ def read_commands(folder: Path) -> Iterator[StoredIndex | None]:
         return
     with read_index(folder / COMMANDS_NAME, COMMANDS_POSITION_KEY) as commands:
         yield commands
+
+
+@contextmanager
+def read_parties(folder: Path) -> Iterator[StoredIndex | None]:
+    """Likewise the table of officers and registrations; None where it has none."""
+    if not _holds_data(folder / PARTIES_NAME):
+        yield None
+        return
+    with read_index(folder / PARTIES_NAME) as parties:
+        yield parties
 
 
 @contextmanager

@@ -1,13 +1,13 @@
 """An index made of ready table files: a bulk builder writes it without a replica, key range by key range.
 
 Any process may write the files of a range, in any order. `adopt_tables` makes them an index and writes the position
-last, in each of its two databases. So if a builder dies, RocksIndex refuses what it left, and never takes it for a
+last, in each of its databases. So if a builder dies, RocksIndex refuses what it left, and never takes it for a
 smaller index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from rocksdict import IngestExternalFileOptions, Rdict, SstFileWriter
 
 from replica.index.interface import COMMANDS_POSITION_KEY, POSITION_KEY
-from replica.index.rocks import COMMANDS_NAME, encode_counted_position, table_options
+from replica.index.rocks import COMMANDS_NAME, PARTIES_NAME, RocksParties, encode_counted_position, table_options
 from replica.notary.errors import IndexUnreadable
 from replica.notary.position import Position
 
@@ -47,11 +47,18 @@ class Tables(NamedTuple):
     entry_count: int
 
 
-def adopt_tables(folder: Path, tables: Tables, position: Position, commands: Tables | None = None) -> None:
+def adopt_tables(
+    folder: Path,
+    tables: Tables,
+    position: Position,
+    commands: Tables | None = None,
+    parties: Mapping[bytes, bytes] | None = None,
+) -> None:
     """Make an index of table files, and move them into its folder. The folder must not hold an index yet.
 
-    `commands`: the acceptances of commands up to the position. Without them a replica completes them from the log.
-    They are made first, as everywhere: acceptances ahead of the states do no harm. Raises IndexUnreadable when RocksDB
+    `commands`, `parties`: the acceptances of commands, and the officers and registrations, up to the position. Without
+    them a replica completes them from the log. They are made first, as everywhere: what is ahead of the states does no
+    harm. Raises IndexUnreadable when RocksDB
     refuses the files.
     """
     if folder.exists() and any(folder.iterdir()):
@@ -59,6 +66,10 @@ def adopt_tables(folder: Path, tables: Tables, position: Position, commands: Tab
     folder.mkdir(parents=True, exist_ok=True)
     if commands is not None:
         _adopt(folder / COMMANDS_NAME, commands, COMMANDS_POSITION_KEY, position)
+    if parties is not None:
+        table = RocksParties(folder / PARTIES_NAME)
+        table.write(parties, position)
+        table.close()
     _adopt(folder, tables, POSITION_KEY, position)
 
 

@@ -366,9 +366,9 @@ class Code(Enum):
     )
     INDEX_INCOMPLETE = (
         0,
-        "The committed-state index does not have the acceptances of all commands yet",
+        "The committed-state index does not have all acceptances of commands or registrations of keys yet",
         "Wait: the replica completes it from the log by itself, and `notary status` shows how far it is. It neither "
-        "applies nor writes records that are judged by commands before that.",
+        "applies nor writes records that are judged by them before that.",
     )
     INDEX_MISMATCH = (
         0,
@@ -666,8 +666,8 @@ class IndexMismatch(NotaryError):
     default_code = Code.INDEX_MISMATCH
 
 
-class CommandsLag(NotaryError):
-    """The index does not have the acceptances that records are judged by. They are completed from the log."""
+class TableLags(NotaryError):
+    """The index lacks acceptances or registrations that records are judged by. They are completed from the log."""
 
     default_code = Code.INDEX_INCOMPLETE
 

@@ -21,7 +21,7 @@ import msgspec
 
 from replica.notary.counted import CountedNote
 from replica.notary.note_signatures import note_digest
-from replica.notary.records import ActRecord, RegistrationRecord
+from replica.notary.records import ActRecord, Record, RegistrationRecord
 from replica.notary.requests import PUBLIC_KEY_BYTES, PublicKey
 from replica.notary.untrusted import UNREADABLE
 
@@ -95,6 +95,23 @@ def decode_registration(value: bytes) -> Registration:
 def signed_keys_of(notes: Iterable[CountedNote]) -> list[bytes]:
     """The keys of the table that tell which of these notes' registrations had an effect before."""
     return [_signed_key(note.record) for note in notes if isinstance(note.record, RegistrationRecord)]
+
+
+def is_about_parties(record: Record) -> bool:
+    """Whether a record says who is an officer, or which key may sign for a party."""
+    return isinstance(record, RegistrationRecord) or (isinstance(record, ActRecord) and record.name == OFFICERS)
+
+
+def entry_keys_of(notes: Iterable[CountedNote]) -> list[bytes]:
+    """The keys that the table has of these notes, if all of them have an effect; those of `signed_keys_of` apart."""
+    keys = []
+    for note in notes:
+        record, at = note.record, note.offset.to_bytes(8, "big")
+        if isinstance(record, ActRecord) and record.name == OFFICERS:
+            keys.append(OFFICERS_KEY + at)
+        elif isinstance(record, RegistrationRecord):
+            keys.append(registration_id(record.party, record.party_key) + at)
+    return keys
 
 
 def in_force_after(

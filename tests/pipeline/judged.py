@@ -20,6 +20,7 @@ from pipeline.judging.contested import Resolved, contested
 from pipeline.judging.contested import resolve as resolve_contenders
 from pipeline.judging.cursor import Array
 from pipeline.judging.entries import entries, exceptions, key_values
+from pipeline.judging.keys import barred, exceptions_of
 from pipeline.judging.lost import lost_claims, lost_ranges
 from pipeline.judging.marks import offsets_marked
 from pipeline.judging.plan import Plan, Survey, counted, make_plan, survey, void_reasons
@@ -40,6 +41,7 @@ class Judged:
 
     index: list[tuple[bytes, bytes]] = field(default_factory=list)  # in key order
     commands: list[tuple[bytes, bytes]] | None = None  # acceptances in key order; None where nobody looked at them
+    parties: list[tuple[bytes, bytes]] = field(default_factory=list)  # officers and registrations in key order
     position: Position | None = None
     verdicts: dict[int, tuple[Outcome, int | None]] = field(default_factory=dict)  # of counting requests
     judged_us: dict[int, int] = field(default_factory=dict)  # of all that counts and has an effect
@@ -69,6 +71,7 @@ def by_replica(values: Sequence[bytes], cuts: Sequence[int] = (), salvages: Salv
                 judged.verdicts[entry.offset] = verdict.outcome, verdict.notarised_offset
     judged.index, judged.position = list(applier.index.entries()), applier.position
     judged.commands = list(applier.index.commands.entries())
+    judged.parties = list(applier.index.parties.entries())
     return judged
 
 
@@ -89,6 +92,7 @@ def in_slices(
     commands = commands or plan.judges_commands
     borders = borders_between([key for columns in slices for key in sample_keys(columns, 8)], buckets)
     parts: list[list[Array]] = [[] for _ in range(len(borders) + 1)]
+    against: list[Array] = []
     command_parts: list[list[Array]] = [[] for _ in range(buckets)]
     for columns in reversed(slices):  # they come in any order
         found = counted(columns, plan.rules_of(columns))
@@ -98,10 +102,12 @@ def in_slices(
         judged.judged_us |= dict(zip(offsets, found.judged_us.tolist(), strict=True))
         settled = (columns.first_offset + found.settlements).tolist()
         judged.judged_us |= dict(zip(settled, found.settled_us.tolist(), strict=True))
-        claims, starts = by_range(claims_of(columns, found, closed=True), borders)
+        of_keys = barred(columns, found, plan)
+        against.append(exceptions_of(columns, found, of_keys))
+        claims, starts = by_range(claims_of(columns, found, of_keys, closed=True), borders)
         for part, (start, end) in zip(parts, pairwise(starts.tolist()), strict=True):
             part.append(claims[start:end])
-        of_slice, starts = by_width(commands_of(columns, found), buckets)
+        of_slice, starts = by_width(commands_of(columns, found, of_keys), buckets)
         for part, (start, end) in zip(command_parts, pairwise(starts.tolist()), strict=True):
             part.append(of_slice[start:end])
     lost, starts = by_range(lost_claims(chain(*map(lost_ranges, slices)), salvages), borders)
@@ -113,7 +119,6 @@ def in_slices(
     resolved = (resolve or resolve_exactly)(disputed, _joined([shared(part) for part in widths], COMMAND))
     dropped = offsets_marked(resolved.dropped, len(values))
     ranges = [taken(claims, in_order(claims)) for claims in ranges]
-    against = []
     for claims in ranges:
         found_entries = entries(claims, dropped)
         judged.index += key_values(found_entries)
@@ -126,7 +131,7 @@ def in_slices(
         accepted = [acceptances(part, unusual) for part in widths]
         judged.commands = [entry for part in accepted for entry in acceptance_values(part)]
     judged.voids.sort()
-    judged.position = plan.position
+    judged.position, judged.parties = plan.position, sorted(plan.parties.items())
     return judged
 
 

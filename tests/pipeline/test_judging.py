@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from pipeline.judging.claims import CLAIM, CLOSED
 from pipeline.judging.columns import BAD_REQUEST, BARRIER, REQUEST, SETTLEMENT, UNDECODABLE, decode
 from pipeline.judging.commands import key_values as acceptance_values
-from pipeline.judging.reasons import DEDUPLICATED, DUPLICATE
+from pipeline.judging.reasons import DEDUPLICATED, DUPLICATE, NO_KEY
 from replica.checker.judge import JudgedRequest, ReferenceJudge
 from replica.notary.canonical import change_id, decode_request
 from replica.notary.errors import BadRequest, FormatUnknown, IndexMismatch, InvariantBroken
@@ -37,6 +38,7 @@ from tests.golden import samples
 from tests.golden.make import FOLDER
 from tests.pipeline.judged import Judged, by_replica, in_slices, resolve_naively
 from tests.pipeline.random_logs import chain, damaged, logs, requests
+from tests.worlds.drafted_rules import logs_with_parties, reference, rules_3_known, told_log
 from tests.worlds.notary_logs import Log, LogMaker, request_of
 from tests.worlds.notary_logs import logs as mixed_logs
 from tests.worlds.notary_logs import requests as asked_requests
@@ -71,6 +73,54 @@ def test_slices_of_mixed_logs_give_what_a_replica_and_the_reference_judge_give(
     found = in_slices(values, cuts, buckets)
     assert found == by_replica(values, runs)
     assert found.verdicts == by_reference(log)
+
+
+@settings(deadline=None, max_examples=500)
+@given(logs_with_parties(), CUTS, CUTS, st.sampled_from([1, 2, 4, 8, 200]))
+def test_slices_of_logs_with_registrations_give_what_the_others_give(
+    log: Log, cuts: list[int], runs: list[int], buckets: int
+) -> None:
+    """Goal: verdicts under rules 3, acceptances, officers and registrations are those of the other two. Method: random
+    logs with officers, registrations, revocations and copies, which are raised to rules 3 and lowered."""
+    values = [value for _, value in log]
+    with rules_3_known():
+        found = in_slices(values, cuts, buckets)
+        assert found == by_replica(values, runs)
+        assert found.verdicts == by_reference(log, judge=reference())
+
+
+KEYS = "pipeline.judging.keys"
+_NUMBERS = count()
+MUTANTS_OF_KEYS: dict[str, tuple[str, Any]] = {
+    "every key is in force": (f"{KEYS}._against", lambda registrations, offset, time_us: 0),
+    "a later registration decides": (
+        f"{KEYS}.bisect_left",
+        lambda registrations, offset, key: len(registrations),
+    ),
+    "a registration counts for ever": (f"{KEYS}._against", lambda found, offset, time_us: 0 if found else NO_KEY),
+    "a retry with a revoked key is refused": ("pipeline.judging.contested.counts", lambda *_: False),
+    "a retry with a revoked key was notarised where it is": ("pipeline.judging.commands.Command.is_barred", False),
+    "what an officer signed has an effect each time": (
+        "replica.notary.parties._signed_key",
+        lambda record: b"r" + next(_NUMBERS).to_bytes(32, "big"),
+    ),
+    "notes of an activation that is not in force have an effect": (
+        "pipeline.judging.plan._counts",
+        lambda note, activation_id, repeats: True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS_OF_KEYS)
+def test_each_part_of_judging_keys_is_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: the comparison with the reference judge sees each mistake. Method: a log in which each one shows."""
+    log = told_log()
+    values = [value for _, value in log]
+    with rules_3_known():
+        expected = by_reference(log, judge=reference())
+        assert in_slices(values, [5, 9]).verdicts == expected
+        monkeypatch.setattr(*MUTANTS_OF_KEYS[name])
+        assert in_slices(values, [5, 9]).verdicts != expected
 
 
 @settings(deadline=None, max_examples=300)
@@ -125,9 +175,11 @@ def test_a_salvage_that_the_log_contradicts_is_refused(earlier: Request, monkeyp
     in_slices(maker.values, salvages=Salvages([salvage]))
 
 
-def by_reference(log: Log, salvages: Salvages = NO_SALVAGES) -> dict[int, tuple[Outcome, int | None]]:
+def by_reference(
+    log: Log, salvages: Salvages = NO_SALVAGES, judge: ReferenceJudge | None = None
+) -> dict[int, tuple[Outcome, int | None]]:
     """The verdicts of the judge that shares no rules with the product."""
-    judged = [one for one in ReferenceJudge(salvages).judge(log) if isinstance(one, JudgedRequest)]
+    judged = [one for one in (judge or ReferenceJudge(salvages)).judge(log) if isinstance(one, JudgedRequest)]
     outcome_of = {code: outcome for outcome, code in CODE_OF.items()}
     return {one.offset: (outcome_of[one.outcome], one.notarised_offset) for one in judged}
 

@@ -21,12 +21,13 @@ from ha.lock.interface import DatabaseIdentity, ReleaseNote
 from ha.lock.memory import ConnectionGone, MemoryLockServer, MemoryLockSession
 from ha.settings import ElectionSettings
 from replica.index.commands import due
-from replica.index.interface import NOTHING, Commands
-from replica.index.memory import MemoryCommands
+from replica.index.interface import NOTHING, Commands, Parties
+from replica.index.memory import MemoryCommands, MemoryParties
 from replica.log.memory import Delivery, MemoryLog, MemoryReader, MemoryTopic
 from replica.notary.acceptances import FIRST_KEY_BYTES
 from replica.notary.errors import IndexUnreadable, LogUnavailable, ValuesRefused
 from replica.notary.formats import Formats
+from replica.notary.parties import Officers
 from replica.notary.position import Position
 from replica.notary.requests import TIME_MAX_US
 from replica.store.interface import AdmissionResult, Command, Completion, OfEach, Pruned
@@ -533,6 +534,7 @@ class Disk:
         self.entries: dict[bytes, bytes] = {}
         self.position: Position | None = None
         self.commands = DiskCommands()
+        self.parties = DiskParties()
         self._undo: deque[tuple[list[bytes], Position | None]] = deque(maxlen=32)
 
     def write(
@@ -561,6 +563,7 @@ class Disk:
             for key in added:
                 del self.entries[key]
         self.commands.tear(of_commands)
+        self.parties.tear(of_commands)
         return lost
 
 
@@ -582,6 +585,58 @@ class DiskCommands(MemoryCommands):
             for key in added:
                 del self._entries[key]
                 self._of[key[:FIRST_KEY_BYTES]].remove(key)
+
+
+class DiskParties(MemoryParties):
+    """Officers and registrations on one machine's disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._undo: deque[tuple[list[bytes], Position | None]] = deque(maxlen=32)
+
+    def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
+        self._undo.append((list(entries), self._position))
+        super().write(entries, position)
+
+    def tear(self, batches: int) -> None:
+        """Lose the newest batches, each whole."""
+        for _ in range(min(batches, len(self._undo))):
+            added, self._position = self._undo.pop()
+            for key in added:
+                del self._entries[key]
+
+
+class PartiesAccess:
+    """A process' access to officers and registrations on its machine's disk."""
+
+    def __init__(self, table: DiskParties, require_disk: Callable[[str], None]) -> None:
+        self._table = table
+        self._require_disk = require_disk
+
+    def position(self) -> Position | None:
+        return self._table.position()
+
+    @property
+    def entry_count(self) -> int:
+        return self._table.entry_count
+
+    def officers(self) -> Officers:
+        return self._table.officers()
+
+    def newest(self, ids: Sequence[bytes], below: Sequence[int]) -> list[bytes | None]:
+        self._require_disk("index_read_failed")
+        return self._table.newest(ids, below)
+
+    def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._require_disk("index_read_failed")
+        return self._table.lookup(keys)
+
+    def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
+        self._require_disk("index_write_failed")
+        self._table.write(entries, position)
+
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        return self._table.entries()
 
 
 class CommandsAccess:
@@ -634,6 +689,10 @@ class DiskIndex:
     def commands(self) -> Commands:
         return CommandsAccess(self._disk.commands, self._require_disk, self._blind)
 
+    @property
+    def parties(self) -> Parties:
+        return PartiesAccess(self._disk.parties, self._require_disk)
+
     def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
         self._require_disk("index_read_failed")
         entries = self._disk.entries
@@ -661,17 +720,33 @@ class DiskIndex:
 
 
 class OlderIndex(DiskIndex):
-    """The same of an older release, which knows nothing of acceptances: it neither reads nor writes them."""
+    """The same of an older release, which knows nothing of acceptances and registrations: it neither reads nor writes
+    them."""
 
     @property
     def commands(self) -> Commands:
         return _Unknown(self._disk)
+
+    @property
+    def parties(self) -> Parties:
+        return _UnknownParties(self._disk)
 
     def write(
         self, entries: Mapping[bytes, bytes], position: Position, accepted: Mapping[bytes, bytes] = NOTHING
     ) -> None:
         self._require_disk("index_write_failed")
         self._disk.write_states(entries, position)
+
+
+class _UnknownParties(MemoryParties):
+    """Likewise; what is written there is gone."""
+
+    def __init__(self, disk: Disk) -> None:
+        super().__init__()
+        self._disk = disk
+
+    def position(self) -> Position | None:
+        return self._disk.position
 
 
 class _Unknown(MemoryCommands):

@@ -284,9 +284,9 @@ class World:
             if (
                 not core.is_older
                 and replica.plan.standby == "following"
-                and core.participant.follower.commands_lag_records
+                and core.participant.follower.commands_lag_records + core.participant.follower.parties_lag_records
             ):
-                left.append(f"{replica.name} lacks acceptances")
+                left.append(f"{replica.name} lacks acceptances or registrations")
         return left
 
     # ---- what replicas and clients see of the world ----

@@ -18,7 +18,7 @@ from replica.notary.parties import Officers, encode_officers
 from replica.notary.position import begin, decode_position, encode_position
 from replica.notary.reading import KNOWN_TOGETHER, read_records
 from replica.notary.rules import RULES, RULES_DRAFTED, judge, keys_of
-from tests.worlds.notary_logs import FOR_EVER, PARTY, Log, LogMaker, Run, requests, split
+from tests.worlds.notary_logs import FOR_EVER, PARTY, Log, LogMaker, Run, request_of, requests, split
 
 OTHER_PARTY = "O=Bank B,L=Paris,C=FR"
 CLIENT_KEY = b"k" * 32  # signs each submission of these worlds
@@ -79,6 +79,29 @@ def run_with_parties(
         run.acceptances |= judged.accepted
         run.position = decode_position(encode_position(reading.position))
     return run
+
+
+def told_log() -> Log:
+    """Under rules 3: a key is registered late, used, revoked and played again; a command is retried; a deposed active
+    registers another key; a key is for a later time."""
+    maker, officer = LogMaker(format=2), OFFICER_KEYS[0]
+    maker.barrier(1, rules=3)
+    maker.act("officers", body=encode_officers([officer]), by=officer)
+    maker.submit(request_of(1, (1,)), command="c1", stamp_us=2)  # not registered yet
+    maker.register(PARTY, key=CLIENT_KEY, by=officer, period_us=(0, 50))
+    maker.submit(request_of(2, (2,)), command="c2", stamp_us=3)
+    maker.register(PARTY, key=CLIENT_KEY, by=officer, period_us=(4, 4))
+    maker.submit(request_of(3, (3,)), command="c3", stamp_us=5)  # revoked
+    maker.submit(request_of(2, (2,)), command="c2", stamp_us=6)  # a retry: its success
+    maker.register(PARTY, key=CLIENT_KEY, by=officer, period_us=(0, 50))  # played again
+    maker.submit(request_of(4, (4,)), command="c4", stamp_us=7)
+    late = maker.activation_id
+    maker.barrier(2, rules=3)
+    maker.register(PARTY, key=CLIENT_KEY, by=officer, period_us=(0, 49), activation_id=late)
+    maker.submit(request_of(5, (5,)), command="c5", stamp_us=8)
+    maker.register(PARTY, key=CLIENT_KEY, by=officer, period_us=(0, 40))
+    maker.submit(request_of(6, (3,)), command="c6", stamp_us=9)  # what a refused one asked for is free
+    return maker.log
 
 
 @st.composite

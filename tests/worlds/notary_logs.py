@@ -145,10 +145,12 @@ class LogMaker:
         key: bytes = b"p" * 32,
         period_us: tuple[int, int] = (0, FOR_EVER),
         by: bytes = b"k" * 32,
+        activation_id: bytes | None = None,
     ) -> int:
         """Append a key of a party."""
         of = (party, key, *period_us, "operator", by, _SIGNATURE)
-        return self.raw(encode_record(RegistrationRecord(2, self.activation_id, self._next(), stamp_us, *of)))
+        wrote = activation_id or self.activation_id
+        return self.raw(encode_record(RegistrationRecord(2, wrote, self._next(), stamp_us, *of)))
 
     def salvage(self, first: int = 0, last: int = 0) -> int:
         """Append the declaration of a lost range."""

@@ -23,6 +23,7 @@ from pipeline.jobs.slices import ParquetLog, parquet_log
 from pipeline.jobs.tasks import fixed_binaries
 from pipeline.judging.claims import CONSUMES, claims_of
 from pipeline.judging.contested import Contender, Resolver
+from pipeline.judging.keys import barred
 from pipeline.judging.plan import Survey, counted, make_plan, survey
 from replica.following.apply import Applier
 from replica.following.log_reading import bounded_runs
@@ -136,7 +137,8 @@ class _Claims:
             columns = self._log.read(number)
             surveys.append(survey(columns))
             plan = make_plan(begin(TOPIC_ID), surveys, lambda plan, firsts: [])  # nothing here is repeated
-            claims = claims_of(columns, counted(columns, plan.rules_of(columns)), closed=False)
+            found = counted(columns, plan.rules_of(columns))
+            claims = claims_of(columns, found, barred(columns, found, plan), closed=False)
             _Claims.position = plan.position
             yield pa.table(
                 {

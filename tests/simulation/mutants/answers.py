@@ -19,7 +19,7 @@ from replica.active.answering import Answering
 from replica.active.appending import Appender
 from replica.active.look_ups import LookUps
 from replica.active.waiting import Waiting
-from replica.following.apply import Applied, judge_records
+from replica.following.apply import Applied, judge_reading, judge_records
 from replica.notary.answers import NotNow, Refused
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import Code
@@ -72,7 +72,7 @@ def verdict_from_memory(patch: MonkeyPatch) -> None:
     class Remembering:
         def __init__(self, index: Any) -> None:
             self._index = index
-            self.commands = index.commands
+            self.commands, self.parties = index.commands, index.parties
             self._memory = memories.setdefault(id(index), {})
 
         def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -81,7 +81,7 @@ def verdict_from_memory(patch: MonkeyPatch) -> None:
             return [self._memory[key] for key in keys]
 
     patch.setattr(
-        replica.following.apply, "judge_records", lambda index, *rest: judge_records(Remembering(index), *rest)
+        replica.following.apply, "judge_reading", lambda index, *rest: judge_reading(Remembering(index), *rest)
     )
 
 

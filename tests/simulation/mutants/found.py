@@ -18,7 +18,7 @@ from replica.active.waiting import Waiting
 from replica.following.follower import Follower
 from replica.index.commands import knows_commands
 from replica.log.interface import RequestLog
-from replica.notary.errors import CommandsLag, LogRefused, LogTruncated
+from replica.notary.errors import LogRefused, LogTruncated, TableLags
 from tests.simulation.draw import draw
 from tests.simulation.mutants.registry import mutant
 from tests.simulation.plan import Plan
@@ -106,6 +106,6 @@ def answers_of_an_admission_in_another_order(patch: MonkeyPatch) -> None:
 def commands_never_completed_by_the_disconnected(patch: MonkeyPatch) -> None:
     async def hasty(self: Opening, offset: int) -> None:
         if not knows_commands(self._parts.index, offset):
-            raise CommandsLag(f"acceptances of commands are not known up to offset {offset}")
+            raise TableLags(f"acceptances of commands are not known up to offset {offset}")
 
     patch.setattr(Opening, "_know_commands", hasty)

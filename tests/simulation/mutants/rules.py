@@ -127,7 +127,7 @@ def read_error_counts_as_unspent(patch: MonkeyPatch) -> None:
     class Optimist:
         def __init__(self, index: Any) -> None:
             self._index = index
-            self.commands = index._disk.commands
+            self.commands, self.parties = index._disk.commands, index._disk.parties
 
         def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
             try:

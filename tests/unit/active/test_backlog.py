@@ -11,7 +11,7 @@ from replica.active.completions import completions_of
 from replica.following.apply import Applied, Applier
 from replica.index.memory import MemoryCommands, MemoryIndex
 from replica.log.memory import MemoryLog, MemoryTopic
-from replica.notary.errors import CommandsLag, LogRefused
+from replica.notary.errors import LogRefused, TableLags
 from replica.notary.position import Position, begin
 from replica.settings import CoreSettings
 from replica.store.interface import Completion, Published
@@ -100,6 +100,6 @@ async def test_it_refuses_what_it_cannot_judge() -> None:
         await anext(judged_again(MemoryLog(topic), index, position, applied_to=other, settings=SMALL))
     index.commands = MemoryCommands()
     lagging = judged_again(MemoryLog(topic), index, first[20].position, applied_to=other, settings=SMALL)
-    with pytest.raises(CommandsLag):
+    with pytest.raises(TableLags):
         async for _ in lagging:
             pass
