@@ -104,8 +104,8 @@ def answers_of_an_admission_in_another_order(patch: MonkeyPatch) -> None:
     "a replica that stays away from the log gives the lock back because it has not read the log yet", _all_disconnected
 )
 def commands_never_completed_by_the_disconnected(patch: MonkeyPatch) -> None:
-    async def hasty(self: Opening, offset: int) -> None:
+    async def hasty(self: Opening, offset: int, **_: Any) -> None:
         if not knows_commands(self._parts.index, offset):
             raise TableLags(f"acceptances of commands are not known up to offset {offset}")
 
-    patch.setattr(Opening, "_know_commands", hasty)
+    patch.setattr(Opening, "_know_tables", hasty)

@@ -133,6 +133,7 @@ def test_whatever_is_wrong_in_an_index_is_found(damage: str, tmp_path: Path) -> 
             position = replica.index.position()
             assert position is not None
             wrong = MemoryIndex()
+            wrong.parties.write({}, position)
             wrong.write(entries, position)
             with pytest.raises(IndexMismatch) as caught:
                 await first_walk(scrubber_of(world, replica, tmp_path / "scrub", wrong))
