@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from replica.index.compare import Difference, differences, recorded_at
-from replica.index.rocks import StoredIndex, read_commands, read_index
+from replica.index.rocks import StoredIndex, read_commands, read_index, read_parties
 from replica.notary.acceptances import COMMAND_KEY, encode_acceptance, first_key, later_key
 from replica.notary.errors import LogRefused
 from replica.notary.position import BEGIN
@@ -31,7 +31,8 @@ class IndexDiff(msgspec.Struct, frozen=True):
 
     `first_offset`: the lowest log offset of all differences that have one. `unpublished_count`: entries of the index
     that have no completion in the database. `commands`: the same of the acceptances of commands; None where one side
-    has no table of them, because an older release wrote it or it is not made yet.
+    has no table of them, because an older release wrote it or it is not made yet. `parties`: likewise officers and
+    registrations, which a ledger does not have.
     """
 
     until_offset: int
@@ -40,25 +41,31 @@ class IndexDiff(msgspec.Struct, frozen=True):
     first: tuple[Difference, ...]
     unpublished_count: int = 0
     commands: IndexDiff | None = None
+    parties: IndexDiff | None = None
 
     @property
     def same(self) -> bool:
         """Whether there is no difference."""
         here = not self.difference_count and not self.unpublished_count
-        return here and (self.commands is None or self.commands.same)
+        return here and all(table is None or table.same for table in (self.commands, self.parties))
 
 
 def diff_indexes(left: Path, right: Path, first_max: int = 10) -> IndexDiff:
-    """Compare two indexes that nobody writes, as far as both have come, and their tables of commands.
+    """Compare two indexes that nobody writes, as far as both have come, and their tables of commands and parties.
 
     Raises IndexUnreadable, and LogRefused when they were made from different topics.
     """
     with read_index(left) as one, read_index(right) as other:
         states = _diff_tables(one, other, first_max)
-    with read_commands(left) as commands, read_commands(right) as other_commands:
-        if commands is None or other_commands is None:
-            return states
-        return msgspec.structs.replace(states, commands=_diff_tables(commands, other_commands, first_max))
+    with read_commands(left) as own, read_commands(right) as others:
+        commands = _diff_if_both(own, others, first_max)
+    with read_parties(left) as own, read_parties(right) as others:
+        parties = _diff_if_both(own, others, first_max)
+    return msgspec.structs.replace(states, commands=commands, parties=parties)
+
+
+def _diff_if_both(one: StoredIndex | None, other: StoredIndex | None, first_max: int) -> IndexDiff | None:
+    return None if one is None or other is None else _diff_tables(one, other, first_max)
 
 
 def _diff_tables(one: StoredIndex, other: StoredIndex, first_max: int) -> IndexDiff:

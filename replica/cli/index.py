@@ -52,24 +52,28 @@ def verify(name: NameOption, config: ConfigChoice = None, as_json: JsonOption = 
     """Read every entry with its checksum, and print what the index amounts to.
 
     A digest does not depend on the entries' order: replicas at the same position have the same digests, one of states
-    and transactions, one of the acceptances of commands.
+    and transactions, one of the acceptances of commands, one of officers and registrations of keys.
     """
-    from replica.index.rocks import verify_commands, verify_index
+    from replica.index.rocks import verify_commands, verify_index, verify_parties
 
     folder = stopped_index(config, name)
-    summary, commands = verify_index(folder), verify_commands(folder)
+    summary, commands, parties = verify_index(folder), verify_commands(folder), verify_parties(folder)
     if as_json:
-        print_json(_document(summary) | {"commands": None if commands is None else _document(commands)})
+        tables = {"commands": commands, "parties": parties}
+        print_json(
+            _document(summary) | {name: None if table is None else _document(table) for name, table in tables.items()}
+        )
         return
-    out.print(f"[bold green]readable and whole[/]: {summary.entry_count:,} entries, {_where(summary)}")
-    out.print(f"digest {summary.digest.hex()}")
-    if commands is None:
-        out.print("no acceptances of commands: the replica completes them from the log")
-        return
-    out.print(
-        f"[bold green]readable and whole[/]: {commands.entry_count:,} acceptances of commands, {_where(commands)}"
-    )
-    out.print(f"digest {commands.digest.hex()}")
+    for table, what in (
+        (summary, "entries"),
+        (commands, "acceptances of commands"),
+        (parties, "entries of officers and registrations"),
+    ):
+        if table is None:
+            out.print(f"no {what}: the replica completes them from the log")
+        else:
+            out.print(f"[bold green]readable and whole[/]: {table.entry_count:,} {what}, {_where(table)}")
+            out.print(f"digest {table.digest.hex()}")
 
 
 @app.command()

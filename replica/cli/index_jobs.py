@@ -85,13 +85,15 @@ def tell_diff(found: IndexDiff, as_json: bool) -> None:
     """Print whether there are differences, and the first of them."""
     if as_json:
         commands = None if found.commands is None else _document(found.commands)
-        print_json(_document(found) | {"commands": commands})
+        parties = None if found.parties is None else _document(found.parties)
+        print_json(_document(found) | {"commands": commands, "parties": parties})
         return
     _tell_table(found, "states and transactions")
-    if found.commands is None:
-        out.print("acceptances of commands are not compared: one side has no table of them")
-    else:
-        _tell_table(found.commands, "acceptances of commands")
+    for table, what in ((found.commands, "acceptances of commands"), (found.parties, "officers and registrations")):
+        if table is None:
+            out.print(f"{what} are not compared: one side has no table of them")
+        else:
+            _tell_table(table, what)
 
 
 def _tell_table(found: IndexDiff, what: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.audit.index_diff import diff_indexes
 from replica.index.compare import Difference, differences
-from replica.index.rocks import COMMANDS_NAME, RocksIndex, verify_commands
+from replica.index.rocks import COMMANDS_NAME, PARTIES_NAME, RocksIndex, verify_commands, verify_parties
 from replica.notary.errors import IndexUnreadable
 from replica.notary.position import begin
 
@@ -72,3 +72,26 @@ def test_tables_of_commands_are_verified_and_compared(tmp_path: Path) -> None:
     (folders[0] / COMMANDS_NAME / "CURRENT").unlink()
     with pytest.raises(IndexUnreadable):
         verify_commands(folders[0])
+
+
+def test_tables_of_parties_are_verified_and_compared(tmp_path: Path) -> None:
+    """Goal: a changed registration is a difference, also where states and commands agree; a folder without the table is
+    no error. Method: one index, the same with another registration, the same without the table."""
+    folders = [tmp_path / name for name in ("one", "other", "without")]
+    at = msgspec.structs.replace(begin("t"), offset=3, digest=bytes(32))
+    for number, folder in enumerate(folders):
+        index = RocksIndex(folder)
+        index.parties.write({b"p" + bytes(40): bytes([number]) * 48 + (2).to_bytes(8, "big")}, at)
+        index.write({}, at)
+        index.close()
+    shutil.rmtree(folders[2] / PARTIES_NAME)
+    found = diff_indexes(folders[0], folders[1])
+    assert found.parties is not None and found.commands is not None
+    assert not found.same and found.commands.same
+    assert (found.difference_count, found.parties.difference_count, found.parties.first_offset) == (0, 1, 2)
+    without = diff_indexes(folders[0], folders[2])
+    assert without.parties is None and without.same
+    one, other = (verify_parties(folder) for folder in folders[:2])
+    assert one is not None and other is not None
+    assert (one.entry_count, one.position) == (1, at) and one.digest != other.digest
+    assert verify_parties(folders[2]) is None
