@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode soak fuzz clients dist docs helm containers lake sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode soak fuzz embedded clients dist docs helm containers lake sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +106,9 @@ helm: ## Build Helm at its pinned version, lint the chart, and hold what it make
 containers: setup ## Build the linter of container files, and hold Containerfiles and compose files against BuildKit's and Compose's rules
 	@scripts/containers/build.sh
 	@$(BIN)/pytest -q tests/unit/project/test_deploy.py $(ARGS)
+
+embedded: setup ## Participants without a database, the slow tests: archive, audit, a lost log restored; about 5 min
+	@$(BIN)/pytest -q -m slow tests/integration/test_embedded_archive.py tests/integration/test_embedded_restore.py $(ARGS)
 
 lake: setup-tests ## The pipeline in the users' lake: a real S3 server, Delta and Kafka's security on Spark, a Spark cluster; needs Go and Maven
 	@scripts/versitygw/build.sh
