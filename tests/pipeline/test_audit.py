@@ -17,6 +17,7 @@ from pipeline.audit.watermark import load_watermark, save_watermark
 from replica.following.apply import Applier
 from replica.index.rocks import RocksIndex
 from replica.notary.errors import ConfigError, LogRefused
+from tests.golden.samples import NOTARY_P256
 from tests.pipeline.judged import TOPIC
 from tests.pipeline.log_files import write_log
 from tests.pipeline.signed_log import NOTARY_KEY, history, log_values, publish, raised_values
@@ -49,11 +50,12 @@ def test_a_forged_signature_is_named(spark: SparkSession, tmp_path: Path) -> Non
 
 
 def test_answers_are_held_against_the_log(spark: SparkSession, tmp_path: Path) -> None:
-    """Goal: wrong answers and receipts are found, true ones pass. Method: a true history, then three false lines."""
+    """Goal: wrong answers and receipts are found, true ones pass. Method: a true history, then three false lines. The
+    notary signs with another key since, of P-256; receipts of the old one verify."""
     answers = tmp_path / "history.jsonl"
     lines = history()
     answers.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    scope = Scope(answers=(answers,), notary_keys=(NOTARY,))
+    scope = Scope(answers=(answers,), notary_keys=(NOTARY_P256.public_key, NOTARY))
     report = audited(spark, tmp_path / "true", log_values(), scope)
     assert report.clean and report.answers == 3
     double_spend = lines[1] | {"log_offset": 2, "receipt": None}

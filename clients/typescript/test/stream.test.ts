@@ -46,7 +46,11 @@ test("what has no answer is sent again, with the same ids, on the next connectio
         answered++;
         socket.send(encode([2, [[number, successInFrame(asked, answered % 2 === 0 ? PLACE : undefined)]], "later"]));
       }
-      if (connection === 0 && answered === 70) socket.terminate();
+      if (connection === 0 && answered === 70) {
+        // Only the pong says that the answers before the ping arrived: a connection that ends with unread data drops what it sent.
+        socket.once("pong", () => socket.terminate());
+        socket.ping();
+      }
     });
   };
   await withStream(converse, async (stream) => {

@@ -16,6 +16,7 @@ from replica.store.trail import (
     LINE_MAX_BYTES,
     REASON_MAX,
     Broken,
+    Entry,
     Head,
     Signatory,
     TrailBroken,
@@ -30,6 +31,7 @@ from replica.store.trail import (
     still_has,
 )
 from replica.store.trail_writing import TRIES_MAX, TrailUnavailable, add_line, bring_back, lines_after
+from tests.golden.samples import NOTARY_P256
 from tests.worlds.trails import KNOWN, NOW, PEOPLE, KeptHere, line_after, trail_of
 
 LINES = trail_of(
@@ -112,6 +114,20 @@ def test_only_known_people_and_the_notary_count_as_what_they_are() -> None:
     assert "another kind" in why(line_after(Head(), signer="notary"), KNOWN)
     assert "had ended" in why(line, {key["anna"]: Signatory("anna", NOW)})
     assert why(line, {key["anna"]: Signatory("anna", NOW + timedelta(seconds=1))}) == ""
+
+
+def test_the_notary_may_sign_entries_with_p256() -> None:
+    """Goal: a notary whose key is of P-256 keeps a trail. Method: an entry between two of Ed25519; then a changed one,
+    and one whose signature was made by the key of the other algorithm."""
+    key = NOTARY_P256.public_key.hex()
+    known = KNOWN | {key: Signatory(None)}
+    entry = msgspec.json.decode(line_after(head_of(LINES[0]), "notary"), type=Entry)
+    entry = msgspec.structs.replace(entry, key=key, signature="")
+    good = signed_line(entry, NOTARY_P256.sign)
+    assert follow([LINES[0], good, line_after(head_of(good), "ben")], Head(), known).broken is None
+    other = signed_line(entry, lambda message: PEOPLE["notary"].sign(message).signature)
+    for bad in (good.replace(b'"pause"', b'"paus3"'), other):
+        assert follow([LINES[0], bad], Head(), known).broken == Broken(2, "has a signature that does not hold")
 
 
 def test_a_head_that_somebody_remembers_is_still_there_or_not() -> None:
