@@ -71,6 +71,8 @@ def switchover(
     is active, 1 when it is not: then the old one is active again, or the text says what to do.
     """
     settings = load(find_config(config))
+    for name in filter(None, (to, if_active)):
+        settings.replica(name)  # now, and not when the time has come
     if at is not None:
         run(_wait_until(read_time(at, datetime.now(UTC)), settings, to))
     with acting(settings, "switchover", {"to": to, "if_active": if_active}, reason) as act:
@@ -119,8 +121,6 @@ async def _switch_over(config: Config, to: str | None, if_active: str | None) ->
     from replica.cli.admin_calls import ask_admin
     from replica.operators.admin import SWITCHOVER_PATH, SwitchoverAnswer, SwitchoverCall
 
-    for name in filter(None, (to, if_active)):
-        config.replica(name)
     async with aiohttp.ClientSession() as session:
         before = await healths_of(session, config)
         active = next((name for name, health in before.items() if health is not None and health.leads), None)

@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Thread
 
@@ -155,8 +156,11 @@ def test_commands_and_replicas_that_do_not_exist(folder: Path, see) -> None:  # 
     seen = see("statsu")
     assert (seen.code, "Did you mean 'status'?" in seen.err) == (2, True)
     create_key(folder / "notary.key")
-    seen = see("replica", "--name", "r11")
-    assert (seen.code, "no replica is called 'r11'; configured are r1; did you mean r1?" in seen.err) == (2, True)
+    soon = ("--at", (datetime.now(UTC) + timedelta(days=1)).isoformat())
+    switchover = [("switchover", option, "r11", *more) for option in ("--to", "--if-active") for more in ((), soon)]
+    for words in (("replica", "--name", "r11"), *switchover):  # one for tomorrow is refused today
+        seen = see(*words)
+        assert (seen.code, "no replica is called 'r11'; configured are r1; did you mean r1?" in seen.err) == (2, True)
 
 
 def test_the_status_without_a_password_file_is_one_line(folder: Path, see) -> None:  # type: ignore[no-untyped-def]
