@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode soak fuzz embedded clients dist docs helm containers lake sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode workers soak fuzz embedded clients dist docs helm containers lake sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,10 @@ profile-postgres: setup-tests ## The clusters' tests, runbooks and faults that n
 
 lognode: setup ## The log node of our own consensus, as real processes: killed, frozen, torn, replaced
 	@$(BIN)/pytest tests/lognode $(ARGS)
+
+workers: setup-tests ## Three real replicas that all serve, and whose holder of the lock is killed, on Kafka and on Postgres' log
+	@$(BIN)/pytest -q -m slow tests/integration/test_workers.py $(ARGS)
+	@$(BIN)/pytest -q -m slow --log-kind postgres tests/integration/test_workers.py $(ARGS)
 
 soak: setup ## Simulate for hours: new seeds until stopped or until one fails
 	@$(BIN)/python -m tests.raft.soak

@@ -1,0 +1,99 @@
+"""Three replicas that all serve, on real servers: their holder of the lock is killed, and the others' clients go on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from ledger_api.client import Result, RetryPolicy
+from replica.checker.history import HistoryWriter
+from replica.local.cluster import ClusterSettings, LocalCluster
+from replica.local.recording import RecordingClient
+from replica.notary.answers import Notarised
+from replica.notary.requests import Submission, state_ref
+from tests.ends import ends_by_design, guarded
+from tests.integration.test_cluster import World
+from tests.promises import promised
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+ONE_TRY = RetryPolicy(deadline_s=0.0, attempt_max_s=10.0)
+
+
+@pytest.fixture
+async def cluster(servers_folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[LocalCluster]:
+    """Replicas that all serve."""
+    log = request.config.getoption("--log-kind")
+    settings = ClusterSettings(folder=servers_folder / "workers", parties=2, log=log)
+    async with guarded(LocalCluster(settings)) as cluster:
+        for one in cluster.replicas.values():
+            await one.stop()
+            one.install(Path(sys.executable), cluster.config_path, {}, "tests.integration.worker_replica")
+            one.start()
+        await eventually(lambda: all_serve(cluster), timeout_s=40.0)
+        yield cluster
+
+
+async def all_serve(cluster: LocalCluster) -> bool:
+    healths = (await cluster.healths()).values()
+    return all(health is not None and health.active and health.serving == "all" for health in healths)
+
+
+def fresh(cluster: LocalCluster, state: bytes | None = None) -> Submission:
+    return cluster.parties[0].sign(os.urandom(32), [state_ref(state or os.urandom(32), 0)])
+
+
+async def test_clients_of_others_see_nothing_of_a_holder_that_is_killed(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Goal: no error and no double answer. Method: two clients at each replica ask without pause, one try each; the
+    holder's core is killed. One state is asked for at two replicas at once. `notary check` compares it all."""
+    async with AsyncExitStack() as stack:
+        history = stack.enter_context((tmp_path / "history.jsonl").open("wb"))
+        writer = HistoryWriter(history)
+        clients = {
+            name: await stack.enter_async_context(
+                RecordingClient(f"http://{one.address.host}:{one.address.api_port}", writer, name, policy=ONE_TRY)
+            )
+            for name, one in cluster.replicas.items()
+        }
+        holder = await cluster.active()
+        assert holder is not None
+        others = [name for name in clients if name != holder.name]
+        stopping = asyncio.Event()
+
+        async def keep_asking(name: str) -> list[Result]:
+            answers: list[Result] = []
+            while not stopping.is_set():
+                answers.append(await clients[name].submit(fresh(cluster)))
+            return answers
+
+        asking = [asyncio.create_task(keep_asking(name)) for name in others * 2]
+        at_holder = asyncio.create_task(keep_asking(holder.name))
+        await asyncio.sleep(1.0)
+        with ends_by_design(holder):
+            holder.kill_core()
+            await eventually(lambda: leads_another(cluster, holder.name), timeout_s=30.0)
+            state = os.urandom(32)
+            rivals = await asyncio.gather(*(clients[name].submit(fresh(cluster, state)) for name in others))
+            await asyncio.sleep(1.0)
+            stopping.set()
+            answers = [answer for found in await asyncio.gather(*asking) for answer in found]
+            await at_holder
+            await eventually(lambda: all_serve(cluster), timeout_s=40.0)
+        failed = [answer for answer in answers if not isinstance(answer, Notarised)]
+        promised(failed == [], f"{len(failed)} of {len(answers)} answers, the first {failed[:1]}")
+        assert len(answers) > 100
+        assert sum(isinstance(answer, Notarised) for answer in rivals) == 1
+        world = World(cluster, clients[others[0]], tmp_path / "history.jsonl", history)
+        await world.check()
+
+
+async def leads_another(cluster: LocalCluster, former: str) -> bool:
+    found = await cluster.active()
+    return found is not None and found.name != former
