@@ -33,7 +33,7 @@ _numbers = count(1)
 ARCHIVE = [  # the middle one stands for them all where time is short
     "pipeline.archive.write:open_manifest+1",
     "pipeline.archive.layout:FolderLayout.remove_orphans-1",
-    "pipeline.archive.write:log_frame+2",
+    "pipeline.archive.on_spark:log_frame+2",
     "pipeline.archive.write:_entries-2",  # the segments of a batch are there, no line names them
     "pipeline.archive.write:_entries+2",
     "pipeline.archive.layout:sync_file-2",  # lines are written, perhaps not yet on the disk
