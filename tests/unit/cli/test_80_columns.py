@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 from collections import Counter
 from collections.abc import Callable
@@ -16,8 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ledger_api.client.retry import RetryPolicy
+from replica import cli
 from replica.cli import config, doctor, history, log, log_node_members, trail
 from replica.cli.budget import FAULTS, failover_budget
+from replica.cli.common import make_table
 from replica.config.load import load_config
 from replica.config.model import Config
 from replica.doctor.verdict import Finding, Severity
@@ -180,3 +183,30 @@ def test_a_table_that_cuts_is_found() -> None:
     table.add_row("x" * 100, "y")
     with pytest.raises(AssertionError):
         check(table)
+
+
+def tables_in_the_source() -> list[tuple[str, list[str]]]:
+    """Each table of a command whose heads stand in its source: the file with the line, and the heads."""
+    found = []
+    for path in sorted(Path(cli.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "make_table":
+                heads = [ast.literal_eval(one) for one in node.args if isinstance(one, ast.Constant)]
+                if heads:
+                    found.append((f"{path.name}:{node.lineno}", heads))
+    return found
+
+
+@pytest.mark.parametrize(("place", "heads"), [pytest.param(*one, id=one[0]) for one in tables_in_the_source()])
+def test_every_table_with_long_texts_and_large_numbers(place: str, heads: list[str]) -> None:
+    """Goal: no table of any command cuts. Method: each one's heads, with long texts and numbers of ten digits."""
+    table = make_table(*heads)
+    table.add_row(*("1,498,378,123" if head.startswith(">") else f"{TX} {LONG}" for head in heads))
+    check(table)
+
+
+def test_every_table_is_made_by_the_one_function() -> None:
+    """Goal: the tests above see all of them. Method: who names rich's class; and the tables are found at all."""
+    makers = [path.name for path in Path(cli.__file__).parent.rglob("*.py") if " Table(" in path.read_text()]
+    assert makers == ["common.py"]
+    assert len(tables_in_the_source()) >= 20
