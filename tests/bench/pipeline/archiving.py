@@ -72,7 +72,7 @@ def _archive_in_turn(settings: KafkaSettings, heads: ArchiveHeads, folder: Path)
         if SERVER.exists():
             (folder / S3).mkdir()
             os.environ.update(
-                environment(running.enter_context(served(folder / S3)))
+                environment(running.enter_context(served((folder / S3).resolve())))
             )  # before Spark starts its workers
             places[S3] = Remote(f"s3a://{BUCKET}/archive")
         session = spark_session("bench-archive")
