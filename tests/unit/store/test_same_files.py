@@ -9,6 +9,7 @@ import replica.store
 ROOM = Path(replica.store.__file__).parent
 ONLY_ON_POSTGRES = {
     "arrays": "a batch travels as arrays in one statement; Oracle's driver takes many rows at once by itself",
+    "desk": "workers draw their numbers here; with Oracle the active alone serves (docs/decisions/0021-workers.md)",
     "neighbours": "sessions of others and other ledgers; on Oracle a ledger has a user of its own, and sees no others",
 }
 ONLY_ON_ORACLE = {
