@@ -14,7 +14,7 @@ from replica.cli.index_jobs import diff_with_log, rebuild_on_spark, tell_diff, t
 from replica.cli.log_source import ARCHIVE, SourceOption, Where, WorkOption, reporter
 from replica.cli.pipeline import MasterOption, require_pipeline
 from replica.cli.salvage import import_salvage
-from replica.cli.stopped_index import stopped_index
+from replica.cli.stopped_index import place_of_index, stopped_index
 from replica.notary.errors import ConfigError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
@@ -90,10 +90,11 @@ def rebuild(
 ) -> None:
     """Move the index aside and have another one: read again by the replica when it starts, or made by Spark now.
 
+    There need not be one, as after the loss of a disk.
     `replay` needs nothing but the replica. `spark` makes the same index in parallel, from the archive or the topic; the
     replica then reads what came since from the topic.
     """
-    folder = stopped_index(config, name)
+    folder = place_of_index(config, name)
     if engine == SPARK:
         where = Where(source, master, work)
         moved, rebuilt = rebuild_on_spark(
@@ -105,6 +106,9 @@ def rebuild(
         raise ConfigError(f"--engine is {REPLAY} or {SPARK}, not {engine!r}")
     from replica.index.quarantine import quarantine_index
 
+    if not folder.is_dir():
+        out.print(f"{name} has no index: it reads the log again when it starts")
+        return
     moved = quarantine_index(folder, time.time_ns() // 1_000)
     out.print(f"moved to [bold]{moved}[/]; start the replica, and delete that folder when nobody needs it any more")
 

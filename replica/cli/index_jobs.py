@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 def rebuild_on_spark(
     config: Config, folder: Path, where: Where, until_offset: int | None, progress: Callable[[str], None]
-) -> tuple[Path, Rebuilt]:
-    """Make a new index, and replace the old one once the new one is complete. Returns the old one's new path."""
+) -> tuple[Path | None, Rebuilt]:
+    """Make a new index, which replaces the old one once it is complete. Returns where the old one is now, if any."""
     from replica.following.salvaged import read_salvages
     from replica.index.quarantine import quarantine_index
 
+    folder.parent.mkdir(parents=True, exist_ok=True)
     salvages = read_salvages(folder.parent)
     with (
         where.job("index-rebuild", folder.parent) as (session, work),
@@ -33,7 +34,7 @@ def rebuild_on_spark(
 
         log = where.log(config, until_offset)
         rebuilt = rebuild_index(session, log, building / "index", work, salvages=salvages, progress=progress)
-        moved = quarantine_index(folder, time.time_ns() // 1_000)
+        moved = quarantine_index(folder, time.time_ns() // 1_000) if folder.is_dir() else None
         (building / "index").rename(folder)
     return moved, rebuilt
 
@@ -56,7 +57,7 @@ def diff_with_log(config: Config, folder: Path, where: Where, first: int) -> Ind
         return diff_indexes(folder, work / "index", first)
 
 
-def tell_rebuilt(moved: Path, rebuilt: Rebuilt, as_json: bool) -> None:
+def tell_rebuilt(moved: Path | None, rebuilt: Rebuilt, as_json: bool) -> None:
     """Print what was made, and where the old index is."""
     if as_json:
         print_json(
@@ -69,7 +70,7 @@ def tell_rebuilt(moved: Path, rebuilt: Rebuilt, as_json: bool) -> None:
                 "contested_claims": rebuilt.contested_count,
                 "requests_without_effect": rebuilt.dropped_count,
                 "steps_s": {step: round(took_s, 3) for step, took_s in rebuilt.steps_s.items()},
-                "moved_to": str(moved),
+                "moved_to": None if moved is None else str(moved),
             }
         )
         return
@@ -78,7 +79,8 @@ def tell_rebuilt(moved: Path, rebuilt: Rebuilt, as_json: bool) -> None:
         f"[bold green]rebuilt[/]: {rebuilt.entry_count:,} entries{commands}, applied to log offset"
         f" {rebuilt.position.offset}, in {sum(rebuilt.steps_s.values()):.1f} s"
     )
-    out.print(f"the old index is in [bold]{moved}[/]; delete that folder when nobody needs it any more")
+    if moved is not None:
+        out.print(f"the old index is in [bold]{moved}[/]; delete that folder when nobody needs it any more")
 
 
 def tell_diff(found: IndexDiff, as_json: bool) -> None:

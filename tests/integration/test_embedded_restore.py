@@ -98,7 +98,7 @@ async def restored(cluster: LocalCluster, evidence: Path) -> None:
     """As docs/raft.md says, with one index that is not adopted."""
     for node in cluster.log_nodes.values():
         node.start()
-    await eventually(partial(is_created, cluster))
+    await eventually(partial(is_created, cluster), READY_MAX_S)
     assert "refused" not in await notary(cluster, "restore", "plan")
     await notary(cluster, "restore", "run", "--evidence", str(evidence))
     *adopted, other = cluster.replicas.values()
@@ -126,5 +126,5 @@ async def refuses_to_start(cluster: LocalCluster, replica: ReplicaProcess) -> No
 
     with suppress(ServerFailed):  # it may have ended before it was seen to run
         replica.start()
-    await eventually(refused)
+    await eventually(refused, READY_MAX_S)
     await replica.stop()
