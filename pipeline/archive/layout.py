@@ -38,7 +38,7 @@ from pipeline.archive.segment import (
 from pipeline.judging.plan import Survey
 from pipeline.places.file import open_object
 from pipeline.places.store import ObjectExists, ObjectMissing, Store, again, fetch, keep_file
-from replica.notary.errors import ArchiveDamaged, Code, ConfigError
+from replica.notary.errors import ArchiveContended, ArchiveDamaged, Code, ConfigError
 from replica.notary.places import Place, Remote
 from replica.notary.secret_files import open_not_for_others
 
@@ -60,7 +60,7 @@ class Layout(Protocol):
         """The local folder that it is kept in. Raises ConfigError (PLACE_UNKNOWN) when it is kept elsewhere."""
 
     def alone(self) -> AbstractContextManager[None]:
-        """While the context lasts no other archiver can add lines unnoticed. Raises ConfigError if one has the lock."""
+        """While the context lasts no other archiver can add lines unnoticed. Raises ArchiveContended."""
 
     def prepare(self) -> None:
         """Make the place ready for an archiver: what a killed one left half written is removed."""
@@ -146,12 +146,13 @@ class FolderLayout:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         except BlockingIOError:
-            raise ConfigError(f"another archiver writes to {self.folder}") from None
+            raise ArchiveContended(f"another archiver writes to {self.folder}") from None
         finally:
             os.close(handle)
 
     def prepare(self) -> None:
-        self._segments.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._segments.mkdir(mode=0o750, exist_ok=True)  # records name parties and transactions, as the manifest does
         if not self._manifest.exists():
             return
         raw = self._manifest.read_bytes()

@@ -78,9 +78,9 @@ class Archiver:
     def open(self, view: TopicView, now_us: int, archive_id: str) -> Iterator[Manifest]:
         """The archive of this topic, made with that id if there is none, ready to be continued.
 
-        Raises ConfigError when another archiver has the place, or the place is unsafe, ArchiveDamaged when the manifest
-        is not whole, ArchiveMismatch when it is another log's, and LogRefused when the log is no longer what was
-        archived.
+        Raises ArchiveContended when another archiver has the place, ConfigError when the place is unsafe,
+        ArchiveDamaged when the manifest is not whole, ArchiveMismatch when it is another log's, and LogRefused when the
+        log is no longer what was archived.
         """
         with self._layout.alone():
             opened = Opened(archive_id=archive_id, topic_id=view.topic_id, at_us=now_us)

@@ -20,7 +20,7 @@ from pipeline.sources.topic import look_at
 from replica.local.kafka import KafkaCluster
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.kafka.topic import create_topic
-from replica.notary.errors import ArchiveMismatch, ConfigError, LogRefused
+from replica.notary.errors import ArchiveContended, ArchiveMismatch, LogRefused
 from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.store.archive_head import ArchiveHeads
@@ -128,7 +128,7 @@ def test_a_kill_behind_any_step_loses_and_doubles_nothing(world: World, step: St
 def test_what_is_not_this_log_is_refused(world: World, kafka_broker: KafkaCluster) -> None:
     """Goal: one archive, one log, one archiver. Method: a second archiver; another topic; a topic created again."""
     world.run()
-    with pytest.raises(ConfigError, match="another archiver"):
+    with pytest.raises(ArchiveContended, match="another archiver"):
         world.run(on_step=lambda step, manifest: world.run())
     asyncio.run(kafka_broker.delete_topic(world.settings.topic))
     asyncio.run(create_topic(world.settings))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,12 +14,16 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from pyspark.errors import PySparkException
 
+from pipeline.archive.layout import FolderLayout
+from pipeline.sources.topic import TopicView
 from replica.active.signer import create_key
 from replica.health import ReplicaHealth
 from tests.unit.cli.test_codes_that_people_see import told
 from tests.unit.cli.test_what_people_see import folder, free_port, see, write  # noqa: F401  (fixtures)
 from tests.worlds.archive_world import make_archive, some_log
+from tests.worlds.stores import MemoryStore
 
 ARCHIVE_KEY = Ed25519PrivateKey.from_private_bytes(b"a" * 32)  # of the archives of the tests
 
@@ -97,6 +101,30 @@ def test_a_copy_of_another_archive(folder: Path, see) -> None:  # type: ignore[n
     assert (seen.code, told(seen.err, "ARCHIVE_MISMATCH")) == (1, True)
 
 
+def test_an_archiver_beside_another_one(folder: Path, see, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: nobody looks for a wrong setting, and the command may be repeated. Method: the archive's lock is held."""
+    monkeypatch.setattr("pipeline.sources.topic.look_at", lambda settings: TopicView("a-topic", 0, 20))
+    with FolderLayout(folder / "archive").alone():
+        seen = see("archive", "run", "--engine", "process")
+    assert (seen.code, told(seen.err, "ARCHIVE_CONTENDED"), str(folder / "archive") in seen.err) == (1, True, True)
+
+
+def test_an_archive_in_a_store_that_overwrites(folder: Path, see, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: no archive is begun where two archivers could both append. Method: a store that ignores the condition."""
+
+    class Overwriting(MemoryStore):
+        def create(self, name: str, parts: Iterable[bytes]) -> None:
+            self.objects[name] = b"".join(parts)
+
+    store = Overwriting()
+    monkeypatch.setattr("pipeline.sources.topic.look_at", lambda settings: TopicView("a-topic", 0, 20))
+    monkeypatch.setattr("pipeline.places.open.open_store", lambda place: store)
+    write(folder, "[api]", '[archive]\nfolder = "s3a://bucket/archive"\n[api]')
+    seen = see("archive", "run", "--engine", "process")
+    assert (seen.code, told(seen.err, "PLACE_UNSAFE"), "created a second time" in seen.err) == (2, True, True)
+    assert len(store.objects) == 1, "only the manifest's first part was written"
+
+
 def test_tables_that_are_not_there(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
     """Goal: nobody is told to try again for ever. Method: the status of tables that nobody made."""
     seen = see("tables", "status")
@@ -127,6 +155,31 @@ def test_without_the_pipeline(folder: Path, see, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pyspark", None)
     seen = see("audit")
     assert (seen.code, told(seen.err, "PIPELINE_MISSING"), "pyspark" in seen.err) == (2, True, True)
+
+
+def test_a_job_that_fails_on_spark(folder: Path, see, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: the cause in one line, none of Java's trace, and it may be repeated. Method: a Spark without memory."""
+
+    class WithoutMemory:
+        stopped = False
+
+        def stop(self) -> None:
+            self.stopped = True
+
+        def __getattr__(self, name: str) -> object:
+            raise PySparkException(
+                "Job aborted due to stage failure\nCaused by: java.lang.OutOfMemoryError: Java heap space\n\tat X"
+            )
+
+    session = WithoutMemory()
+    monkeypatch.setattr("pipeline.session.spark_session", lambda app, master: session)
+    make_archive(folder / "archive", some_log(20))
+    key = ARCHIVE_KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "archive.key").touch(mode=0o600)
+    (folder / "archive.key").write_bytes(key)
+    seen = see("audit", "--log", "archive", "--no-database")
+    assert (seen.code, told(seen.err, "PIPELINE_FAILED"), session.stopped) == (1, True, True)
+    assert ("Java heap space" in seen.err, "at X" in seen.err) == (True, False)
 
 
 @pytest.mark.parametrize("scheme", ["spark", "sc"])

@@ -55,7 +55,8 @@ def lines_of(folder: Path) -> list[bytes]:
 def test_a_whole_archive_gives_back_every_record(archive: tuple[Path, HeadsInMemory]) -> None:
     """Goal: what goes in comes out. Method: archive a log in four segments, read it, compare positions, verify."""
     folder, heads = archive
-    assert (folder / MANIFEST_NAME).stat().st_mode & 0o777 == 0o640  # it names what others need not know
+    for name, mode in ((MANIFEST_NAME, 0o640), ("segments", 0o750)):  # they name what others need not know
+        assert (folder / name).stat().st_mode & 0o777 == mode, name
     manifest = load_manifest(folder, SIGNER.public_key)
     read = [r for segment in manifest.segments for r in read_segment(manifest.segments_folder, segment.facts)]
     assert [(record.offset, record.value) for record in read] == list(enumerate(VALUES))

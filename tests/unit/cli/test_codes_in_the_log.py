@@ -1,0 +1,65 @@
+"""Codes that an operator meets in a replica's own log lines: it goes on by itself, and no command ends with them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from ha.lock.interface import DatabaseIdentity
+from replica.index.commands import knows_commands
+from replica.notary.records import BarrierRecord, encode_record
+from replica.settings import CoreSettings
+from tests.simulation.virtual import run_virtually
+from tests.worlds.core_world import World
+
+
+def said(lines: list[Any]) -> tuple[str, str]:
+    """Code and reason of the last activation that came to nothing."""
+    ended = [line for line in lines if line["event"] == "stepped_down"]
+    assert ended, "no such line"
+    return ended[-1]["code"], ended[-1]["reason"]
+
+
+def test_a_replica_on_a_primary_that_was_succeeded_says_so() -> None:
+    """Goal: it is not taken for a lock that nobody gets. Method: a barrier of a later timeline is in the log; then the
+    replica finds the later primary."""
+
+    async def story() -> None:
+        async with World() as world:
+            world.shared.topic.store(encode_record(BarrierRecord(7, b"z" * 16, "R9", "memory:memory:2", 1, 1)))
+            with capture_logs() as lines:
+                replica = await world.replica()
+                await asyncio.sleep(30)
+            code, reason = said(lines)
+            assert (code, replica.participant.standing().active) == ("DATABASE_SUPERSEDED", False)
+            assert reason.startswith("activation_failed DATABASE_SUPERSEDED: ")
+            assert ("timeline 1" in reason, "timeline 2" in reason) == (True, True)
+            world.shared.lock_server.identity = DatabaseIdentity("memory", "memory", 2)
+            await replica.until_active()
+
+    run_virtually(story())
+
+
+def test_a_replica_whose_index_lacks_commands_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: one learns what it waits for. Method: a cold standby whose index does not get them in time; then it has."""
+    complete: list[bool] = []
+    monkeypatch.setattr(
+        "replica.active.opening.knows_commands",
+        lambda index, offset: bool(complete) and knows_commands(index, offset),
+    )
+
+    async def story() -> None:
+        async with World(rules=2, core=CoreSettings(standby="disconnected")) as world:
+            with capture_logs() as lines:
+                replica = await world.replica()
+                await asyncio.sleep(30)
+            code, reason = said(lines)
+            assert (code, replica.participant.standing().active) == ("INDEX_INCOMPLETE", False)
+            assert reason.startswith("activation_failed INDEX_INCOMPLETE: acceptances of commands")
+            complete.append(True)
+            await replica.until_active()
+
+    run_virtually(story())
