@@ -25,7 +25,7 @@ def _configuration(facts: Facts) -> Verdict:
 
 @CHECKS.of_file("notary-key", "chmod 600 the file, or see [pkcs11]; a new notary makes one: notary keys create")
 def _notary_key(facts: Facts) -> Verdict:
-    """The notary's signing key is there, is Ed25519, signs, nobody else can read it, and receipts may name it."""
+    """The notary's signing key is there, Ed25519 or P-256, signs, nobody else can read it, and receipts may name it."""
     ended = facts.files.notary_key_ended
     if ended is not None:
         fix = "set notary_key_file (pkcs11.key_label) to the new key, and restart: runbooks/key-rotation.md"
