@@ -19,7 +19,7 @@ from pipeline.archive.manifest import Manifest, Signer
 from pipeline.archive.restore import archived_records
 from pipeline.archive.segment import PARTIAL, sha256_of, sync_file, write_whole
 from replica.index.rocks import RocksIndex, verify_commands, verify_index, verify_parties
-from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, ConfigError
+from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, Code, ConfigError
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.notary.records import record_digest
 from replica.notary.untrusted import UNREADABLE
@@ -126,7 +126,8 @@ def seed_index(
 def refuse_foreign(position: Position, manifest: Manifest) -> None:
     """Raise ArchiveMismatch unless the archive has, at the position, the record that it was read from."""
     if position.offset > manifest.last:
-        raise ArchiveMismatch(f"offset {position.offset} is not archived yet: archive the log first, then ship")
+        problem = f"offset {position.offset} is not archived yet: archive the log first, then ship"
+        raise ArchiveMismatch(problem, Code.NOT_POSSIBLE_NOW)
     for record in archived_records(manifest, position.offset, position.offset):
         if record_digest(record.value or b"") != position.digest:
             raise ArchiveMismatch(f"the archive has another record at offset {position.offset}")

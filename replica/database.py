@@ -201,7 +201,7 @@ class EmbeddedLedgers:
         """See Ledgers: of each replica that this machine has."""
         found = [(name, file) for name, file in zip(self._names, self._files, strict=True) if file.exists()]
         if not found:
-            raise StoreMismatch("no replica of this machine has a ledger yet")
+            raise StoreMismatch("no replica of this machine has a ledger yet: start one", Code.NOT_POSSIBLE_NOW)
         return {f"the ledger of {name}": f"{SQLITE}{file.absolute()}" for name, file in found}
 
     def archive_heads(self) -> Heads:

@@ -44,7 +44,7 @@ from replica.index.compare import recorded_at
 from replica.index.interface import COMMANDS_POSITION_KEY, NOTHING, OFFSET_END, POSITION_KEY
 from replica.index.summary import IndexSummary, summarise
 from replica.notary.acceptances import first_key, later_key
-from replica.notary.errors import FormatUnknown, IndexDamaged, IndexUnreadable
+from replica.notary.errors import Code, FormatUnknown, IndexDamaged, IndexUnreadable
 from replica.notary.parties import OFFICERS_KEY, Officers, decode_officers_entry
 from replica.notary.position import Position, decode_position, encode_position
 
@@ -156,7 +156,8 @@ class RocksTable:
         try:
             Checkpoint(self._db).create_checkpoint(str(folder))
         except Exception as error:  # the index itself is unharmed
-            raise IndexUnreadable(str(_unreadable(f"no checkpoint in {folder}", error).detail)) from None
+            detail = _unreadable(f"no checkpoint in {folder}", error).detail
+            raise IndexUnreadable(detail, Code.NOT_POSSIBLE_NOW) from None
 
     @property
     def entry_count(self) -> int:

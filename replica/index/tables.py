@@ -16,7 +16,7 @@ from rocksdict import IngestExternalFileOptions, Rdict, SstFileWriter
 
 from replica.index.interface import COMMANDS_POSITION_KEY, POSITION_KEY
 from replica.index.rocks import COMMANDS_NAME, PARTIES_NAME, RocksParties, encode_counted_position, table_options
-from replica.notary.errors import IndexUnreadable
+from replica.notary.errors import Code, IndexUnreadable
 from replica.notary.position import Position
 
 
@@ -62,7 +62,7 @@ def adopt_tables(
     refuses the files.
     """
     if folder.exists() and any(folder.iterdir()):
-        raise IndexUnreadable(f"{folder} is not empty: an index is built in a new folder")
+        raise IndexUnreadable(f"{folder} is not empty: move it away", Code.NOT_POSSIBLE_NOW)
     folder.mkdir(parents=True, exist_ok=True)
     if commands is not None:
         _adopt(folder / COMMANDS_NAME, commands, COMMANDS_POSITION_KEY, position)

@@ -234,8 +234,12 @@ class Code(Enum):
         "Ask again after Retry-After.",
         Retry.SAME,
     )
-    ROUTE_NOT_FOUND = (404, "No such resource", "See the README for the paths of the API.")
-    METHOD_NOT_ALLOWED = (405, "The resource does not take this method", "See the README.")
+    ROUTE_NOT_FOUND = (
+        404,
+        "No such resource",
+        "docs/api.md has the paths of the API.",
+    )
+    METHOD_NOT_ALLOWED = (405, "The resource does not take this method", "Use the method that the Allow header names.")
     # Not now.
     NOT_ACTIVE = (
         503,
@@ -500,8 +504,8 @@ class Code(Enum):
     )
     ARCHIVE_MISMATCH = (
         0,
-        "The archive and the request log are not of one notary",
-        "Name the archive of this log; after a restore, adopt the restored topic first. See runbooks/topic-loss.md.",
+        "The archive does not belong with the request log, copy or checkpoint that it is used with",
+        "Name what belongs together; after a restore, adopt the restored topic first. See runbooks/topic-loss.md.",
     )
     ARCHIVE_CONTENDED = (
         0,
@@ -511,8 +515,8 @@ class Code(Enum):
     )
     RESTORE_REFUSED = (
         0,
-        "The topic cannot be restored safely as asked",
-        "Nothing was written. The detail says what stands against it; `notary restore plan` shows all of it.",
+        "The request log cannot be restored, salvaged or adopted safely as asked",
+        "Do what the line above says; `notary restore plan` shows all that stands against a restore.",
     )
     SALVAGE_DAMAGED = (
         0,
@@ -691,13 +695,13 @@ class ArchiveDamaged(NotaryError):
 
 
 class ArchiveMismatch(NotaryError):
-    """The archive is of another log than the named one."""
+    """The archive is of another log, or archive, than what it is used with."""
 
     default_code = Code.ARCHIVE_MISMATCH
 
 
 class RestoreRefused(NotaryError):
-    """A restore would be unsafe; nothing was written."""
+    """A restore would be unsafe, or it ended before its end; a person must change something, or resume it."""
 
     default_code = Code.RESTORE_REFUSED
 

@@ -8,6 +8,8 @@ from replica.notary.errors import RestoreRefused
 from replica.notary.position import Position
 from replica.notary.salvage import Salvage
 
+REPLICA_ACTIVE = "a replica is active: stop all replicas before their topic is changed"
+
 
 def position_in(published: Position, topic_id: str, salvage: Salvage | None) -> Position:
     """The published position in the restored topic. Raises RestoreRefused when the salvage does not determine it."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from replica.notary.errors import StoreMismatch
+from replica.notary.errors import Code, StoreMismatch
 from replica.notary.position import Position, decode_position, encode_position
 from replica.notary.salvage import Salvage, bound_name
-from replica.store.adopt import position_in
+from replica.store.adopt import REPLICA_ACTIVE, position_in
 from replica.store.oracle.looking import GRANTED, REQUEST_LOCK, plain_cursor
 from replica.store.oracle.store import named_statement
 
@@ -24,7 +24,7 @@ def adopt_topic(
         result = cursor.var(int)
         cursor.execute(REQUEST_LOCK, {"id": lock_id, "seconds": 0, "result": result})
         if result.getvalue() != GRANTED:
-            raise StoreMismatch("a replica is active: stop all replicas before their topic is changed")
+            raise StoreMismatch(REPLICA_ACTIVE, Code.NOT_POSSIBLE_NOW)
         cursor.execute(named_statement("adopted"), fetch_lobs=False)
         row = cursor.fetchone()
         if row is None:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import psycopg
 
-from replica.notary.errors import StoreMismatch, StoreUnavailable
+from replica.notary.errors import Code, StoreMismatch, StoreUnavailable
 from replica.notary.position import Position, decode_position, encode_position
 from replica.notary.salvage import Salvage, bound_name
-from replica.store.adopt import position_in
+from replica.store.adopt import REPLICA_ACTIVE, position_in
 from replica.store.postgres.looking import in_unicode
 from replica.store.postgres.migrate import CONNECT_MAX_S
 from replica.store.postgres.store import named_statement
@@ -34,7 +34,7 @@ def adopt_topic(
     try:
         with psycopg.connect(in_unicode(conninfo), connect_timeout=CONNECT_MAX_S) as connection:
             if not _one(connection, b"SELECT pg_try_advisory_xact_lock(%s)", (lock_id,)):
-                raise StoreMismatch("a replica is active: stop all replicas before their topic is changed")
+                raise StoreMismatch(REPLICA_ACTIVE, Code.NOT_POSSIBLE_NOW)
             row = connection.execute(
                 b"SELECT topic_id, published_offset, published_position FROM participant FOR UPDATE"
             ).fetchone()

@@ -201,7 +201,7 @@ def _opened(files: Sequence[Path]) -> Iterator[sqlite3.Connection]:
     """The file that covers most of the log, in one transaction. One that is damaged is made anew by its replica."""
     found = [file for file in files if os.path.exists(file)]
     if not found:
-        raise StoreMismatch("no replica of this machine has a ledger yet")
+        raise StoreMismatch("no replica of this machine has a ledger yet: start one", Code.NOT_POSSIBLE_NOW)
     problem: Exception | None = None
     readable: list[tuple[int, sqlite3.Connection]] = []
     with ExitStack() as stack:

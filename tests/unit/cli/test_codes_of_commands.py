@@ -20,6 +20,7 @@ from pipeline.archive.layout import FolderLayout
 from pipeline.sources.topic import TopicView
 from replica.active.signer import create_key
 from replica.health import ReplicaHealth
+from replica.index.rocks import RocksIndex
 from tests.unit.cli.test_codes_that_people_see import told
 from tests.unit.cli.test_what_people_see import folder, free_port, see, write  # noqa: F401  (fixtures)
 from tests.worlds.archive_world import make_archive, some_log
@@ -89,6 +90,26 @@ def test_an_archive_that_is_not_there_and_one_that_was_edited(folder: Path, see)
     manifest.write_bytes(manifest.read_bytes().replace(b'"archive-1"', b'"archive-2"', 1))
     seen = see("archive", "status")
     assert (seen.code, told(seen.err, "ARCHIVE_DAMAGED"), "manifest.jsonl" in seen.err) == (1, True, True)
+
+
+def test_a_checkpoint_where_something_lies(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: nobody takes a sound index for a damaged one. Method: into a folder that is there already."""
+    RocksIndex(folder / "data" / "r1" / "index").close()
+    (folder / "copy").mkdir()
+    seen = see("index", "checkpoint", "copy", "--name", "r1")
+    assert (seen.code, told(seen.err, "NOT_POSSIBLE_NOW"), "no checkpoint in copy" in seen.err) == (1, True, True)
+
+
+def test_a_ledger_that_no_replica_has_made_yet(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: nobody looks for another database. Method: a notary without one, before its first start."""
+    text = (folder / "notary.toml").read_text()
+    shared = text[text.index("[database]") : text.index("[log]")]
+    alone = '[election]\nkind = "lease"\n[database]\nconninfo = "sqlite:"\n'
+    (folder / "notary.toml").write_text(text.replace(shared, alone))
+    (folder / "none.jsonl").touch()
+    create_key(folder / "notary.key")
+    seen = see("check", "none.jsonl")
+    assert (seen.code, told(seen.err, "NOT_POSSIBLE_NOW"), "start one" in seen.err) == (1, True, True), seen.err
 
 
 def test_a_copy_of_another_archive(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811

@@ -16,7 +16,7 @@ from ha.lock.ids import Counter, lock_id
 from ha.lock.oracle import OracleLockSession
 from ha.settings import ElectionSettings
 from replica.database import Login, participant_database
-from replica.notary.errors import InvariantBroken, LogRefused, StoreMismatch, StoreUnavailable
+from replica.notary.errors import Code, InvariantBroken, LogRefused, StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
 from replica.notary.position import Position, decode_position
 from replica.store.archive_head import ArchiveHead, ArchiveHeads
@@ -202,8 +202,9 @@ async def test_a_restored_topic_is_adopted_while_nobody_is_active(
     await store.publish([completion(command(1), 7)], at(7))
     number, seen = lock_id("NOTARY", Counter.PARTICIPANT_WRITE), []
     await opened[-1].try_lock()
-    with pytest.raises(StoreMismatch, match="a replica is active"):
+    with pytest.raises(StoreMismatch, match="a replica is active") as refused:
         adopt_topic(render_oracle(LOGIN), number, "other", seen.append)
+    assert refused.value.code is Code.NOT_POSSIBLE_NOW  # the database is the right one
     await opened[-1].close()
 
     def refuse(position: Position) -> None:
