@@ -271,7 +271,8 @@ class Worker:
             self._numbers = Numbers(range_of(drawn.number, drawn.database))
         for ledger_offset in list(self._asked):
             found = await desk.log_offset_of(ledger_offset)
-            self._asked.pop(ledger_offset).set_result(found)
+            if found is not None or ledger_offset <= self._seen.ledger_end:  # else it was published before a promotion
+                self._asked.pop(ledger_offset).set_result(found)
         if self._shift is not None:
             self._shift.appender.resume()
         if (self._seen.ledger_end, self._seen.pruned_to) != (seen_before.ledger_end, seen_before.pruned_to):

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from copy import copy
 from random import Random
 
 import pytest
@@ -440,6 +441,39 @@ def test_a_submission_after_a_ledger_offset_waits_for_the_database_alone() -> No
                 (above,) = await worker.submit(submission(9, [state(9)]), options=SubmitOptions(deduplication_after=99))
                 assert isinstance(above, NotNow)
                 assert above.code == Code.OFFSET_AFTER_END.name
+
+    run_virtually(story())
+
+
+def test_a_completion_that_a_promoted_database_lacks_is_waited_for() -> None:
+    """Goal: it does not count as a pruned one, for which every acceptance counts. Method: a standby without the newest
+    completion is promoted while a submission waits for that one's log offset; the holder publishes it again."""
+
+    async def story() -> None:
+        async with World(rules=2) as world:
+            (worker,) = make(world.shared, Delivery())
+            async with cluster(worker, world=world):
+                await keep_asking(worker, 1, 3)
+                await asyncio.sleep(2)
+                worker.database_is_away = True
+                after = SubmitOptions(deduplication_after=3)
+                asking = asyncio.create_task(worker.submit(submission(7, [state(7)]), options=after))
+                await asyncio.sleep(2)
+                published = list(world.shared.database.completions)
+                worker.database = copy(world.shared.database)
+                worker.database.completions = published[:2]
+                worker.database_is_away = False
+                await asyncio.sleep(3)
+                assert worker.worker.last_ledger_offset == 2
+                assert not asking.done()
+                worker.database.completions = published
+                (answer,) = await asking
+                assert isinstance(answer, Notarised)
+                (value,) = world.shared.topic.records(answer.log_offset, answer.log_offset + 1)
+                record = decode_record(value[1], 2)
+                assert isinstance(record, RequestRecordV2)
+                assert record.after_offset == published[2][1].log_offset
+                unbroken(worker)
 
     run_virtually(story())
 
