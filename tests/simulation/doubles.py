@@ -47,8 +47,9 @@ _RELEASE_KNOWN_S = 5.0  # a passive that saw a release on purpose may not have l
 class SimulatedClock:
     """A machine's clocks: boot time runs at its own rate, the wall clock can be set."""
 
-    def __init__(self, rate: float = 1.0) -> None:
+    def __init__(self, rate: float = 1.0, apart_s: float = 0.0) -> None:
         self.ahead_us = 0
+        self._start_us = START_US + round(apart_s * 1e6)
         self._rate = rate
         self._loop = asyncio.get_running_loop()
 
@@ -56,7 +57,7 @@ class SimulatedClock:
         return self._loop.time() * self._rate
 
     def wall_us(self) -> int:
-        return START_US + int(self._loop.time() * 1e6) + self.ahead_us
+        return self._start_us + int(self._loop.time() * 1e6) + self.ahead_us
 
     async def sleep_s(self, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
@@ -312,9 +313,11 @@ class Topic(MemoryTopic):
         self._story = story
         self._waiting: list[asyncio.Future[None]] = []
         self.newest_at_s: float | None = None  # when the newest record came
+        self.stored_at_s: list[float] = []  # when each record came
 
     def store(self, value: bytes) -> None:
         self.newest_at_s = asyncio.get_running_loop().time()
+        self.stored_at_s.append(self.newest_at_s)
         self._story.tell("topic", "store", offset=self.end_offset, size=len(value), bytes=value[-24:])
         super().store(value)
 

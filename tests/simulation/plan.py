@@ -139,6 +139,7 @@ class ReplicaPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     restart_s: float = 0.3
     deduplication_max_s: float = 7 * 86_400.0  # operators may change it, one replica after the other
     older: bool = False  # of a release that knows rules 1 only, and nothing of acceptances
+    clock_apart_s: float = 0.0  # by which its wall clock is ahead of the database's, all the time
 
 
 class Damage(StrEnum):
@@ -178,6 +179,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     watched: bool = False  # servers of the log see at once when a replica's process ends, as log nodes do
     worded: bool = False  # operators' words are in the log, and replicas follow them
     blind: bool = False  # an active looks nothing up: the log alone decides, as beside other writers
+    all_serve: bool = False  # each replica has a worker, whoever holds the lock
 
     @property
     def operations_count(self) -> int:

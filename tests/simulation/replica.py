@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -16,6 +17,8 @@ from ha.lock.lease import LeaseSession
 from ledger_api.server.feed import Feed
 from replica.active.activation import Activation
 from replica.active.lease_log import FollowedLease
+from replica.active.numbers import writable
+from replica.active.worker import Worker
 from replica.link.interface import (
     DEFAULT_OPTIONS,
     LogQuestion,
@@ -39,6 +42,7 @@ from tests.simulation.followers import make_feed
 from tests.simulation.plan import ReplicaPlan
 from tests.simulation.process import Process
 from tests.simulation.words import WatchedBulletin, WordedLease, shared_bound
+from tests.simulation.workers import make_worker
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -115,8 +119,11 @@ class Door:
         participant: Participant[DatabaseSession],
         told: Told,
         on_recalled: Callable[[Asked, AnyAnswer], None],
+        handed_in: Counter[tuple[str, str]],
     ) -> None:
-        """`on_recalled` gets each final answer that names no record of its own."""
+        """`on_recalled` gets each final answer that names no record of its own; `handed_in` counts submissions, by
+        command and submission id."""
+        self._handed_in = handed_in
         self._on_recalled = on_recalled
         self._process = process
         self._participant = participant
@@ -138,6 +145,7 @@ class Door:
         def arrive() -> None:
             note = self._note(replies, [ticket for ticket, _ in batch])
             note.asked.update((ticket, Asked(one, options, *self._newest())) for ticket, one in batch)
+            self._handed_in.update((one.command_id, one.submission_id) for _, one in batch)
             self._participant.submit(note, batch, options)
 
         self._process.deliver(arrive)
@@ -154,10 +162,10 @@ class Door:
     def _newest(self) -> tuple[int, int]:
         """The newest time of the log as far as the replica has read it, and the rules that it writes."""
         position, activation = self._participant.follower.position, self._participant.activation
-        return (
-            0 if position is None else position.stamp_us,
-            1 if activation is None else activation.appender.formats.rules,
-        )
+        stamp_us = 0 if position is None else position.stamp_us
+        if self._participant.worker is not None and (barrier := writable(position)) is not None:
+            return stamp_us, barrier.rules_version
+        return stamp_us, 1 if activation is None else activation.appender.formats.rules
 
     def unanswered(self) -> int:
         """Submissions and look-ups that the core has not answered."""
@@ -217,7 +225,7 @@ class Replica:
         self.plan = plan
         self.disk = Disk()
         self.older = plan.older  # the release that is started next
-        self.clock = SimulatedClock(plan.clock_rate)
+        self.clock = SimulatedClock(plan.clock_rate, plan.clock_apart_s)
         self.core: Core | None = None
         self.told: Told = {}
         self.pruned_to = 0  # in its own ledger, as operators said for all
@@ -301,9 +309,14 @@ class Replica:
             settings=settings,
             random_bytes=random.randbytes,
             salvages=world.salvages,
+            make_worker=make_worker(world, self) if plan.all_serve else None,
         )
         door = Door(
-            process, participant, self.told, lambda asked, answer: world.recalled.append((self.name, asked, answer))
+            process,
+            participant,
+            self.told,
+            lambda asked, answer: world.recalled.append((self.name, asked, answer)),
+            world.handed_in,
         )
         participant.on_standing_changed(lambda: self._announced(door))
         link = MemoryLink(door, world.link_answer_max_s)
@@ -363,7 +376,7 @@ class Replica:
                     (f"activating.{s}" for s in _ACTIVATION if s not in activation.steps_s), "activating.settle"
                 )
             case Role.ACTIVE if activation is not None:
-                return _busy_with(activation)
+                return _busy_with(activation, core.participant.worker)
             case Role.STEPPING_DOWN:
                 return "stepping_down.release" if activation is None else "stepping_down.drain"
             case _:
@@ -384,9 +397,10 @@ def _database_of(session: Any) -> DatabaseSession:
     return found
 
 
-def _busy_with(activation: Activation) -> str:
-    if activation.admission.admitting:
+def _busy_with(activation: Activation, worker: Worker | None) -> str:
+    shift = None if worker is None else worker._shift
+    if activation.admission.admitting or (shift is not None and shift._admission.admitting):
         return "active.admitting"
-    if activation.appender.waiting:
+    if activation.appender.waiting or (shift is not None and shift.appender.own.sent):
         return "active.logged"
     return "active.publishing" if activation.publisher._queue else "active.idle"

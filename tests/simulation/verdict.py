@@ -20,6 +20,7 @@ from replica.store.interface import NOTARISED
 from tests.simulation.commands import change_of, check_commands
 from tests.simulation.plan import FaultKind, ReplicaPlan
 from tests.simulation.replica import CheapSigner
+from tests.simulation.workers import check_workers
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -62,6 +63,8 @@ def judge_run(world: World) -> Summary:
     _check_accepted(world)
     _check_periods(world, walked)
     check_commands(world, walked)
+    if world.plan.all_serve:
+        check_workers(world, walked)
     _check_bounds(world)
     _check_indexes(world)
     return report.summary

@@ -35,6 +35,7 @@ from tests.simulation.verdict import judge_run
 from tests.simulation.virtual import run_virtually
 from tests.simulation.weather import Skies
 from tests.simulation.words import SETTLED_MAX_S, People, WordsNodes
+from tests.simulation.workers import left_over, missing_workers
 
 _FORGETS = (FaultKind.DATABASE_FAIL_OVER, FaultKind.DATABASE_SPLIT)
 _RECORDS_MAX = 20_000
@@ -90,6 +91,7 @@ class World:
         self.attempts = 0
         self.accepted: set[tuple[str, str]] = set()  # command and submission id of those that are to complete
         self.forgotten: set[tuple[str, str]] = set()  # the same, for those that a standby never got
+        self.handed_in: Counter[tuple[str, str]] = Counter()  # command and submission id, at any replica
         self.options: dict[str, SubmitOptions] = {}  # by submission id: the options that its sender chose
         self.bounds_told: list[tuple[SubmitOptions, DeduplicationBound]] = []  # of refused periods
         self.recalled: list[tuple[str, Asked, object]] = []  # final answers of replicas that name no record
@@ -238,7 +240,9 @@ class World:
         """What has not recovered yet."""
         missing = []
         leaders = [replica.name for replica in self.replicas if replica.claims_to_lead]
-        if len(leaders) != 1:
+        if self.plan.all_serve:
+            missing += missing_workers(self)
+        elif len(leaders) != 1:
             missing.append(f"active: {leaders}")
         waiting = [client.name for client, task in zip(self.clients, clients, strict=True) if not task.done()]
         if waiting:
@@ -270,6 +274,7 @@ class World:
         """What a replica still holds of submissions, although nobody waits any more."""
         left = []
         for replica in self.replicas:
+            left += left_over(replica)
             core = replica.core
             if core is None:
                 continue
@@ -322,7 +327,7 @@ class World:
 
     def claims_changed(self, replica: Replica) -> None:
         """Check that no two replicas claim to lead, unless a session was cut short."""
-        if replica.core is None or not replica.claims_to_lead:
+        if replica.core is None or not replica.claims_to_lead or self.plan.all_serve:
             return
         activation = replica.core.participant.activation
         if replica.core.election.role is not Role.ACTIVE or activation is None or activation.read_back.in_force is None:

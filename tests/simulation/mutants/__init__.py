@@ -19,6 +19,7 @@ from tests.simulation.mutants import (
     rules,
     strangers,
     words,
+    workers,
 )
 from tests.simulation.mutants.registry import MUTANTS, Mutant
 
@@ -39,4 +40,5 @@ __all__ = [
     "rules",
     "strangers",
     "words",
+    "workers",
 ]

@@ -1,0 +1,104 @@
+"""Defects of notary workers: whose numbers, whose records, what is logged anew, who publishes, whose clock stamps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+from pytest import MonkeyPatch
+
+import replica.active.worker
+from replica.active.numbers import range_of
+from replica.active.own_records import Again, OwnRead, OwnRecords
+from replica.active.shift import WorkerAppender
+from replica.active.worker import Worker
+from replica.following.apply import Applied
+from replica.notary.counted import CountedRequest
+from replica.notary.position import Position
+from replica.notary.records import NO_OFFSET
+from replica.store.interface import Completion
+from replica.store.memory import MemoryDatabase, MemoryStore
+from tests.simulation.draw import draw
+from tests.simulation.mutants.registry import mutant
+from tests.simulation.plan import Plan
+from tests.simulation.workers import SimulatedDesk, all_serving
+
+
+def _plan(seed: int) -> Plan:
+    return all_serving(draw(seed))
+
+
+_worker_mutant = partial(mutant, plan_of=_plan)
+
+
+@_worker_mutant("the database gives the same range of numbers to every worker")
+def ranges_meet(patch: MonkeyPatch) -> None:
+    patch.setattr(replica.active.worker, "range_of", lambda _, database: range_of(1, database))
+
+
+@_worker_mutant("a worker answers its submission from any record of the same transaction")
+def answer_to_anothers_record(patch: MonkeyPatch) -> None:
+    take = OwnRecords.take
+
+    def careless(self: OwnRecords, applied: Applied) -> OwnRead:
+        read = take(self, applied)
+        for entry, verdict in applied.decided():
+            if not isinstance(entry, CountedRequest) or verdict is None:
+                continue
+            for number, sent in list(self.sent.items()):
+                if sent.waiting.command.tx_id == entry.request.tx_id:
+                    read.decided.append((self.sent.pop(number).waiting, entry, verdict))
+        return read
+
+    patch.setattr(OwnRecords, "take", careless)
+
+
+@_worker_mutant("a record that was not read back for a while is logged again, although it was not read void")
+def logged_again_on_a_time_out(patch: MonkeyPatch) -> None:
+    resume = WorkerAppender.resume
+
+    def impatient(self: WorkerAppender) -> None:
+        resumed_s = self._parts.clock.boottime_s()
+        late = [n for n, sent in self.own.sent.items() if resumed_s * 1e6 - _sent_us(self, sent) > 300_000]
+        self.held.extend(Again(one.waiting, one.times) for one in (self.own.sent.pop(number) for number in late))
+        resume(self)
+
+    def _sent_us(self: WorkerAppender, sent: Any) -> float:
+        clock = self._parts.clock
+        return float(sent.record.stamp_us - clock.wall_us() + clock.boottime_s() * 1e6)
+
+    patch.setattr(WorkerAppender, "resume", impatient)
+
+
+@_worker_mutant("completions are written on any connection, whoever has the lock and whatever is published already")
+def completions_written_by_two(patch: MonkeyPatch) -> None:
+    publish = MemoryDatabase.publish
+
+    def blindly(self: MemoryDatabase, completions: Sequence[Completion], position: Position) -> int:
+        if self.position is not None and position.offset <= self.position.offset:
+            self.position = replace(position, offset=position.offset - 1)
+        return publish(self, completions, position)
+
+    async def without_lock(self: MemoryStore, completions: Sequence[Completion], position: Position) -> int:
+        return self._publish(completions, position)
+
+    patch.setattr(MemoryDatabase, "publish", blindly)
+    patch.setattr(MemoryStore, "publish", without_lock)
+
+
+@_worker_mutant("a worker stamps records whatever its clock says")
+def fast_clock_stamps(patch: MonkeyPatch) -> None:
+    patch.setattr(Worker, "why_not_stamp", lambda _: None)
+
+
+@_worker_mutant("a completion that a promoted database lacks is taken for a pruned one")
+def not_published_yet_taken_for_pruned(patch: MonkeyPatch) -> None:
+    log_offset_of = SimulatedDesk.log_offset_of
+
+    async def or_any(self: SimulatedDesk, ledger_offset: int) -> int | None:
+        found = await log_offset_of(self, ledger_offset)
+        return NO_OFFSET if found is None else found
+
+    patch.setattr(SimulatedDesk, "log_offset_of", or_any)

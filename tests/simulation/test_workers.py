@@ -1,0 +1,54 @@
+"""Whole replicas that all serve (`serving = "all"`): no seed breaks a promise, and what they are there for happens."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from tests.simulation.draw import draw
+from tests.simulation.plan import FaultKind
+from tests.simulation.workers import all_serving
+from tests.simulation.world import Outcome, simulate
+
+SEEDS = range(1, 51)
+MISHAPS = (
+    *[FaultKind.CRASH, FaultKind.CRASH_HOST, FaultKind.STALL, FaultKind.ISLAND, FaultKind.SESSION_KILLED],
+    *[FaultKind.LOG_CUT, FaultKind.LOG_CLOGGED, FaultKind.CLOCK_JUMP, FaultKind.RULES_RAISED],
+    *["desk_unreachable", "desk_late", "desk_lost"],
+)
+HEARD = re.compile(r"\[\w+\] (logged_anew|worker_serves|worker_stops_serving|desk_unreachable)")
+
+
+def test_no_seed_breaks_a_promise_and_every_mishap_happens() -> None:
+    """Goal: the notary keeps its promises when every replica serves. Method: all seeds; each mishap strikes in some,
+    clients of most seeds are answered by several replicas, and records are logged anew."""
+    strikes: Counter[str] = Counter()
+    heard: Counter[str] = Counter()
+    doors: Counter[int] = Counter()
+    for seed in SEEDS:
+        outcome = simulate(all_serving(draw(seed)))
+        assert outcome.violations == [], f"seed {seed}"
+        strikes.update(what for what, _ in outcome.strikes)
+        heard.update(found[1] for line in outcome.story.lines() if (found := HEARD.search(line)))
+        doors[_doors(outcome)] += 1
+    print(f"{dict(heard)}, replicas that answered: {dict(sorted(doors.items()))}, {dict(strikes)}")
+    assert [mishap for mishap in MISHAPS if not strikes[mishap]] == []
+    assert heard["logged_anew"] > 10
+    assert heard["worker_stops_serving"] > 10
+    assert sum(doors[count] for count in doors if count > 1) > len(SEEDS) // 2
+    assert max(doors) == 5
+
+
+def _doors(outcome: Outcome) -> int:
+    """How many replicas gave answers."""
+    told = (re.search(r" told .*by=(\S+)", line) for line in outcome.story.lines())
+    return len({found[1] for found in told if found})
+
+
+@pytest.mark.parametrize("seed", SEEDS[:8])
+def test_a_seed_goes_the_same_way_twice(seed: int) -> None:
+    """Goal: a failing seed can be replayed. Method: run it twice, compare every event."""
+    first, second = (simulate(all_serving(draw(seed))).story.digest() for _ in range(2))
+    assert first == second
