@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from replica.notary.errors import Code, ConfigError
-from replica.notary.secret_files import check_secret
+from replica.notary.secret_files import check_secret, open_not_for_others
 
 OURS, ROOTS, ANOTHERS = 1000, 0, 1001
 
@@ -54,3 +54,25 @@ def test_root_itself_keeps_its_keys_to_itself(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "geteuid", lambda: ROOTS)
     with pytest.raises(ConfigError):
         check_secret(path)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o000, 0o640), (0o022, 0o640), (0o077, 0o600)])
+@pytest.mark.parametrize("how", ["wb", "ab"])
+def test_what_names_parties_is_not_for_others(tmp_path: Path, mask: int, mode: int, how: str) -> None:
+    """Goal: never more open than 0640, and as closed as the account wants. Method: new files under three umasks."""
+    before = os.umask(mask)
+    try:
+        with open_not_for_others(tmp_path / "history.jsonl", how) as stream:
+            stream.write(b"line\n")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "history.jsonl").stat().st_mode & 0o777 == mode
+
+
+def test_every_history_that_a_command_writes_is_opened_like_that() -> None:
+    """Goal: no command leaves a readable one. Method: the programs that write histories, all of them."""
+    root = Path(__file__).parents[3] / "replica"
+    writers = [text for text in (file.read_text() for file in root.rglob("*.py")) if " HistoryWriter(" in text]
+    assert len(writers) >= 2
+    for text in writers:
+        assert text.count("open_not_for_others(") >= text.count(" HistoryWriter(")
