@@ -51,10 +51,20 @@ class AnswerCheck:
     """Reads the judged records in log order, and compares each with the answers that rest on it.
 
     Records below `first_offset` are older than the history. `complete`: the history has every attempt of every client,
-    so every counting record must belong to one of them.
+    so every counting record must belong to one of them. `all_serve`: any replica may answer, else only the one whose
+    epoch it is.
     """
 
-    def __init__(self, operations: list[Operation], first_offset: int, complete: bool, findings: Findings) -> None:
+    def __init__(
+        self,
+        operations: list[Operation],
+        first_offset: int,
+        complete: bool,
+        findings: Findings,
+        *,
+        all_serve: bool = False,
+    ) -> None:
+        self._all_serve = all_serve
         self._findings = findings
         self._first_offset = first_offset
         self._complete = complete
@@ -112,12 +122,16 @@ class AnswerCheck:
                 held_by = epochs.get(answer.epoch)
                 if held_by is None and self._barrier_may_be_lost(answer.epoch, epochs):
                     continue
-                if held_by is None or answer.replica not in (None, held_by):
+                if held_by is None or not self._may_answer(answer, held_by):
                     claim = _Claim(-1, operation, answer)
                     self._add(FindingCode.PASSIVE_ANSWERED, claim, epoch=answer.epoch, replica=answer.replica)
         self._denials.finish(notarised, self._findings)
         self._reuses.finish(self._may_precede, self._findings)
         self._order.finish(self._findings)
+
+    def _may_answer(self, answer: Answer, leads: str) -> bool:
+        """Whether who answered, as far as that is known, may do so in an epoch of this replica."""
+        return self._all_serve or answer.replica in (None, leads)
 
     def _barrier_may_be_lost(self, epoch: int, epochs: Iterable[int]) -> bool:
         """Whether the log has lost records between the epochs in force before and after this one."""
@@ -172,7 +186,7 @@ class AnswerCheck:
         if not isinstance(judged, JudgedRequest) or not _is_submission_of(operation, judged):
             self._add(FindingCode.WRONG_RECORD, claim)
             return
-        if answer.epoch not in (None, judged.barrier.epoch) or answer.replica not in (None, judged.barrier.replica):
+        if answer.epoch not in (None, judged.barrier.epoch) or not self._may_answer(answer, judged.barrier.replica):
             self._add(FindingCode.PASSIVE_ANSWERED, claim, epoch=answer.epoch, replica=answer.replica)
         if answer.code == NOTARISED and judged.outcome == DEDUPLICATED:
             self._check_repeated(claim, judged)

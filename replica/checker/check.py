@@ -13,7 +13,7 @@ answers, and walk the log backwards once for real-time order. Invariants (docs/a
     I6  log order embeds real-time order             ORDER_BROKEN
     I7  one replica per epoch, epochs rise           PASSIVE_ANSWERED (barriers: the void rule itself)
     I8  ledger offsets dense, completions once       COMPLETION_*, COMMAND_*
-    I10 a passive replica never answers              PASSIVE_ANSWERED, OK_FOR_VOID
+    I10 a passive replica never answers              PASSIVE_ANSWERED, OK_FOR_VOID; not where all serve
     I11 what is not definite is unknown              an open operation may be in the log or not; else HistoryError
 """
 
@@ -56,6 +56,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     published_offset: the completions cover the log up to this offset; None: to its end.
     first_ledger_offset: that of the first completion.
     pruned_to: completions up to this ledger offset may be gone, and are not looked for.
+    all_serve: any replica answers, whoever leads (`serving = "all"`).
     """
 
     door: Door = Door()
@@ -65,6 +66,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     published_offset: int | None = None
     first_ledger_offset: int = 1
     pruned_to: int = 0
+    all_serve: bool = False
 
 
 def receipt_verifier(*notary_keys: bytes) -> Callable[[Receipt], bool]:
@@ -93,7 +95,7 @@ def check(
     scope = scope or Scope()
     findings, summary = Findings(), Summary()
     operations = collect(history, verify, findings, summary, scope.door)
-    answers = AnswerCheck(operations, scope.first_offset, scope.complete, findings)
+    answers = AnswerCheck(operations, scope.first_offset, scope.complete, findings, all_serve=scope.all_serve)
     commands = CommandCheck(scope.deduplication_us, findings)
     published = None
     if completions is not None:

@@ -78,7 +78,12 @@ def check_history(
     began_s = monotonic()
     from replica.checker.check import Scope
 
-    asked = Scope(door=_door(settings, registry_changed), first_offset=first_offset, complete=not partial)
+    asked = Scope(
+        door=_door(settings, registry_changed),
+        first_offset=first_offset,
+        complete=not partial,
+        all_serve=settings.serving == "all",
+    )
     report = _check(settings, histories, asked, _public_keys(settings, notary_key))
     took_s = monotonic() - began_s
     if as_json:

@@ -34,6 +34,7 @@ from tests.bench.sizing_page import add_target
 from tests.bench.stream import measure_client, measure_stream
 from tests.bench.switchovers import measure_switchovers
 from tests.bench.throughput import measure_capacity, measure_full_speed, measure_throughput
+from tests.bench.workers import measure_workers
 
 FOLDER = Path("build/bench")
 JSON = Path("build/bench.json")
@@ -53,6 +54,7 @@ PICTURES = Path("build/bench/pictures")  # those of the documentation are in doc
     RAFT,
     LOGS,
     PROFILES,
+    WORKERS,
 ) = PARTS = (
     "throughput",
     "stream",
@@ -68,6 +70,7 @@ PICTURES = Path("build/bench/pictures")  # those of the documentation are in doc
     "raft",
     "logs",
     "profiles",
+    "workers",
 )
 SPEED = {THROUGHPUT, STREAM, RIVAL, OPEN, CURVE, SERVICE}
 
@@ -144,6 +147,8 @@ async def run(
         await measure_logs(FOLDER / LOGS, sizes, report)
     if PROFILES in parts:
         await measure_profiles(FOLDER / PROFILES, sizes, report)
+    if WORKERS in parts:
+        await measure_workers(FOLDER / WORKERS, sizes, report)
 
 
 async def measure_speed(parts: set[str], sizes: Sizes, report: Report, pictures: Path, newest_formats: bool) -> None:

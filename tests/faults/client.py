@@ -43,6 +43,8 @@ class ClientOrder(msgspec.Struct, kw_only=True, frozen=True):
     batch: int = 20
     give_up_s: float = 30.0  # the client library's own default
     connections_max: int = 100
+    pause_ms: int = 0  # of a worker between an answer and its next submission
+    fresh_only: bool = False  # nothing twice: no double spend, no repetition
     seed: int = 1
     replica: str | None = None
 
@@ -64,15 +66,16 @@ class NamingWriter(HistoryWriter):
 class Mix:
     """Chooses what is submitted next: fresh states, states and whole submissions that were sent before."""
 
-    def __init__(self, parties: list[Party], random: Random) -> None:
+    def __init__(self, parties: list[Party], random: Random, *, fresh_only: bool = False) -> None:
         self._parties = parties
+        self._fresh_only = fresh_only
         self._random = random
         self._states: deque[bytes] = deque(maxlen=REMEMBERED)
         self._sent: deque[Submission] = deque(maxlen=REMEMBERED)
 
     def next(self) -> Submission:
         """One submission."""
-        chance = self._random.random()
+        chance = 1.0 if self._fresh_only else self._random.random()
         if self._sent and chance < 0.15:
             return self._again(self._random.choice(self._sent), chance)
         party = self._random.choice(self._parties)
@@ -107,7 +110,8 @@ async def run(order: ClientOrder) -> None:
 
     loop.add_reader(sys.stdin, end)
     random = Random(order.seed)
-    mix = Mix([Party(name, SigningKey(seed)) for name, seed in order.parties], random)
+    parties = [Party(name, SigningKey(seed)) for name, seed in order.parties]
+    mix = Mix(parties, random, fresh_only=order.fresh_only)
     policy = RetryPolicy(deadline_s=order.give_up_s, attempt_max_s=ATTEMPT_MAX_S)
     results: Counter[type] = Counter()
     with Path(order.history).open("wb") as stream:
@@ -119,19 +123,23 @@ async def run(order: ClientOrder) -> None:
             asyncio.TaskGroup() as group,
         ):
             for _ in range(order.singles):
-                group.create_task(_submit(client, mix, stop, results))
+                group.create_task(_submit(client, mix, order.pause_ms / 1_000, stop, results))
             for _ in range(order.batches):
                 group.create_task(_submit_batches(client, mix, order.batch, stop, results))
     given_up_path(Path(order.history)).write_text(str(results[NotNow]))
 
 
-async def _submit(client: RecordingClient, mix: Mix, stop: asyncio.Event, results: Counter[type]) -> None:
+async def _submit(
+    client: RecordingClient, mix: Mix, pause_s: float, stop: asyncio.Event, results: Counter[type]
+) -> None:
     while not stop.is_set():
         submission = mix.next()
         answer = await client.submit(submission)
         results[type(answer)] += 1
         if isinstance(answer, Notarised) and answer.log_offset % 50 == 0:
             await client.look_up(answer.tx_id)
+        if pause_s:
+            await asyncio.sleep(pause_s)
 
 
 async def _submit_batches(

@@ -150,6 +150,25 @@ def test_a_recalled_success_names_the_first_record_its_content_and_a_later_epoch
     assert codes(replica="R1") == {"PASSIVE_ANSWERED"}
 
 
+def test_any_replica_may_answer_where_all_serve() -> None:
+    """Goal: an answer by another replica than the epoch's is right there, one of another epoch is not. Method: answers
+    with and without a record of their own, under both modes."""
+    maker = LogMaker()
+    maker.barrier(1)
+    offset = maker.submit(ONE, command="a")
+    sent = _sent(0, 10, ONE, "a")
+
+    def codes(*, all_serve: bool, epoch: int = 1) -> set[str]:
+        own = Ok("p", 0, 30, content_digest(ONE).hex(), offset, record_offset=offset, epoch=epoch, replica="R2")
+        look_up = Invoke("q", 0, 40, ONE.tx_id.hex())
+        found = Ok("q", 0, 50, content_digest(ONE).hex(), offset, epoch=epoch, replica="R2")
+        return _codes(check([sent, own, look_up, found], maker.log, scope=Scope(all_serve=all_serve)))
+
+    assert codes(all_serve=False) == {"PASSIVE_ANSWERED"}
+    assert codes(all_serve=True) == set()
+    assert codes(all_serve=True, epoch=2) == {"PASSIVE_ANSWERED"}
+
+
 def test_what_is_settled_must_have_been_open() -> None:
     """Goal: nothing is rejected that was answered. Method: settle an open command, and one that was answered."""
     maker = LogMaker()
