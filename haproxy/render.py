@@ -11,7 +11,7 @@ import math
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -145,6 +145,11 @@ class HaproxySettings(BaseModel):
         None, description="Account, and its group, of the workers when HAProxy is started by root."
     )
 
+    balance: Literal["roundrobin", "leastconn"] = Field(
+        "roundrobin",
+        description='How new connections are spread where more than one replica serves. With `serving = "all"` the '
+        "default is leastconn: connections last, and a replica that comes back has none.",
+    )
     check_interval_s: Seconds = Field(0.5, description="Between health checks of a replica that is up.")
     check_interval_changing_s: Seconds = Field(0.2, description="Between checks while its state is changing.")
     check_interval_down_s: Seconds = Field(0.05, description="Between checks of a replica that is down.")

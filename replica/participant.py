@@ -374,7 +374,6 @@ class Participant(Generic[SessionT]):
                 worker.pruned_to,
                 self.estimate_s,
             )
-        activation = None if worker is not None else self._serving()
         activation = self._serving() if worker is None else None
         if activation is None:
             return Standing(False, self.epoch, self._settings.retry_after_s)

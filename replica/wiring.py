@@ -186,7 +186,9 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
     _beside(stack, core.bulletin.run(), "bulletin")
     _beside(stack, core.trail.run(), "operators' trail")
     _beside(stack, core.neighbourhood.run(), "neighbourhood")
-    if settings.listing.get("replicas"):
+    if (
+        settings.listing.get("replicas") or settings.serving == "all"
+    ):  # who lists the others, or shares a rate with them
         urls = {name: url for name, url in settings.health_urls.items() if name != settings.name}
         _beside(stack, PeerWatch(urls, core.link.announce_peers, core.clock).run(), "peers")
     if core.shared_bound is not None:

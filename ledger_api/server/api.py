@@ -34,7 +34,7 @@ from ledger_api.server.submission_stream import SubmissionStreams
 from ledger_api.server.validation import Validator
 from ledger_api.wire.answers import NotaryDocument
 from ledger_api.wire.stream_frames import VERSION, Welcome
-from replica.link.interface import CoreLink
+from replica.link.interface import CoreLink, serving
 from replica.notary.answers import NotNow
 from replica.notary.errors import BadRequest, Code
 from replica.telemetry.counts import ApiCounts, Latency
@@ -82,7 +82,7 @@ class Api:
         self._settings = settings
         self._about = about
         self._authentication = authentication or NoAuthentication()
-        self._rates = Rates(settings, self._loop.time)
+        self._rates = Rates(settings, self._loop.time, lambda: serving(core.peers))
         self.capacity = Capacity(core, counts, settings, feed.budget)
         limits = LogLimits(settings.problem_logs_per_s)
         self._renderer = Renderer(counts, limits, lambda: core.standing)

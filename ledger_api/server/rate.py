@@ -1,4 +1,8 @@
-"""Limits the rate of each user, or each connection, at a front end: one token bucket each, filled steadily."""
+"""Limits the rate of each user, or each connection, at a front end: one token bucket each, filled steadily.
+
+Where several replicas serve, each fills its buckets with its part of the rate. A replica that goes away is noticed a
+second later, so for so long the parts sum up to less or more than the whole.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +35,17 @@ class RateLimit:
         self._burst = float(burst)
         self._buckets: dict[Hashable, tuple[float, float]] = {}  # what was left, and when
 
-    def take(self, key: Hashable, count: int, now_s: float) -> float:
+    def take(self, key: Hashable, count: int, now_s: float, sharers: int = 1) -> float:
         """Take `count` and return 0.0. With too few left, take nothing and return the seconds until there are enough.
 
-        `count` is at most `burst`: more could never be taken.
+        `count` is at most `burst`: more could never be taken. `sharers`: so many limits, this one among them, fill
+        their buckets for the same callers now.
         """
         left, at_s = self._buckets.get(key, (self._burst, now_s))
-        left = min(self._burst, left + (now_s - at_s) * self._per_s)
+        per_s = self._per_s / sharers
+        left = min(self._burst, left + (now_s - at_s) * per_s)
         if left < count:
-            return (count - left) / self._per_s
+            return (count - left) / per_s
         if len(self._buckets) >= BUCKETS_MAX:
             self._forget_full_ones(now_s)
         self._buckets[key] = (left - count, now_s)
@@ -54,9 +60,13 @@ class RateLimit:
 
 
 class Rates:
-    """Charges each caller for its submissions and reads; `holder_of` identifies it."""
+    """Charges each caller for its submissions and reads; `holder_of` identifies it.
 
-    def __init__(self, settings: ApiSettings, now_s: Callable[[], float]) -> None:
+    `serving`: how many replicas serve now, this one among them.
+    """
+
+    def __init__(self, settings: ApiSettings, now_s: Callable[[], float], serving: Callable[[], int]) -> None:
+        self._serving = serving
         self._limit = RateLimit(settings.rate_per_s, settings.rate_burst) if settings.rate_per_s else None
         self._now_s = now_s
 
@@ -64,7 +74,7 @@ class Rates:
         """Take `count` submissions or reads from the caller's share. Raises RateExceeded."""
         if self._limit is None:
             return
-        wait_s = self._limit.take(holder_of(caller, request.protocol), count, self._now_s())
+        wait_s = self._limit.take(holder_of(caller, request.protocol), count, self._now_s(), self._serving())
         if wait_s > 0:
             who = "this connection" if caller.subject is None else f"user {caller.subject!r}"
             raise RateExceeded(f"{who} has used its share", wait_s)

@@ -48,7 +48,7 @@ def show(config: ConfigChoice = None, follow: FollowOption = False, as_json: Jso
     """Show replicas, roles, epoch, who holds the lock, how old its heartbeat is, positions and lag.
 
     It names each replica's status page, which a browser on that replica's machine can open.
-    Exit code 0 when a replica is active, else 1. With --follow it goes on until Ctrl-C: a line of JSON each time with
+    Exit code 0 when a replica serves, else 1. With --follow it goes on until Ctrl-C: a line of JSON each time with
     --json, else a table that is renewed.
     """
     path = find_config(config)

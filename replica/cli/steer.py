@@ -235,7 +235,9 @@ async def _becomes_active(session: aiohttp.ClientSession, address: ReplicaAddres
 
 
 async def _point_at(config: Config, name: str) -> None:
-    """Point HAProxy at the active. Optional: each HAProxy also finds it by its next health check."""
+    """Point HAProxy at the active, where it alone serves. Optional: each HAProxy also finds it by its next check."""
+    if config.serving == "all":
+        return
     from haproxy.runtime import HaproxyRuntime, RuntimeRefused
 
     with suppress(OSError, TimeoutError, RuntimeRefused):

@@ -27,6 +27,13 @@ class Standby(Enum):
     DISCONNECTED = "disconnected"
 
 
+class Serving(Enum):
+    """Who serves."""
+
+    ONE = "one"
+    ALL = "all"
+
+
 NameArgument = Annotated[str, typer.Argument(help="Name of the cluster: everything it keeps is in data/NAME.")]
 ReplicasOption = Annotated[
     int | None,
@@ -44,6 +51,10 @@ WorkersOption = Annotated[
         "--api-workers", min=1, max=16, help="Front ends of each replica. Left out: as it is set; at first 2."
     ),
 ]
+ServingOption = Annotated[
+    Serving | None,
+    typer.Option("--serving", help="Whether one replica serves or all do. Left out: as it is set; at first one."),
+]
 PartiesOption = Annotated[int, typer.Option("--parties", min=1, max=100, help="Parties to make keys for.")]
 
 
@@ -53,6 +64,7 @@ def run_cluster(
     replicas: ReplicasOption = None,
     standby: StandbyOption = None,
     api_workers: WorkersOption = None,
+    serving: ServingOption = None,
     parties: PartiesOption = 5,
     profile: KnownProfileOption = None,
     raised: RaisedOption = True,
@@ -75,6 +87,7 @@ def run_cluster(
         replicas=replicas or made or REPLICAS,
         standby=None if standby is None else standby.value,
         api_workers=api_workers,
+        further={} if serving is None else {"serving": serving.value},
         parties=parties,
         newest_formats=raised,
         endpoint_port=ENDPOINT_PORT,

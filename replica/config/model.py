@@ -184,8 +184,8 @@ class Config(BaseSettings):
     )
     serving: Literal["one", "all"] = Field(
         "one",
-        description="Who serves: the active replica alone; or all of them, each its own clients. `all` is not built "
-        "yet, and is refused (docs/decisions/0021-workers.md).",
+        description="Who serves: the active replica alone; or all of them, each its own clients, from rules 2 on "
+        "(docs/profiles.md).",
     )
     api_workers: int = Field(2, ge=1, le=64, description="Front-end processes of a replica.")
     endpoint: Endpoint = Field(description="The balanced endpoint that applications are given.")
@@ -259,7 +259,7 @@ class Config(BaseSettings):
             )
         self._lease_fits()
         self._embedded_fits()
-        self._serving_is_built()
+        self._all_may_serve()
         step_down_s = 3 * self.core.drain_answers_s + log.close_max_s
         if step_down_s > self.election.drain_max_s:
             raise ValueError(
@@ -273,12 +273,21 @@ class Config(BaseSettings):
             )
         return self
 
-    def _serving_is_built(self) -> None:
-        """Refuse what this release cannot do: whoever sets it would believe that a fail-over is not noticed."""
-        if self.serving == "all":
+    def _all_may_serve(self) -> None:
+        """Check what replicas that all serve rely on (docs/decisions/0021-workers.md)."""
+        if self.serving == "one":
+            return
+        if self.election.kind == "lease":
             raise ValueError(
-                "serving = all is not built yet: one replica serves, and the others take over. Leave serving out"
+                "serving = all does not go with election.kind = lease: what other replicas log would count as signs of"
+                " life of a dead one. Leave serving out"
             )
+        if kind_of(self.database.conninfo).NAME != "postgres":
+            raise ValueError("serving = all needs a database on Postgres: it gives each replica numbers of its own")
+        if not self.log.settings.all_may_serve:
+            raise ValueError(f"serving = all is not supported with log.kind = {self.log.kind}. Leave serving out")
+        if self.core.standby != "following":
+            raise ValueError("serving = all needs core.standby = following: every replica reads the log all the time")
 
     def _lease_fits(self) -> None:
         """Check what a lease relies on: every replica reads the log all the time, and soon enough to be answered."""
@@ -356,7 +365,8 @@ class Config(BaseSettings):
 
     def haproxy_settings(self) -> HaproxySettings:
         """The settings that HAProxy's configuration is rendered from."""
-        return HaproxySettings(bind=self.endpoint, replicas=self.replicas, **self.haproxy)
+        balance = {"balance": "leastconn"} if self.serving == "all" else {}
+        return HaproxySettings(bind=self.endpoint, replicas=self.replicas, **(balance | self.haproxy))
 
     def conninfo(self) -> str:
         """The connection string with its password. Never log it. Raises ConfigError."""

@@ -115,6 +115,7 @@ class ReplicaFacts:
     answers: bool
     active: bool = False  # it leads
     serves: bool = False  # it answers requests: the active does, with `serving = "all"` others as well
+    not_serving: str = ""  # why it does not, where it should as all do
     ready: bool = False
     version: str = ""
     front_ends: int = 0

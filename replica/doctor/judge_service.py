@@ -149,6 +149,17 @@ def _active(facts: Facts) -> Verdict:
     return ok(active[0])
 
 
+@CHECKS.check("serving")
+def _serving(facts: Facts) -> Verdict:
+    """The replicas that are to serve do: the active, or all of them."""
+    serving = ", ".join(replica.name for replica in facts.replicas if replica.serves)
+    idle = "; ".join(f"{one.name} does not: {one.not_serving}" for one in facts.replicas if one.not_serving)
+    if idle:
+        fix = "find out why, by its reason: runbooks/workers.md"
+        return warning(idle, fix) if serving else problem(idle, fix)
+    return ok(serving) if serving else unknown("none does, as none is active")
+
+
 @CHECKS.check("passives")
 def _passives(facts: Facts) -> Verdict:
     """Another replica could take over, and every one that is configured runs."""
@@ -321,14 +332,16 @@ def _haproxy_configuration(facts: Facts) -> Verdict:
 
 @CHECKS.check("haproxy")
 def _haproxy(facts: Facts) -> Verdict:
-    """HAProxy sends applications to the active replica."""
+    """HAProxy sends applications to every replica that serves."""
     if not facts.balancer.answers:
         return unknown("no HAProxy answers on its socket here")
-    active = {replica.name for replica in facts.replicas if replica.active or replica.serves}
-    if active and not active & set(facts.balancer.up):
+    serving = [replica.name for replica in facts.replicas if replica.serves]
+    left_out = [name for name in serving if name not in facts.balancer.up]
+    if left_out:
         up = ", ".join(facts.balancer.up) or "none"
         fix = "does it run with what `notary haproxy render` prints? runbooks/haproxy-loss.md"
-        return problem(f"it sends clients to {up}, active is {', '.join(active)}", fix)
+        level = problem if left_out == serving else warning
+        return level(f"it sends clients to {up}; these serve: {', '.join(serving)}", fix)
     return ok(f"up: {', '.join(facts.balancer.up) or 'none'}")
 
 

@@ -24,6 +24,7 @@ from replica.config.model import Config
 from replica.doctor.facts import BalancerFacts, ClockFacts, Facts, LogFacts, ReplicaFacts
 from replica.doctor.look_database import look_at_database
 from replica.doctor.look_here import look_at_files, look_at_machine
+from replica.health import ReplicaHealth
 from replica.local.haproxy import check_config
 from replica.local.health import fetch_health
 from replica.local.process import ServerFailed, SoftwareMissing
@@ -183,6 +184,13 @@ def _first_certificate(path: Path) -> bytes | None:
         return None
 
 
+def _why_not(health: ReplicaHealth) -> str:
+    """Why a replica does not serve that should, as all do; empty: it does, or need not."""
+    if health.serving != "all" or health.active:
+        return ""
+    return health.not_serving_detail or "it gives no reason"
+
+
 async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddress) -> ReplicaFacts:
     asked_ns = time_ns()
     health = await fetch_health(session, address)
@@ -195,6 +203,7 @@ async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddre
         answers=True,
         active=health.leads,
         serves=health.active,
+        not_serving=_why_not(health),
         ready=health.ready,
         version=health.version,
         front_ends=health.front_ends,

@@ -74,6 +74,11 @@ class PeerSeen(msgspec.Struct, frozen=True, array_like=True):
     answers: bool
 
 
+def serving(others: Sequence[PeerSeen]) -> int:
+    """How many replicas serve, this one among them."""
+    return 1 + sum(one.active and one.answers for one in others)
+
+
 def refuse_as_passive(standing: Standing) -> NotNow:
     """The answer of a replica that is not active, to any question."""
     detail = f"this replica is passive; the newest epoch it knows of is {standing.epoch}"

@@ -23,10 +23,21 @@ async def watch_roles(cluster: LocalCluster, say: Say) -> None:
         await asyncio.sleep(WATCH_INTERVAL_S)
 
 
+def _describe_worker(health: ReplicaHealth) -> str:
+    """The same where all serve: whether it serves, and whether it holds the lock."""
+    lock = f", holds the lock, epoch {health.epoch}" if health.leads else ""
+    if health.active:
+        return f"SERVES{lock}"
+    why = f": {health.not_serving_detail}" if health.not_serving_detail else ""
+    return f"does not serve{lock}{why}"
+
+
 def describe(health: ReplicaHealth | None) -> str:
     """A replica's present state, in a few words."""
     if health is None:
         return "does not answer"
+    if health.serving == "all":
+        return _describe_worker(health)
     if health.leads:
         return f"ACTIVE, epoch {health.epoch}"
     if health.role == "passive":

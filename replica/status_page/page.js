@@ -41,6 +41,10 @@ function utc(text) {
 
 function roleOf(health) {
   if (!health) return ["does not answer", "bad"];
+  if (health.serving === "all") {
+    const lock = health.role === "active" ? ", holds the lock" : "";
+    return health.active ? ["SERVES" + lock, "good"] : [`does not serve${lock}: ${health.not_serving_detail || "no reason given"}`, "warn"];
+  }
   if (health.active) return ["ACTIVE", "good"];
   if (health.role !== "passive") return [String(health.role).replace("_", " "), "warn"];
   return health.ready ? ["passive, ready", ""] : ["passive, not ready", "warn"];
@@ -56,17 +60,24 @@ function lagOf(health) {
   return health.commands_lag_records ? `${health.lag_records}, commands ${health.commands_lag_records}` : health.lag_records;
 }
 
+// Who holds the lock: where one replica serves, that is the one that is active.
+function leads(health) {
+  return health.serving === "all" ? health.role === "active" : health.active;
+}
+
 const LAG_MAX = 50_000;  // as the alert NotaryReplicaLags
 
 // What an operator must know at once; the alerts of Prometheus watch the same, and more.
 function alarmsOf(data) {
   const alarms = [], healths = data.replicas.filter(({ health }) => health);
-  const active = healths.filter(({ health }) => health.active);
-  if (!active.length) alarms.push("No replica is active: every request is refused");
+  const active = healths.filter(({ health }) => leads(health)), all = healths.some(({ health }) => health.serving === "all");
+  if (!healths.some(({ health }) => health.active)) alarms.push("No replica serves: every request is refused");
+  else if (!active.length) alarms.push("No replica holds the lock: requests are answered, and completions wait");
+  if (all) for (const { name, health } of healths.filter(({ health }) => !health.active)) alarms.push(`${name} does not serve: ${health.not_serving_detail || "no reason given"}`);
   if (active.length > 1) alarms.push(`More than one replica reports that it leads: ${active.map(one => one.name).join(", ")}`);
   const names = data.replicas.map(({ name }) => name), owner = lockOwner(data);
   if (owner && !names.includes(owner)) alarms.push(`The lock is held by ${owner}, which is no replica`);
-  if (active.length && !healths.some(({ health }) => health.ready && !health.active)) alarms.push("No other replica could take over");
+  if (active.length && !healths.some(({ health }) => health.ready && !leads(health))) alarms.push("No other replica could take over");
   if (healths.some(({ health }) => health.failover_paused)) alarms.push("Fail-over is paused");
   for (const { name, health } of data.replicas) {
     if (!health) { alarms.push(`${name} does not answer`); continue; }
@@ -156,9 +167,11 @@ async function refresh() {
     if (samples.length) samples = samples.filter(s => s.t_ms > samples.at(-1).t_ms - KEPT_MS);
     document.title = `${data.cluster}: replica ${data.replica}`;
     document.getElementById("title").textContent = `Notary ${data.cluster}, replica ${data.replica}`;
-    const active = data.replicas.filter(({ health }) => health?.active).map(({ name }) => name);
+    const names = wanted => data.replicas.filter(({ health }) => health && wanted(health)).map(({ name }) => name);
+    const active = names(leads), serving = names(health => health.active), all = data.replicas.some(({ health }) => health?.serving === "all");
     state.textContent = active.length ? `active: ${active.join(" AND ")}` : "nobody is active";
-    state.className = active.length === 1 ? "good" : "bad";
+    if (all) state.textContent = `${serving.length ? "serving: " + serving.join(", ") : "nobody serves"}; lock: ${active.join(" AND ") || "nobody"}`;
+    state.className = active.length === 1 && serving.length ? "good" : "bad";
     drawWhere(data);
     drawReplicas(data.replicas);
     drawEpochs(data);

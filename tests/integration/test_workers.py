@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
-from ledger_api.client import Result, RetryPolicy
+from ledger_api.client import NotaryClient, Result, RetryPolicy
 from replica.checker.history import HistoryWriter
 from replica.local.cluster import ClusterSettings, LocalCluster
 from replica.local.recording import RecordingClient
-from replica.notary.answers import Notarised
-from replica.notary.requests import Submission, state_ref
+from replica.notary.answers import Notarised, Refused
+from replica.notary.requests import Submission, TimeWindow, state_ref
 from tests.ends import ends_by_design, guarded
 from tests.integration.test_cluster import World
 from tests.promises import promised
@@ -31,12 +31,8 @@ ONE_TRY = RetryPolicy(deadline_s=0.0, attempt_max_s=10.0)
 async def cluster(servers_folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[LocalCluster]:
     """Replicas that all serve."""
     log = request.config.getoption("--log-kind")
-    settings = ClusterSettings(folder=servers_folder / "workers", parties=2, log=log)
+    settings = ClusterSettings(folder=servers_folder / "workers", parties=2, log=log, further={"serving": "all"})
     async with guarded(LocalCluster(settings)) as cluster:
-        for one in cluster.replicas.values():
-            await one.stop()
-            one.install(Path(sys.executable), cluster.config_path, {}, "tests.integration.worker_replica")
-            one.start()
         await eventually(lambda: all_serve(cluster), timeout_s=40.0)
         yield cluster
 
@@ -92,6 +88,33 @@ async def test_clients_of_others_see_nothing_of_a_holder_that_is_killed(cluster:
         assert sum(isinstance(answer, Notarised) for answer in rivals) == 1
         world = World(cluster, clients[others[0]], tmp_path / "history.jsonl", history)
         await world.check()
+
+
+async def test_what_a_frozen_worker_logs_late_is_judged_in_order(cluster: LocalCluster) -> None:
+    """Goal: neither a spent state nor a time that is over comes back. Method: a replica without the lock stands still
+    with two calls; one state is spent elsewhere meanwhile, the other's time window ends; then it thaws."""
+    frozen, other = (await cluster.passives())[0], await cluster.active()
+    assert other is not None
+    (late, quick) = (f"http://{one.address.host}:{one.address.api_port}" for one in (frozen, other))
+    patient = RetryPolicy(deadline_s=0.0, attempt_max_s=30.0)
+    async with NotaryClient(late, policy=patient) as slow, NotaryClient(quick) as fast:
+        assert isinstance(await slow.submit(fresh(cluster)), Notarised)  # the connection is open
+        state, party = os.urandom(32), cluster.parties[0]
+        until_us = int((time.time() + 1.0) * 1e6)
+        timed = party.sign(os.urandom(32), [state_ref(os.urandom(32), 0)], window=TimeWindow(None, until_us))
+        frozen.freeze_group()
+        try:
+            calls = [asyncio.create_task(slow.submit(one)) for one in (fresh(cluster, state), timed)]
+            await asyncio.sleep(0.5)
+            assert isinstance(await fast.submit(fresh(cluster, state)), Notarised)
+            await asyncio.sleep(1.5)
+            assert not any(call.done() for call in calls)
+        finally:
+            frozen.thaw()
+        spent, too_late = await asyncio.gather(*calls)
+    assert isinstance(spent, Refused), spent
+    assert isinstance(too_late, Refused), too_late
+    assert (spent.code, too_late.code) == ("STATE_CONFLICT", "TIME_WINDOW_CLOSED")
 
 
 async def leads_another(cluster: LocalCluster, former: str) -> bool:

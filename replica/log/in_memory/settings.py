@@ -23,6 +23,7 @@ class MemoryLogSettings(BaseModel):
     close_max_s: ClassVar[float] = CLOSE_MAX_S
     keeps_times: ClassVar[bool] = False
     one_machine_only: ClassVar[bool] = True
+    all_may_serve: ClassVar[bool] = False
     for_development: ClassVar[bool] = True
     words: ClassVar[LogWords] = LogWords(
         log="log in memory",

@@ -27,6 +27,7 @@ class PostgresLogSettings(BaseModel):
     close_max_s: ClassVar[float] = CLOSE_MAX_S
     keeps_times: ClassVar[bool] = True
     one_machine_only: ClassVar[bool] = False
+    all_may_serve: ClassVar[bool] = True
     words: ClassVar[LogWords] = LogWords(
         log="log",
         server="database server",

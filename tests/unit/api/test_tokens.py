@@ -19,6 +19,7 @@ from ledger_api.server.rate import BUCKETS_MAX, RateExceeded, RateLimit, Rates
 from ledger_api.server.settings import ApiSettings, TokenSettings
 from ledger_api.server.tokens import KeyUnknown, TokenRefused, check_token, parse_keys, read_keys, token_in
 from ledger_api.wire.submissions import RequestDocument, SubmissionDocument
+from replica.link.interface import PeerSeen, serving
 from replica.notary.errors import BadRequest, Code, ConfigError
 from tests.certificates import Authority
 from tests.tokens import AUDIENCE, NOW_S, Issuer
@@ -220,7 +221,7 @@ async def test_a_single_token_is_revoked_by_its_id(tmp_path: Path) -> None:
 def test_the_rate_of_a_user_is_bounded_unless_it_is_asked_otherwise(tmp_path: Path) -> None:
     """Goal: one caller cannot take a front end, as configured by nobody. Method: the default, as long as a burst."""
     settings = ApiSettings(registry_path=tmp_path)
-    rates, user = Rates(settings, lambda: 0.0), Caller(subject="treasury")
+    rates, user = Rates(settings, lambda: 0.0, lambda: 1), Caller(subject="treasury")
     rates.charge(user, request(None), settings.rate_burst)
     with pytest.raises(RateExceeded):
         rates.charge(user, request(None), 1)
@@ -263,10 +264,34 @@ def test_a_bucket_gives_its_rate_and_no_more() -> None:
     assert len(limit._buckets) <= BUCKETS_MAX
 
 
+def test_replicas_that_serve_share_a_rate(tmp_path: Path) -> None:
+    """Goal: a user has the rate once in the cluster. Method: two limits that know of one another, and of one that went
+    away; whom a replica counts."""
+    one, two = RateLimit(10.0, 20), RateLimit(10.0, 20)
+    for limit in (one, two):
+        assert limit.take("a", 20, 0.0, 2) == 0.0
+        assert limit.take("a", 6, 1.0, 2) == pytest.approx(0.2)
+        assert limit.take("a", 5, 1.0, 2) == 0.0
+    assert one.take("a", 10, 2.0, 1) == 0.0
+    peers = [
+        PeerSeen("r2", active=True, epoch=1, seen_us=1, answers=True),
+        PeerSeen("r3", active=True, epoch=1, seen_us=1, answers=False),
+        PeerSeen("r4", active=False, epoch=1, seen_us=1, answers=True),
+    ]
+    assert serving(peers) == 2
+    settings, now_s = ApiSettings(registry_path=tmp_path, rate_per_s=10, rate_burst=10, batch_max=10), [0.0]
+    rates, user = Rates(settings, lambda: now_s[0], lambda: serving(peers)), Caller(subject="treasury")
+    rates.charge(user, request(None), 10)
+    now_s[0] = 1.0
+    with pytest.raises(RateExceeded):
+        rates.charge(user, request(None), 6)
+    rates.charge(user, request(None), 5)
+
+
 def test_users_are_charged_by_name_and_others_by_connection(tmp_path: Path) -> None:
     """Goal: a user cannot have more by opening connections. Method: two connections, with and without a name."""
     settings = ApiSettings(registry_path=tmp_path, rate_per_s=1, rate_burst=10, batch_max=10)
-    rates, user = Rates(settings, lambda: 0.0), Caller(subject="treasury")
+    rates, user = Rates(settings, lambda: 0.0, lambda: 1), Caller(subject="treasury")
     one, other = request(None), request(None)
     rates.charge(user, one, 10)
     with pytest.raises(RateExceeded) as refused:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from haproxy.render import render
 from replica.cli.config import effective
 from replica.cli.init import example, write_config
 from replica.cli.profiles import Profile
@@ -82,8 +83,36 @@ def test_the_file_of_every_profile_loads(tmp_path: Path, profile: Profile, capsy
     assert ("notary store migrate" in capsys.readouterr().out) == (profile is not Profile.EMBEDDED)
 
 
-def test_serving_of_all_replicas_is_refused_until_it_is_built(tmp_path: Path) -> None:
-    """Goal: nobody believes that a fail-over is not noticed. Method: both values."""
-    assert config_of(tmp_path, serving="one").serving == "one"
-    with pytest.raises(ConfigError, match="serving = all is not built yet"):
-        config_of(tmp_path, serving="all")
+KAFKA = {"kind": "kafka", "kafka": {"bootstrap_servers": "127.0.0.1:9092"}}
+SHARED: dict[str, Any] = {
+    "database": {"conninfo": "host=127.0.0.1 dbname=notary", "scope": "N"},
+    "election": {},
+    "log": KAFKA,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, "does not go with election.kind = lease"),
+        (SHARED | {"database": {"conninfo": "oracle://n@127.0.0.1:1/n", "scope": "N"}}, "needs a database on Post"),
+        (SHARED | {"core": {"standby": "disconnected"}}, "needs core.standby = following"),
+        (SHARED | {"log": MEMORY}, "not supported with log.kind = memory"),
+    ],
+)
+def test_where_all_cannot_serve_it_is_refused(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
+    """Goal: nobody finds out by a replica that never serves. Method: each mistake, by the words that name it."""
+    assert config_of(tmp_path, **changes, serving="one").serving == "one"
+    with pytest.raises(ConfigError, match=why):
+        config_of(tmp_path, **changes, serving="all")
+
+
+def test_connections_are_spread_where_all_serve(tmp_path: Path) -> None:
+    """Goal: HAProxy sends new connections to whoever has fewest; another choice is the operator's. Method: render."""
+    choices = {
+        "one": config_of(tmp_path, **SHARED),
+        "all": config_of(tmp_path, **SHARED, serving="all"),
+        "own": config_of(tmp_path, **SHARED, serving="all", haproxy={"balance": "roundrobin"}),
+    }
+    shown = {name: "balance leastconn" in render(config.haproxy_settings()) for name, config in choices.items()}
+    assert shown == {"one": False, "all": True, "own": False}

@@ -61,6 +61,7 @@ REPLICAS = tuple(
         name=name,
         answers=True,
         active=name == "r1",
+        serves=name == "r1",
         ready=True,
         version="1.0",
         front_ends=2,
@@ -177,8 +178,8 @@ def balancer(**changes: Any) -> Facts:
     return replace(HEALTHY, balancer=replace(HEALTHY.balancer, **changes))
 
 
-PASSIVE = {"active": False}
-SILENT = {"answers": False, "active": False, "ready": False}
+PASSIVE = {"active": False, "serves": False}
+SILENT = {"answers": False, "active": False, "serves": False, "ready": False}
 DIGESTS = {"index_digests": {"4096": "aa", "8192": "bb"}}
 OTHER_DIGESTS = {"index_digests": {"4096": "aa", "8192": "cc", "12288": "dd"}}
 BROKEN: list[tuple[str, Severity, Facts, str]] = [
@@ -252,6 +253,9 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("active", Severity.PROBLEM, replicas(SILENT, SILENT, SILENT), "start them"),
     ("active", Severity.PROBLEM, replicas(PASSIVE), "failover"),
     ("active", Severity.WARNING, replicas({}, {"active": True}), "look again"),
+    ("serving", Severity.PROBLEM, replicas({"serves": False, "not_serving": "the log does not answer"}), "workers"),
+    ("serving", Severity.WARNING, replicas({}, {"not_serving": "the log does not answer"}), "workers"),
+    ("haproxy", Severity.WARNING, replicas({}, {"serves": True}), "haproxy-loss"),
     ("passives", Severity.PROBLEM, replicas({}, {"ready": False}, SILENT), "start another"),
     ("passives", Severity.WARNING, replicas({}, SILENT), "start it"),
     ("index-digests", Severity.PROBLEM, replicas(DIGESTS, DIGESTS, OTHER_DIGESTS), "notary index diff"),

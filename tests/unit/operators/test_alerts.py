@@ -35,6 +35,8 @@ def healthy() -> Samples:
             leads = float(name == "r1")
             for metric, value in {
                 "notary_leading": leads,
+                "notary_serving": leads,
+                "notary_all_serve": 0.0,
                 "notary_epoch": 7.0 if cluster == "london" else 900.0,
                 "notary_log_reached": 1.0,
                 "notary_log_hazards": 0.0,
@@ -128,7 +130,9 @@ def slow(shown: Samples) -> None:
 P = "paris"
 R2 = {"instance": "paris-r2:8082"}
 FAULTS: dict[str, Callable[[Samples], None]] = {
-    "NotaryNoActiveReplica": of(P, "notary_leading", lambda _: 0.0),
+    "NotaryNoActiveReplica": of(P, "notary_serving", lambda _: 0.0),
+    "NotaryNobodyLeads": of(P, "notary_leading", lambda _: 0.0),
+    "NotaryWorkerOutOfRotation": of(P, "notary_all_serve", lambda _: 1.0, **R2),
     "NotaryTwoReplicasClaimToLead": of(P, "notary_leading", lambda _: 1.0, **R2),
     "NotaryLockHeldByAStranger": of(P, "notary_lock_foreign", lambda _: 1.0, **R2),
     "NotaryLedgerCopied": of(P, "notary_ledger_copies", lambda _: 1.0),
