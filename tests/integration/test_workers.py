@@ -90,13 +90,14 @@ async def test_clients_of_others_see_nothing_of_a_holder_that_is_killed(cluster:
         await world.check()
 
 
-async def test_what_a_frozen_worker_logs_late_is_judged_in_order(cluster: LocalCluster) -> None:
+async def test_calls_that_waited_for_a_frozen_worker_are_judged_when_it_thaws(cluster: LocalCluster) -> None:
     """Goal: neither a spent state nor a time that is over comes back. Method: a replica without the lock stands still
-    with two calls; one state is spent elsewhere meanwhile, the other's time window ends; then it thaws."""
+    with two calls; one state is spent elsewhere meanwhile, the other's time window ends; then it thaws, and takes them
+    or says that it did not, whereupon they are sent again."""
     frozen, other = (await cluster.passives())[0], await cluster.active()
     assert other is not None
     (late, quick) = (f"http://{one.address.host}:{one.address.api_port}" for one in (frozen, other))
-    patient = RetryPolicy(deadline_s=0.0, attempt_max_s=30.0)
+    patient = RetryPolicy(deadline_s=30.0, attempt_max_s=30.0)
     async with NotaryClient(late, policy=patient) as slow, NotaryClient(quick) as fast:
         assert isinstance(await slow.submit(fresh(cluster)), Notarised)  # the connection is open
         state, party = os.urandom(32), cluster.parties[0]
