@@ -28,6 +28,7 @@ log = structlog.get_logger()
 
 _NEVER = float("-inf")
 _HAZARDS_MAX_S = 0.5  # the log's end is not asked meanwhile
+GATHER_FROM = 16  # records in one read: fewer came one by one, and somebody waits for each
 
 
 async def no_wait() -> None:
@@ -65,6 +66,7 @@ class Follower:
         self._applier: Applier | None = None
         self._moved = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._gather_s = 0.0
         self._known_end = 0
         self._reached_at_s = _NEVER
         self._moved_at_s = _NEVER
@@ -103,8 +105,13 @@ class Follower:
         """Applied records whose registrations of keys the index does not have yet."""
         return max(0, offset_of(self._index.position()) - offset_of(self._index.parties.position()))
 
-    def hurry(self, hurry: bool) -> None:
-        """Read each record as soon as it arrives (true: an active must), or in larger runs, which cost less (false)."""
+    def hurry(self, hurry: bool, gather_s: float = 0.0) -> None:
+        """Read each record as soon as it arrives (true: an active must), or in larger runs, which cost less (false).
+
+        `gather_s`: in a hurry, the time from one run to the next, while many records come. Others' records come at all
+        times, and each run costs as much as several records.
+        """
+        self._gather_s = gather_s
         (self._hurry.set if hurry else self._hurry.clear)()
 
     def reaches_log(self) -> bool:
@@ -154,6 +161,7 @@ class Follower:
         try:
             while True:
                 records = await reader.read(self._settings.read_batch_max, self._settings.read_wait_s)
+                read_at_s = self._clock.boottime_s()
                 silent_s = self.silent_s(silent_s, len(records))
                 for run in bounded_runs(records, self._settings.read_batch_states_max):
                     try:
@@ -167,7 +175,7 @@ class Follower:
                     if task.done():
                         task.result()
                 if len(records) < self._settings.read_batch_max:
-                    await self._pause()
+                    await self._pause(len(records), read_at_s)
         finally:
             watch.cancel()
             completing.cancel()
@@ -199,9 +207,13 @@ class Follower:
             raise LogUnavailable(f"{found}, and the log ends at {self._known_end}")
         return silent_s
 
-    async def _pause(self) -> None:
-        """Let records gather, unless there is a hurry."""
-        if not self._hurry.is_set():
+    async def _pause(self, records: int, read_at_s: float) -> None:
+        """Let records gather, in a hurry only where many come."""
+        if self._hurry.is_set():
+            gather_s = read_at_s + self._gather_s - self._clock.boottime_s()
+            if records >= GATHER_FROM and gather_s > 0:
+                await self._clock.sleep_s(gather_s)
+        else:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.standby_read_pause_s):
                     await self._hurry.wait()

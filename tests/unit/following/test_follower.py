@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 from pydantic import ValidationError
 
+from replica.following.apply import Applied
 from replica.following.follower import Follower
 from replica.index.memory import MemoryIndex
 from replica.log.interface import LogRecords
@@ -226,5 +228,44 @@ def test_it_goes_on_when_there_is_room() -> None:
         assert taken == [0, 1]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+    run_virtually(story())
+
+
+def test_in_a_hurry_many_records_gather_and_a_few_do_not() -> None:
+    """Goal: a worker reads others' records in large runs, and nobody's single record waits. Method: a record, then
+    twenty a millisecond, then one again; when each run was applied."""
+
+    async def story() -> None:
+        topic, runs = MemoryTopic(), list[tuple[float, int]]()
+        loop = asyncio.get_running_loop()
+
+        def note(applied: Applied) -> None:
+            runs.append((loop.time(), len(applied.reading.voids)))
+
+        follower = Follower(MemoryLog(topic), MemoryIndex(), LoopClock(), SETTINGS, note)
+        follower.hurry(True, gather_s=0.005)
+        task = asyncio.create_task(follower.run())
+        await asyncio.sleep(1.0)
+        for _ in range(3):
+            topic.store(b"alone")
+            await asyncio.sleep(0.001)
+        assert [count for _, count in runs] == [1, 1, 1]
+        runs.clear()
+        for _ in range(20):
+            for _ in range(20):
+                topic.store(b"one of many")
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.010)
+        assert sum(count for _, count in runs) == 400
+        assert min(after - before for (before, _), (after, _) in pairwise(runs)) >= 0.0049
+        assert len(runs) <= 5
+        runs.clear()
+        at_s = loop.time()
+        topic.store(b"alone")
+        await asyncio.sleep(0.001)
+        assert [count for _, count in runs] == [1]
+        assert runs[0][0] - at_s < 0.001
+        task.cancel()
 
     run_virtually(story())
