@@ -20,6 +20,7 @@ from replica.active.counters import Counters
 from replica.active.derived_ledger import DerivedLedger, LedgerState
 from replica.active.estimate import CompletionEstimate
 from replica.active.failures import SubmissionFailures
+from replica.active.intake import Intake
 from replica.active.log_questions import LogQuestions
 from replica.active.look_ups import LookUps, Serving
 from replica.active.numbers import is_fragmented, writable
@@ -355,16 +356,21 @@ class Participant(Generic[SessionT]):
         return self._estimate.wait_s(self.states_in_flight)
 
     @property
+    def intakes(self) -> list[Intake]:
+        """Where submissions were taken that are not finished: by the worker, by the activation."""
+        of_worker = None if self.worker is None else self.worker.intake
+        of_activation = None if self.activation is None else self.activation.intake
+        return [intake for intake in (of_worker, of_activation) if intake is not None]
+
+    @property
     def in_flight(self) -> int:
-        """Submissions that were taken here and are not finished, by the worker or the activation."""
-        admitted = 0 if self.activation is None else self.activation.intake.budget.submissions
-        return admitted + (0 if self.worker is None else self.worker.in_flight)
+        """Submissions that were taken here and are not finished."""
+        return sum(intake.budget.submissions for intake in self.intakes)
 
     @property
     def states_in_flight(self) -> int:
         """The states of those submissions."""
-        admitted = 0 if self.activation is None else self.activation.intake.budget.states
-        return admitted + (0 if self.worker is None else self.worker.states_in_flight)
+        return sum(intake.budget.states for intake in self.intakes)
 
     def standing(self) -> Standing:
         """Whether the core answers requests, as of now."""

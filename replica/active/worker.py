@@ -19,6 +19,7 @@ from ha.lock.session import clock_skew_s
 from replica.active.catching_up import until_applied
 from replica.active.clock_agreement import ClockSeen, booted_us, why_not_stamp
 from replica.active.fitness import Limits, Unfit, WorkerFacts, why_not_serve
+from replica.active.intake import Intake
 from replica.active.ledger_count import LedgerCount
 from replica.active.numbers import Numbers, needs_range, range_of, usable, writable
 from replica.active.parts import Parts
@@ -74,14 +75,9 @@ class Worker:
         return self._shift is not None and not self._shift.closing
 
     @property
-    def in_flight(self) -> int:
-        """Submissions that were taken and not answered."""
-        return 0 if self._shift is None else self._shift.intake.budget.submissions
-
-    @property
-    def states_in_flight(self) -> int:
-        """The states of those submissions."""
-        return 0 if self._shift is None else self._shift.intake.budget.states
+    def intake(self) -> Intake | None:
+        """What was taken and not answered; None between shifts."""
+        return None if self._shift is None else self._shift.intake
 
     def offer(self, batch: Sequence[tuple[int, Submission]], replies: Replies, options: SubmitOptions) -> bool:
         """Take a front end's submissions; False when it does not serve."""

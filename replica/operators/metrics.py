@@ -81,6 +81,7 @@ class _CoreMetrics(Collector, Generic[SessionT]):
         yield _gauge("notary_log_reached", "1 while the log answers", float(participant.follower.reaches_log()))
         skew_s = election.status()["clock_skew_s"]
         yield _gauge("notary_clock_skew_seconds", "Own wall clock minus the database's", skew_s)
+        yield from self._intake_metrics()
         yield from self._activation_metrics()
         counters = participant.counters
         yield _counter("notary_judged", "Requests judged, by code", "code", _OUTCOMES | counters.outcomes)
@@ -101,20 +102,22 @@ class _CoreMetrics(Collector, Generic[SessionT]):
         activations.add_metric([], counters.activations)
         yield activations
 
+    def _intake_metrics(self) -> Iterator[Metric]:
+        """Of a replica that takes requests, or has taken some that are not finished."""
+        participant = self._participant
+        if not participant.intakes:
+            return
+        yield _gauge("notary_in_flight_submissions", "Taken and not finished", participant.in_flight)
+        yield _gauge("notary_in_flight_states", "States of those submissions", participant.states_in_flight)
+        queued = sum(intake.queued for intake in participant.intakes)
+        yield _gauge("notary_admission_queue", "Submissions that wait to be admitted", queued)
+        text = "Longest time to answer a request that comes now, as estimated for clients"
+        yield _gauge("notary_eta_seconds", text, participant.estimate_s)
+
     def _activation_metrics(self) -> Iterator[Metric]:
         activation = self._participant.activation
         if activation is None:
             return
-        yield _gauge(
-            "notary_in_flight_submissions", "Admitted and not yet published", activation.intake.budget.submissions
-        )
-        yield _gauge("notary_in_flight_states", "States of those submissions", activation.intake.budget.states)
-        yield _gauge("notary_admission_queue", "Submissions that wait to be admitted", activation.intake.queued)
-        yield _gauge(
-            "notary_eta_seconds",
-            "Longest time to answer a request that comes now, as estimated for clients",
-            activation.intake.wait_s,
-        )
         published = -1 if activation.publisher.position is None else activation.publisher.position.offset
         unpublished = max(0, self._participant.follower.applied_offset - published)
         yield _gauge("notary_unpublished_records", "Applied records whose completions are not published", unpublished)

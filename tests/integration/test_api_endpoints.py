@@ -62,6 +62,16 @@ def test_the_newer_epoch_is_the_active() -> None:
         assert listed(LISTING, "r1", standing, [peer("r2", active=True, epoch=theirs)]).active == active
 
 
+def test_where_several_serve_each_is_called_active() -> None:
+    """Goal: a client may go to any of them, and stays with the one that it asked. Method: two that
+    serve in one epoch, asked of one of them, and of a third that does not serve."""
+    peers = [peer("r2", active=True, epoch=ACTIVE.epoch), peer("r3")]
+    found = listed(LISTING, "r1", ACTIVE, peers)
+    assert [one.role for one in found.endpoints] == ["active", "active", "passive"]
+    assert found.active == A
+    assert listed(LISTING, "r1", PASSIVE, peers).active == B
+
+
 def test_a_silent_active_is_not_the_active() -> None:
     """Goal: "active now" needs an answer now. Method: the last seen active is silent; nobody else leads."""
     found = listed(LISTING, "r1", PASSIVE, [peer("r2", active=True, answers=False), peer("r3")])

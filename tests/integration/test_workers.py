@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from ledger_api.client import NotaryClient, Result, RetryPolicy
@@ -116,6 +117,17 @@ async def test_calls_that_waited_for_a_frozen_worker_are_judged_when_it_thaws(cl
     assert isinstance(spent, Refused), spent
     assert isinstance(too_late, Refused), too_late
     assert (spent.code, too_late.code) == ("STATE_CONFLICT", "TIME_WINDOW_CLOSED")
+
+
+async def test_each_replica_says_that_it_serves(cluster: LocalCluster) -> None:
+    """Goal: whoever looks at any of them sees what it does. Method: the metrics of each."""
+    async with aiohttp.ClientSession() as session:
+        for one in cluster.replicas.values():
+            async with session.get(f"http://{one.address.host}:{one.address.health_port}/metrics") as answer:
+                shown = await answer.text()
+            for metric in ("notary_serving 1.0", "notary_all_serve 1.0", "notary_in_flight_submissions 0.0"):
+                assert f"\n{metric}\n" in shown, (one.name, metric)
+        assert shown.count("\nnotary_in_flight_submissions ") == 1
 
 
 async def leads_another(cluster: LocalCluster, former: str) -> bool:

@@ -242,8 +242,8 @@ def left_over(replica: Replica) -> list[str]:
     shift = None if worker is None else worker._shift
     if worker is None or shift is None:
         return []
-    appender = shift.appender
-    held = (worker.in_flight, worker.states_in_flight, len(appender.own.sent), len(appender.held))
+    appender, budget = shift.appender, shift.intake.budget
+    held = (budget.submissions, budget.states, len(appender.own.sent), len(appender.held))
     return [f"the worker of {replica.name} holds {(*held, len(appender.commands))}"] if any(held) else []
 
 
