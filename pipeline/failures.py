@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from replica.log.kafka.pointers import POINTERS
 from replica.notary import errors
 from replica.notary.errors import (
     Code,
@@ -59,13 +60,8 @@ def meaning_of(text: str) -> NotaryError | InvariantBroken:
             return InvariantBroken(detail)
         if isinstance(kind, type) and issubclass(kind, NotaryError) and code in Code.__members__:
             return kind(detail, Code[code])
-    missing = _MISSING.findall(text)
-    if missing:
-        return ConfigError(
-            f"a Python of Spark's workers has no package {missing[-1]}: install requirements.lock there, and name that"
-            " Python in PYSPARK_PYTHON",
-            Code.PIPELINE_MISSING,
-        )
+    if (unusable := _unusable(text)) is not None:
+        return unusable
     causes = _CAUSE.findall(text)
     detail = ": ".join(causes[-1]) if causes else text.strip().partition("\n")[0]
     if any(mark in text for mark in _LOST):
@@ -73,3 +69,16 @@ def meaning_of(text: str) -> NotaryError | InvariantBroken:
     if any(mark in text for mark in _SILENT):
         return LogUnavailable(f"Spark's connector had no answer: {detail[:_DETAIL_CHARS]}")
     return PipelineFailed(detail[:_DETAIL_CHARS])
+
+
+def _unusable(text: str) -> ConfigError | None:
+    """What a person must change before the job can run at all; None if the text names nothing of that kind."""
+    if POINTERS in text:
+        return ConfigError(POINTERS)
+    if missing := _MISSING.findall(text):
+        return ConfigError(
+            f"a Python of Spark's workers has no package {missing[-1]}: install requirements.lock there, and name that"
+            " Python in PYSPARK_PYTHON",
+            Code.PIPELINE_MISSING,
+        )
+    return None

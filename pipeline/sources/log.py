@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from typing import Literal
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.session import connector_jars
 from pipeline.sources.spark import LogSource
 from replica.log.kafka import stretch
 from replica.log.kafka.librdkafka import PARTITION
+from replica.log.kafka.pointers import MAGIC, POINTER_BYTES, POINTERS
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.settings import LogSettings, dump_settings
 from replica.notary.errors import ConfigError
@@ -72,7 +73,14 @@ def _through_spark(spark: SparkSession, settings: KafkaSettings, first: int, end
         .options(**_client_options(settings))
         .load()
     )
-    return rows.select("offset", F.unix_millis("timestamp").alias("timestamp_ms"), "key", "value", "headers")
+    time = F.unix_millis("timestamp").alias("timestamp_ms")
+    return rows.select("offset", time, "key", _without_pointers(F.col("value")).alias("value"), "headers")
+
+
+def _without_pointers(value: Column) -> Column:
+    """The value; the query fails at a pointer to a payload, because this connector reads one topic."""
+    pointer = (F.length(value) == POINTER_BYTES) & value.startswith(F.lit(MAGIC))
+    return F.when(pointer, F.raise_error(F.lit(POINTERS)).cast("binary")).otherwise(value)
 
 
 def _client_options(settings: KafkaSettings) -> dict[str, str]:

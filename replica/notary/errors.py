@@ -350,6 +350,13 @@ class Code(Enum):
         "archive; see runbooks/topic-loss.md.",
         *_A_PERSON,
     )
+    LOG_PAYLOAD_MISSING = (
+        0,
+        "The request log points to a payload that its second topic does not have any more, or has with other content",
+        "Do not serve, and write nothing to either topic. Bring the payloads back from a broker's disk, or restore the "
+        "log from the archive, which has whole records; see runbooks/topic-loss.md.",
+        *_A_PERSON,
+    )
     FORMAT_UNKNOWN = (
         0,
         "The log is written in a record format or under rules that this release does not know",

@@ -18,8 +18,9 @@ from pipeline.sources.log import Connector, log_frame
 from pipeline.sources.stretch import stretches
 from replica.local.kafka import KafkaCluster
 from replica.log.kafka import stretch as kafka_stretch
+from replica.log.kafka.pointers import pointer_to
 from replica.log.kafka.settings import KafkaSettings
-from replica.notary.errors import LogUnavailable
+from replica.notary.errors import ConfigError, LogUnavailable
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -94,6 +95,18 @@ def test_a_log_without_its_beginning_fails_the_query(
     with pytest.raises(Exception, match=r"(?i)offset|data"):
         log_frame(spark, settings, 0, 10, connector=connector).collect()
     assert log_frame(spark, settings, 5, 10, connector=connector).count() == 5
+
+
+def test_sparks_connector_refuses_pointers_to_payloads(spark: SparkSession, kafka_broker: KafkaCluster) -> None:
+    """Goal: no job takes a pointer for a record. Method: one pointer, read with Spark's connector."""
+    topic = "pointers"
+    asyncio.run(kafka_broker.create_topic(topic))
+    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    producer.produce(topic, pointer_to(b"payload", 0, 0), partition=0)
+    assert producer.flush(20) == 0
+    settings = KafkaSettings(bootstrap_servers=kafka_broker.bootstrap_servers, topic=topic, single_broker=True)
+    with pytest.raises(ConfigError, match="--connector python"), explained():
+        log_frame(spark, settings, 0, 1, connector="spark").collect()
 
 
 @pytest.fixture

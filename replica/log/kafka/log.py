@@ -7,6 +7,7 @@ thread that waits for records. Clients are opened and closed in threads as well.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
@@ -28,6 +29,8 @@ from replica.log.kafka.librdkafka import (
     offset_is_gone,
     passes_by_itself,
 )
+from replica.log.kafka.payloads import Payloads
+from replica.log.kafka.pointers import pointer_in
 from replica.log.kafka.round_trips import STATISTICS_EVERY_S, RoundTrips
 from replica.log.kafka.settings import CLOSE_MAX_S, KafkaSettings
 from replica.log.kafka.topic import TopicAdmin, agreed_end_offset, refuse_unsafe, violations
@@ -193,6 +196,8 @@ class KafkaReader:
         self._on_close = on_close
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="log-reader")
         self._consumer: Consumer | None = None
+        self._payloads = Payloads(settings)
+        self._unmerged: deque[tuple[int, bytes]] = deque()  # a pointer whose payload is awaited, and what follows
         self._fetching: asyncio.Future[LogRecords] | None = None
         self._ahead: LogRecords = []
         self._closing: asyncio.Future[None] | None = None
@@ -232,11 +237,22 @@ class KafkaReader:
         self._consumer.assign([TopicPartition(self._settings.topic, PARTITION, self._next)])
 
     def _disconnect(self) -> None:
+        self._payloads.close()
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
 
     def _fetch(self, max_records: int, wait_s: float) -> LogRecords:
+        until_s = monotonic() + wait_s
+        if not self._unmerged:
+            records = self._fetch_stored(max_records, wait_s)
+            if all(pointer_in(value) is None for _, value in records):
+                return records
+            self._unmerged.extend(records)
+        return self._merge(max_records, until_s)
+
+    def _fetch_stored(self, max_records: int, wait_s: float) -> LogRecords:
+        """The next values as the topic has them."""
         records: list[tuple[int, bytes]] = []
         for message in self._take(max_records, wait_s):
             if (error := message.error()) is not None:
@@ -247,6 +263,33 @@ class KafkaReader:
                 records.append((self._next, message.value() or b""))
                 self._next += 1
         return records
+
+    def _merge(self, max_records: int, until_s: float) -> LogRecords:
+        """Records up to the first payload that is late, as many as fit what is read ahead of the reader."""
+        records: list[tuple[int, bytes]] = []
+        left_bytes = self._settings.read_ahead_mib * 1_048_576
+        while self._unmerged and len(records) < max_records and left_bytes > 0 and self._closing is None:
+            offset, value = self._unmerged[0]
+            record = self._merged(value, until_s, have_some=bool(records))
+            if record is None:
+                break
+            records.append((offset, record))
+            left_bytes -= len(record)
+            self._unmerged.popleft()
+        return records
+
+    def _merged(self, value: bytes, until_s: float, have_some: bool) -> bytes | None:
+        """The record in place of a stored value; None if its payload is late, or the reader has failed."""
+        if (pointer := pointer_in(value)) is None:
+            return value
+        left_s = max(0.0, until_s - monotonic())
+        wait_s = min(left_s, POLL_MAX_S) if have_some else left_s
+        try:
+            return self._payloads.record(value, pointer, wait_s, lambda: self._closing is None)
+        except (LogRefused, LogUnavailable) as failure:
+            if not have_some:  # else the next read meets it again
+                self._failure = failure
+            return None
 
     def _take(self, max_records: int, wait_s: float) -> list[Message]:
         """Wait for one message, then take what is there already. `consume` alone would wait for the whole number."""

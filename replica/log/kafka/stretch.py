@@ -10,10 +10,13 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from replica.log.admin import Header, Stretch
 from replica.log.kafka.librdkafka import PARTITION, connect, consumer_config, error_in, meaning_of, passes_by_itself
+from replica.log.kafka.payloads import Payloads
+from replica.log.kafka.pointers import pointer_in
 from replica.log.kafka.settings import KafkaSettings
 from replica.notary.errors import LogRefused, LogUnavailable
 
 BATCH_RECORDS = 10_000
+BATCH_BYTES = 16 * 1_048_576  # of records whose payloads are in the second topic
 SILENCE_MAX_S = 30.0  # the job fails when a broker sends nothing for this long
 _POLL_S = 0.2
 
@@ -21,6 +24,7 @@ _POLL_S = 0.2
 def read_stretch(settings: KafkaSettings, first: int, end: int) -> Iterator[Stretch]:
     """The records [first, end), at most BATCH_RECORDS at a time. Raises LogRefused on a gap, and LogUnavailable."""
     consumer = connect(Consumer, consumer_config(settings))
+    payloads = Payloads(settings)
     try:
         consumer.assign([TopicPartition(settings.topic, PARTITION, first)])
         following, heard_s = first, monotonic()
@@ -28,14 +32,42 @@ def read_stretch(settings: KafkaSettings, first: int, end: int) -> Iterator[Stre
             messages = _take(consumer, min(BATCH_RECORDS, end - following))
             if messages:
                 heard_s = monotonic()
-                yield _stretch(messages, following)
+                yield from _merged(_stretch(messages, following), payloads)
                 following += len(messages)
             elif monotonic() - heard_s > SILENCE_MAX_S:
                 raise LogUnavailable(f"no record at offset {following} within {SILENCE_MAX_S:g} s")
     except KafkaException as exception:
         raise meaning_of(error_in(exception), f"reading topic {settings.topic}") from None
     finally:
+        payloads.close()
         consumer.close()
+
+
+def _merged(stored: Stretch, payloads: Payloads) -> Iterator[Stretch]:
+    """The same records with payloads in place of pointers, in as many stretches as keep each below BATCH_BYTES."""
+    if all(value is None or pointer_in(value) is None for value in stored.values):
+        yield stored
+        return
+    begin, size, values = 0, 0, list[bytes | None]()
+    for position, value in enumerate(stored.values):
+        values.append(None if value is None else _record(value, payloads))
+        size += len(values[-1] or b"")
+        if size >= BATCH_BYTES or position + 1 == len(stored.values):
+            yield _part(stored, begin, values)
+            begin, size, values = position + 1, 0, []
+
+
+def _record(value: bytes, payloads: Payloads) -> bytes:
+    """The record in place of a stored value; waits until a late payload is an error."""
+    pointer, record = pointer_in(value), None
+    while pointer is not None and record is None:
+        record = payloads.record(value, pointer, _POLL_S, lambda: True)
+    return value if record is None else record
+
+
+def _part(stored: Stretch, begin: int, values: list[bytes | None]) -> Stretch:
+    part = slice(begin, begin + len(values))
+    return Stretch(stored.first_offset + begin, stored.times_ms[part], stored.keys[part], values, stored.headers[part])
 
 
 def _take(consumer: Consumer, count: int) -> list[Message]:

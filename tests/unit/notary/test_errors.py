@@ -61,6 +61,7 @@ def test_what_needs_a_person_is_said_in_the_catalogue() -> None:
         "LEDGERS_SHARE_DATABASE",
         "LOG_MISMATCH",
         "LOG_MISSING",
+        "LOG_PAYLOAD_MISSING",
         "LOG_TRUNCATED",
         "PIPELINE_MISSING",
         "PLACE_ACCESS_DENIED",

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replica.log.kafka.pointers import MAGIC, may_be_split, pointer_in, pointer_to
 from replica.notary.records import (
     RECORD_MAX_BYTES,
     SETTLED_PER_RECORD,
@@ -26,7 +27,7 @@ from replica.notary.records import (
     encode_record,
     settled_together,
 )
-from replica.notary.requests import make_request
+from replica.notary.requests import Submission, make_request
 from tests.worlds.notary_logs import PARTY, activation, request_of, settled, submission_of, tx
 
 BARRIER = BarrierRecord(7, activation(7), "R1", "postgres:1:1", 1, 1)
@@ -152,6 +153,28 @@ BROKEN_2 = {
     "a salvage that begins after its end": _of_2(SALVAGE, first_offset=8),
     "a salvage with a short digest": _of_2(SALVAGE, digest=b"d" * 31),
 }
+
+
+@pytest.mark.parametrize("record", [BARRIER, REQUEST, SETTLEMENT, *GOOD_2], ids=lambda record: type(record).__name__)
+def test_no_record_is_a_pointer_and_only_requests_of_format_2_are_split(record: Record) -> None:
+    """Goal: a record and a pointer are never taken for each other. Method: each kind, and a pointer decoded."""
+    value = encode_record(record)
+    assert not value.startswith(MAGIC[:1]) and pointer_in(value) is None
+    assert may_be_split(value) == (record is REQUEST_2)
+    for record_format in (1, 2):
+        with pytest.raises(Undecodable):
+            decode_record(pointer_to(value, 0, 0), record_format)
+
+
+def test_a_request_whose_bytes_are_a_pointer_is_a_record() -> None:
+    """Goal: what a client sends is never followed. Method: canonical bytes that are a pointer."""
+    hostile = pointer_to(b"payload", 1, 1)
+    value = encode_record(msgspec.structs.replace(REQUEST_2, submission=_with_bytes(hostile)))
+    assert hostile in value and pointer_in(value) is None
+
+
+def _with_bytes(hostile: bytes) -> Submission:
+    return msgspec.structs.replace(REQUEST_2.submission, request=hostile)
 
 
 @pytest.mark.parametrize("record", GOOD_2, ids=lambda record: type(record).__name__)
