@@ -122,7 +122,8 @@ async def test_a_late_payload_is_waited_for_and_holds_back_nothing_before_it(
 async def test_a_payload_that_stays_away_is_unavailable(
     split: SplitTopic, log: RequestLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: a reader never waits for ever, and says for what; it is never void. Method: a pointer above the end."""
+    """Goal: a reader never waits for ever, and says for what; it is never void, and another reader has it once it is
+    there. Method: a pointer above the end, then its payload."""
     monkeypatch.setattr(payloads, "PAYLOAD_LATE_MAX_S", 0.3)
     await split.log(pointer_to(request(1), 1, 7))
     reader = await log.open_reader(0)
@@ -131,6 +132,8 @@ async def test_a_payload_that_stays_away_is_unavailable(
         async with asyncio.timeout(WAIT_S):
             while not await reader.read(1, 0.2):
                 pass
+    await split.payload(1, *[b"orphan"] * 7, request(1))
+    assert await read(log, 1) == [(0, request(1))]
 
 
 async def test_a_payload_that_is_gone_stops_readers(split: SplitTopic, log: RequestLog) -> None:
