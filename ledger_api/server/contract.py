@@ -116,7 +116,7 @@ def _bodies(example: str) -> dict[str, str]:
 def _examples(example: str) -> dict[str, str]:
     """A value for each argument of a path."""
     request = msgspec.json.decode(example)["request"]
-    return {"tx_id": request["tx_id"], "state": request["inputs"][0]}
+    return {"tx_id": request["tx_id"], "state": request["inputs"][0], "transaction_id": "2.17"}
 
 
 def _file(name: str) -> str:

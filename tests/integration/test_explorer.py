@@ -113,7 +113,7 @@ async def test_a_state_leads_to_its_winner_and_to_those_it_beat(ledger: Ledger, 
         assert "owned" not in await page.title()
 
 
-async def test_a_refused_attempt_leads_to_the_transaction_that_beat_it(ledger: Ledger) -> None:
+async def test_a_refused_attempt_leads_to_the_transaction_that_beat_it(ledger: Ledger, tmp_path: Path) -> None:
     """Goal: no dead end at a refusal, which no index knows. Method: newest to attempt, to its state, to the winner; an
     offset at which another transaction is."""
     async with browser_page() as (page, complaints):
@@ -122,6 +122,8 @@ async def test_a_refused_attempt_leads_to_the_transaction_that_beat_it(ledger: L
         result = page.locator("#result")
         await expect(result).to_contain_text("STATE_CONFLICT", timeout=SHOWN_MAX_MS)
         await expect(result).to_contain_text(hash_of_tx_id(bytes.fromhex(ledger.winner)).hex())
+        folder = SCREENSHOTS if RENEWING else tmp_path
+        await page.screenshot(path=folder / "ledger-explorer-attempt.png", full_page=True)
         await result.locator(f'a[title="{ledger.state}"]').click()
         await result.locator(f'dl a[title="{ledger.winner}"]').click()
         await expect(page.locator("#result dd .good")).to_contain_text("valid", timeout=SHOWN_MAX_MS)
