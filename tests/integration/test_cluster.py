@@ -16,6 +16,7 @@ from time import monotonic_ns
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -27,6 +28,7 @@ from replica.local.process import ServerFailed, descendants
 from replica.local.recording import RecordingClient
 from replica.local.replica import ReplicaProcess
 from replica.notary.answers import Notarised
+from replica.notary.receipts import receipt_to_document
 from replica.notary.requests import Submission, format_state_ref, state_ref
 from tests.ends import guarded
 from tests.integration.feed_reader import HttpFollower, read_all
@@ -101,8 +103,10 @@ class World:
 async def world(servers_folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[World]:
     """A cluster that the tests of this module share."""
     folder, log = servers_folder / "cluster", request.config.getoption("--log-kind")
-    settings = ClusterSettings(folder=folder, parties=2, log=log, further={"election": {"hold_down_s": 0.0}})
-    async with guarded(LocalCluster(settings)) as cluster:  # no hold-down: faults follow one another closely here
+    # no hold-down: faults follow one another closely here; receipts of version 2, whose places need the log
+    further: dict[str, Any] = {"election": {"hold_down_s": 0.0}, "core": {"receipt_version": 2}}
+    settings = ClusterSettings(folder=folder, parties=2, log=log, further=further)
+    async with guarded(LocalCluster(settings)) as cluster:
         for replica in cluster.replicas.values():
             replica.restart_pause_s = 0.5
         path = folder / "history.jsonl"
@@ -111,8 +115,9 @@ async def world(servers_folder: Path, request: pytest.FixtureRequest) -> AsyncIt
                 yield World(cluster, client, path, history)
 
 
-async def _notary(world: World, *words: str) -> tuple[int, bytes]:
-    argv = [sys.executable, "-m", "replica.cli", *words, "--config", str(world.cluster.config_path)]
+async def _notary(world: World, *words: str, configured: bool = True) -> tuple[int, bytes]:
+    config = ["--config", str(world.cluster.config_path)] if configured else []
+    argv = [sys.executable, "-m", "replica.cli", *words, *config]
     process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
     printed, _ = await process.communicate()
     assert process.returncode is not None
@@ -142,7 +147,8 @@ async def test_a_changed_answer_is_found(world: World) -> None:
     tampered.write_bytes(b"\n".join(lines) + b"\n")
     code, printed = await _notary(world, "check", str(tampered), "--json")
     report = json.loads(printed)
-    assert (code, report["clean"], list(report["counts"])) == (1, False, ["WRONG_OFFSET"])
+    assert (code, report["clean"]) == (1, False)
+    assert list(report["counts"]) == ["RECEIPT_INVALID", "WRONG_OFFSET"]  # the receipt says where, too
 
 
 async def test_status_tells_who_is_active_and_one_replica_is(world: World) -> None:
@@ -181,6 +187,32 @@ async def test_the_next_replica_answers_when_the_active_one_is_killed(world: Wor
     report = await world.check()
     assert len(report["summary"]["epochs"]) >= 2
     await world.cluster.wait_until_ready([active.name])
+
+
+async def test_a_receipt_says_where_and_when_before_and_after_a_fail_over(world: World, tmp_path: Path) -> None:
+    """Goal: one transaction has one place, whoever signs for it. Method: receipts of version 2 by the active, and by
+    its successor for the same transaction; the client and `notary verify` take both, and neither with another place."""
+    submission = world.fresh()
+    before = await world.client.submit(submission)
+    assert isinstance(before, Notarised)
+    await world.outage_of(ReplicaProcess.kill_group)
+    again, after = await world.client.submit(submission), await world.client.submit(world.fresh())
+    assert isinstance(again, Notarised)
+    assert isinstance(after, Notarised)
+    assert before.receipt.place is not None
+    assert again.receipt.place == before.receipt.place
+    assert after.receipt.place is not None
+    assert after.receipt.place.epoch > before.receipt.place.epoch
+    assert before.receipt.place.log_offset == before.log_offset
+    assert certifies(again, submission, world.cluster.notary_key)
+    for answer in (before, again, after):
+        document = msgspec.to_builtins(receipt_to_document(answer.receipt))
+        for moved, code in ((0, 0), (1, 1)):
+            document["place"]["log_offset"] += moved
+            (tmp_path / "receipt.json").write_text(json.dumps(document))
+            words = (str(tmp_path / "receipt.json"), "--notary-key", world.cluster.notary_key.hex(), "--json")
+            found, printed = await _notary(world, "verify", *words, configured=False)
+            assert (found, json.loads(printed)["version"]) == (code, 2)
 
 
 async def test_followers_miss_nothing_and_get_nothing_twice_across_kills(world: World) -> None:

@@ -273,9 +273,9 @@ def test_a_narrow_terminal_cuts_nothing(folder: Path, monkeypatch: pytest.Monkey
         role="active",
         active=True,
         ready=True,
-        epoch=1_234,
-        applied_offset=1_498_378_123,
-        lag_records=0,
+        epoch=123_456,
+        applied_offset=1_234_567_890_123,
+        lag_records=1_234_567_890_000,
         reaches_log=True,
         front_ends=2,
         lock_owner="r1",
@@ -284,14 +284,18 @@ def test_a_narrow_terminal_cuts_nothing(folder: Path, monkeypatch: pytest.Monkey
         activation_steps_s={},
         lock_answer_age_s=0.4,
     )
+    store = {"epoch": 123_456, "replica": "r1", "published_offset": 1_234_567_890_122, "in_flight": 123_456}
+    store["ledger_end"] = 1_234_567_890_121
     for found in (health, None):
         shown = io.StringIO()
-        known = status.Status({"r1": found}, "r1", None, None, None, 1_498_378_124, None, [])
+        known = status.Status({"r1": found}, "r1", None, None, store, 1_234_567_890_124, None, [])
         Console(file=shown, width=80).print(status._render(folder / "notary.toml", config, known))
         printed = shown.getvalue()
         assert "…" not in printed
         assert max(map(len, printed.splitlines())) <= 80
-        assert found is None or "1498378123" in printed  # a number is on one line
+        numbers = [1_234_567_890_124 + less for less in (0, -2, -3)] + ([] if found is None else [1_234_567_890_123])
+        assert all(str(number) in printed for number in numbers), printed  # a number is on one line
+        assert found is None or str(found.lag_records) in printed
         whole = "".join(printed.split())
         for part in ("notary-1", "a-bank.example", "15993/"):
             assert part in whole
