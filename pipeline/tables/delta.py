@@ -11,7 +11,7 @@ another writer is blamed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
@@ -142,9 +142,14 @@ class View:
             self.offset = _reached(table, self.topic_id)
             self._dataset = table.to_pyarrow_dataset()
 
-    def rows(self, wanted: pa.Schema, after: int, until: int) -> pa.Table:
-        """These columns of the rows after a log offset, up to and with another one; null where the table lacks one."""
+    def rows(self, wanted: pa.Schema, after: int, until: int, offsets: Sequence[int] | None = None) -> pa.Table:
+        """These columns of the rows after a log offset, up to and with another one; null where the table lacks one.
+
+        `offsets`: of the records with these offsets alone.
+        """
         among = (pc.field("offset") > after) & (pc.field("offset") <= until)
+        if offsets is not None:
+            among &= pc.field("offset").isin(list(offsets))
         known = [name for name in wanted.names if name in self._dataset.schema.names]
         with _as_ours(self._place):
             found = self._dataset.to_table(known, filter=among)

@@ -25,11 +25,19 @@ class TablesView:
         self._views = others | {REQUESTS: requests}
         self.ids = {name: view.table_id for name, view in sorted(self._views.items())}
 
-    def rows(self, name: str, columns: Sequence[str], after: int, until: int | None = None) -> pa.Table:
+    def rows(
+        self,
+        name: str,
+        columns: Sequence[str],
+        after: int,
+        until: int | None = None,
+        offsets: Sequence[int] | None = None,
+    ) -> pa.Table:
         """The rows of one table after a log offset, and up to and with another one, in any order.
 
-        Reads files that may have such rows, and no others. A column that the table lacks is null.
+        `offsets`: of the records with these offsets alone. Reads files that may have such rows, and no others. A
+        column that the table lacks is null.
         """
         until = self.offset if until is None else until
         wanted = pa.schema([SCHEMAS[name].field(column).with_nullable(True) for column in columns])
-        return self._views[name].rows(wanted, after, until)
+        return self._views[name].rows(wanted, after, until, offsets)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json
-from replica.cli.log_source import TOPIC, SourceOption, Where, WorkOption, reporter
-from replica.cli.pipeline import MasterOption, require_pipeline
+from replica.cli.log_source import TABLES, TOPIC, SourceOption, Where, WorkOption, reporter
+from replica.cli.pipeline import MasterOption, require_archive, require_pipeline
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
     from pipeline.audit.audit import AuditReport
-    from pipeline.audit.trace import Subject
 
 AnswersOption = Annotated[
     list[Path] | None,
@@ -32,6 +31,14 @@ WatermarkOption = Annotated[
 ]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many records to show at most.")]
 
+FromOption = Annotated[
+    str,
+    typer.Option(
+        "--log",
+        help="Judge the log from the `topic`, or from the `archive`, on Spark; or look into its `tables` in the lake, "
+        "in seconds and without Spark: then without the record's bytes and the signature.",
+    ),
+]
 trace_app = typer.Typer(help="Who submitted what, when, with the evidence.", no_args_is_help=True)
 
 
@@ -81,17 +88,15 @@ def trace_state(
     ref: Annotated[str, typer.Argument(help="<64 hexadecimal digits>:<index>")],
     *,
     limit: LimitOption = 100,
-    source: SourceOption = TOPIC,
+    source: FromOption = TOPIC,
     master: MasterOption = "local[2]",
     work: WorkOption = None,
     config: ConfigChoice = None,
 ) -> None:
     """Every request that wanted to consume a state or referred to it, as JSON."""
-    require_pipeline()
-    from pipeline.audit.trace import of_state
     from replica.notary.requests import parse_state_ref
 
-    _trace(of_state(parse_state_ref(ref)), limit, Where(source, master, work), config)
+    _trace("of_state", parse_state_ref(ref), limit, Where(source, master, work), config)
 
 
 @trace_app.command("tx")
@@ -99,17 +104,15 @@ def trace_tx(
     tx_id: Annotated[str, typer.Argument(help="Transaction id, 64 hexadecimal digits.")],
     *,
     limit: LimitOption = 100,
-    source: SourceOption = TOPIC,
+    source: FromOption = TOPIC,
     master: MasterOption = "local[2]",
     work: WorkOption = None,
     config: ConfigChoice = None,
 ) -> None:
     """Every request under a transaction id, as JSON."""
-    require_pipeline()
-    from pipeline.audit.trace import of_tx
     from replica.notary.requests import parse_tx_id
 
-    _trace(of_tx(parse_tx_id(tx_id)), limit, Where(source, master, work), config)
+    _trace("of_tx", parse_tx_id(tx_id), limit, Where(source, master, work), config)
 
 
 @trace_app.command("party")
@@ -117,24 +120,32 @@ def trace_party(
     name: Annotated[str, typer.Argument(help="X.500 name of the party, exactly as it signed it.")],
     *,
     limit: LimitOption = 100,
-    source: SourceOption = TOPIC,
+    source: FromOption = TOPIC,
     master: MasterOption = "local[2]",
     work: WorkOption = None,
     config: ConfigChoice = None,
 ) -> None:
     """The first requests of a party, as JSON."""
-    require_pipeline()
-    from pipeline.audit.trace import of_party
-
-    _trace(of_party(name), limit, Where(source, master, work), config)
+    _trace("of_party", name, limit, Where(source, master, work), config)
 
 
-def _trace(subject: Subject, limit: int, where: Where, config: Path | None) -> None:
-    from pipeline.audit.trace import trace
-
+def _trace(kind: str, of: bytes | str, limit: int, where: Where, config: Path | None) -> None:
+    """`kind`: the function that makes the subject, in both modules."""
     settings = load(find_config(config))
+    if where.source == TABLES:
+        require_archive("deltalake")
+        from pipeline.tables import trace as from_tables
+        from pipeline.tables.read import TablesView
+
+        tables = TablesView(settings.tables.folder)
+        print_json(from_tables.trace_tables(tables, getattr(from_tables, kind)(of), limit))
+        return
+    require_pipeline()
+    from pipeline.audit import trace as from_log
+
+    subject = getattr(from_log, kind)(of)
     with where.job("trace", settings.data_dir) as (session, folder):
-        print_json(trace(session, where.log(settings), folder, subject, limit))
+        print_json(from_log.trace(session, where.log(settings), folder, subject, limit))
 
 
 def _document(report: AuditReport) -> dict[str, Any]:

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import ConfigChoice, err, find_config, load, out
-from replica.cli.log_source import TOPIC, Where, WorkOption
+from replica.cli.log_source import TABLES, TOPIC, Where, WorkOption
 from replica.cli.pipeline import MasterOption, require_archive, require_pipeline
 from replica.notary.errors import ConfigError
 from replica.notary.places import local_path
 
 if TYPE_CHECKING:
     from replica.config.model import Config
-
-TABLES = "tables"
 
 FromOption = Annotated[
     str,

@@ -8,8 +8,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.audit.trace import of_party, of_state, of_tx, trace
+from pipeline.tables import trace as from_tables
+from pipeline.tables.read import TablesView
+from pipeline.tables.write import open_writer
 from replica.notary.requests import format_state_ref, state_ref
 from replica.notary.signatures import signature_holds
+from tests.pipeline.judged import TOPIC
 from tests.pipeline.log_files import write_log
 from tests.pipeline.signed_log import PARTY, log_values, raised_values, tx
 
@@ -63,3 +67,33 @@ def test_what_was_submitted_after_a_raise_is_traced(spark: SparkSession, tmp_pat
     assert [(one["offset"], one["outcome"], one["notarised_offset"]) for one in of_one][-1] == (12, "DEDUPLICATED", 1)
     of_all = trace(spark, log, tmp_path / "3", of_party(PARTY), 99)
     assert [one["offset"] for one in of_all] == [*range(1, 9), *range(12, 18)]
+
+
+EVIDENCE = {
+    *("act_as", "deduplication_us", "after_offset"),
+    *("signature", "signature_holds", "signed_bytes", "record", "record_sha256"),
+}
+
+
+@pytest.mark.parametrize("stretch_records", [3, 1 << 20])
+def test_the_tables_tell_what_the_log_tells(spark: SparkSession, tmp_path: Path, stretch_records: int) -> None:
+    """Goal: who looks into the tables sees no other story, but for the evidence. Method: the raised log by both, by
+    state, transaction and party, with a limit; the tables a few records at a time."""
+    values = raised_values()
+    with open_writer(tmp_path / "tables", tmp_path / "index", TOPIC) as writer:
+        writer.append(list(enumerate(values)))
+    log, tables = write_log(tmp_path / "log", values, [13]), TablesView(tmp_path / "tables")
+    asked: list[tuple[str, bytes | str, int]] = [
+        ("of_state", state_ref(tx(1001), 1), 10),
+        ("of_state", state_ref(tx(1001), 1), 2),
+        ("of_tx", tx(8), 10),
+        ("of_tx", tx(4711), 10),
+        ("of_party", PARTY, 99),
+        ("of_party", PARTY[:-1], 99),
+    ]
+    by_spark = {"of_state": of_state, "of_tx": of_tx, "of_party": of_party}
+    for number, (kind, of, limit) in enumerate(asked):
+        told = from_tables.trace_tables(tables, getattr(from_tables, kind)(of), limit, stretch_records)
+        judged = trace(spark, log, tmp_path / str(number), by_spark[kind](of), limit)  # type: ignore[operator]
+        assert told == [{name: one[name] for name in one.keys() - EVIDENCE} for one in judged]
+        assert not told or judged[0].keys() - told[0].keys() == EVIDENCE
