@@ -34,10 +34,15 @@ def make_probes(
     def is_active() -> bool:
         return participant.standing().active and bool(link.front_ends)
 
-    def is_ready() -> bool:
+    def leads_or_could() -> bool:
+        """Whether it holds the lock and works, or could take it: with `serving = "all"` others serve as well."""
         readiness = participant.readiness()
         warm = readiness.reaches_log and readiness.lag_records < election_settings.catch_up_records_per_s
-        return is_active() or (election.is_candidate() and warm and bool(link.front_ends))
+        leads = is_active() and (participant.worker is None or election.is_leading())
+        return leads or (election.is_candidate() and warm and bool(link.front_ends))
+
+    def is_ready() -> bool:
+        return is_active() or leads_or_could()
 
     def detail() -> Mapping[str, object]:
         follower, activation, worker = participant.follower, participant.activation, participant.worker
@@ -47,7 +52,7 @@ def make_probes(
             replica=name,
             version=version,
             active=is_active(),
-            ready=is_ready(),
+            ready=leads_or_could(),
             **election.status(),
             failover_paused=bulletin.pause is not None,
             epoch=participant.epoch,

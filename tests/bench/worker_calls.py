@@ -44,6 +44,11 @@ def between(found: Iterable[Call], from_ns: int, until_ns: int) -> list[Call]:
     return [call for call in found if call.ended_ns >= from_ns and call.began_ns <= until_ns]
 
 
+def within(found: Iterable[Call], from_ns: int, until_ns: int) -> list[Call]:
+    """The calls that began and ended in this time."""
+    return [call for call in found if call.began_ns >= from_ns and call.ended_ns <= until_ns]
+
+
 def unanswered(found: Iterable[Call]) -> int:
     """Calls without a definite answer."""
     return sum(not call.answered for call in found)

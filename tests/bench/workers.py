@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +27,17 @@ from tests.bench.report import Report
 from tests.bench.sizes import Sizes
 from tests.bench.throughput import SUBMISSIONS_UNIT
 from tests.bench.usage import cpu_s, thread_cpu_s
-from tests.bench.worker_calls import Call, back_after_s, between, calls, longest_s, quantile_s, unanswered, whole
+from tests.bench.worker_calls import (
+    Call,
+    back_after_s,
+    between,
+    calls,
+    longest_s,
+    quantile_s,
+    unanswered,
+    whole,
+    within,
+)
 from tests.faults.audit import audit
 from tests.faults.load import ClientLoad, client_load
 from tests.faults.under_load import end_of_log
@@ -65,6 +75,7 @@ class Fault:
     kind: str
     fallen: str
     fault_ns: int
+    endpoint: ClientLoad  # clients of the endpoint, new for each fault, so that some are behind the replica that falls
 
     @property
     def before(self) -> tuple[int, int]:
@@ -152,23 +163,18 @@ async def _measure_faults(folder: Path, sizes: Sizes, report: Report) -> None:
         await all_serve(cluster, "all")
         first_offset = await end_of_log(cluster)
         own = {name: _load(cluster, name, one, OWN) for name, one in cluster.replicas.items()}
-        endpoint = _load(cluster, "endpoint", None, ENDPOINT)
         async with AsyncExitStack() as stack:
-            for load in (*own.values(), endpoint):
+            for load in own.values():
                 load.start()
                 stack.push_async_callback(load.stop)
-            for load in (*own.values(), endpoint):
                 await load.begun()
             busy_before = os.getloadavg()[0]
-            faults = [
-                await _play(cluster, kind)
-                for kind in ("other_killed", "other_frozen", "holder_killed", "holder_frozen")
-                for _ in range(each)
-            ]
+            kinds = ("other_killed", "other_frozen", "holder_killed", "holder_frozen")
+            faults = [await _play(cluster, kind, f"endpoint-{kind}-{turn}") for kind in kinds for turn in range(each)]
             report.line("load of the machine", f"{busy_before:.1f} to {os.getloadavg()[0]:.1f}")
-        found = {name: read_calls(load.history) for name, load in own.items()}
-        tell_faults(faults, found, whole(read_calls(endpoint.history)), report)
-        checked = await audit(cluster, [load.history for load in (*own.values(), endpoint)], first_offset)
+        tell_faults(faults, {name: read_calls(load.history) for name, load in own.items()}, report)
+        histories = [load.history for load in (*own.values(), *(fault.endpoint for fault in faults))]
+        checked = await audit(cluster, histories, first_offset)
         shown = f"{checked['operations']:,} operations, nothing lost or double"
         report.add("workers_audit", checked, "checked", shown)
 
@@ -184,11 +190,14 @@ def read_calls(history: Path) -> list[Call]:
         return list(calls(read_history(stream, history.name)))
 
 
-async def _play(cluster: LocalCluster, kind: str) -> Fault:
-    """One fault; returns once all serve again."""
+async def _play(cluster: LocalCluster, kind: str, name: str) -> Fault:
+    """One fault; returns once all serve again. `name`: of the endpoint's clients meanwhile."""
     holder = await cluster.wait_for_active()
     others = [one for one in cluster.replicas.values() if one is not holder]
     fallen = holder if kind.startswith("holder") else others[0]
+    endpoint = _load(cluster, name, None, ENDPOINT)
+    endpoint.start()
+    await endpoint.begun()
     await asyncio.sleep(CALM_S + BEFORE_S)
     fault_ns = monotonic_ns()
     if kind.endswith("killed"):
@@ -201,13 +210,13 @@ async def _play(cluster: LocalCluster, kind: str) -> Fault:
         finally:
             fallen.thaw()
     await all_serve(cluster, "all")
-    return Fault(kind, fallen.name, fault_ns)
+    await endpoint.stop()
+    return Fault(kind, fallen.name, fault_ns, endpoint)
 
 
-def tell_faults(faults: Iterable[Fault], own: Mapping[str, list[Call]], endpoint: list[Call], report: Report) -> None:
+def tell_faults(faults: Sequence[Fault], own: Mapping[str, list[Call]], report: Report) -> None:
     """What the clients of the others noticed, and when those of the fallen one were back."""
-    faults = list(faults)
-    calm = [call for fault in faults for found in own.values() for call in between(found, *fault.before)]
+    calm = [call for fault in faults for found in own.values() for call in within(found, *fault.before)]
     _tell_gaps("workers_undisturbed", "before the faults, all clients", calm, report)
     every: list[Call] = []
     for kind in dict.fromkeys(fault.kind for fault in faults):
@@ -221,7 +230,7 @@ def tell_faults(faults: Iterable[Fault], own: Mapping[str, list[Call]], endpoint
         ]
         every += gaps
         _tell_gaps(f"workers_{kind}_survivor", f"{kind.replace('_', ' ')}: clients of the others", gaps, report)
-        back_s = [round(back_after_s(endpoint, *fault.after), 3) for fault in alike]
+        back_s = [round(back_after_s(whole(read_calls(one.endpoint.history)), *one.after), 3) for one in alike]
         shown = f"median {median(back_s):.2f} s, worst {max(back_s):.2f} s of {len(back_s)}"
         report.add(f"workers_{kind}_back_s_max", max(back_s), "  clients of the endpoint, back after", shown)
         report.figures[f"workers_{kind}_back_s_each"] = back_s

@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from replica.checker.history import CommandIds, Event, Invoke, Ok, Refused, Unknown
-from tests.bench.worker_calls import Call, back_after_s, between, calls, longest_s, quantile_s, unanswered, whole
+from tests.bench.worker_calls import (
+    Call,
+    back_after_s,
+    between,
+    calls,
+    longest_s,
+    quantile_s,
+    unanswered,
+    whole,
+    within,
+)
 
 S = 1_000_000_000
 HASH = "ab" * 32
@@ -69,6 +79,8 @@ def test_calls_around_a_time_touch_it() -> None:
     one, two = Call("a", 0, S, True), Call("b", S, 3 * S, True)
     assert between([one, two], 2 * S, 4 * S) == [two]
     assert between([one, two], S, 4 * S) == [one, two]
+    assert within([one, two], 0, 2 * S) == [one]
+    assert within([one, two], S, 3 * S) == [two]
 
 
 def test_a_quantile_is_a_time_that_was_seen() -> None:
