@@ -27,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     `embedded`: on log nodes, and without any database.
     """
     parser.addoption("--log-kind", choices=KINDS, default="kafka")
+    parser.addoption("--serving", choices=["one", "all"], default="one", help="who serves in fault scenarios")
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +22,18 @@ def log_of(config: pytest.Config) -> LogKind:
 def is_embedded(config: pytest.Config) -> bool:
     """Whether a run's clusters have no database."""
     return bool(config.getoption("--log-kind") == EMBEDDED)
+
+
+def serving_of(config: pytest.Config) -> dict[str, Any]:
+    """The setting of a run's fault scenarios that says who serves; none where that is the default."""
+    serving = config.getoption("--serving")
+    return {} if serving == "one" else {"serving": serving}
+
+
+def profile_of(config: pytest.Config) -> str:
+    """The name of what a run's fault scenarios are played on."""
+    kind = str(config.getoption("--log-kind"))
+    return f"{kind}-workers" if serving_of(config) else kind
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

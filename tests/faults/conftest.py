@@ -20,7 +20,7 @@ from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from tests.ends import none_ends_unasked
 from tests.faults.recorder import pytest_addoption, pytest_runtest_makereport, pytest_runtest_setup, scenario
 from tests.faults.renewed import Renewed
-from tests.log_kind import is_embedded, log_of
+from tests.log_kind import is_embedded, log_of, serving_of
 
 __all__ = [
     "cluster",
@@ -67,7 +67,7 @@ async def clusters(request: pytest.FixtureRequest) -> AsyncIterator[Renewed[Loca
         "log": log_of(request.config),
         "embedded": is_embedded(request.config),
         "haproxy": True,
-        "further": getattr(request.module, "FURTHER", {}),
+        "further": serving_of(request.config) | getattr(request.module, "FURTHER", {}),
         "newest_formats": getattr(request.module, "NEWEST_FORMATS", True),
     }
     clusters = Renewed(partial(_running, settings))

@@ -26,6 +26,7 @@ from tests.faults.audit import Violation, audit
 from tests.faults.lab.network import kind_of_network
 from tests.faults.load import ClientLoad, LoadBroken, outage_around
 from tests.faults.report import SHARED_MACHINE_PATIENCE, ScenarioResult, add_to_report, line_of, report_path, result
+from tests.log_kind import profile_of
 from tests.promises import promised
 
 _SCENARIO = pytest.StashKey["Scenario"]()
@@ -151,8 +152,8 @@ def pytest_runtest_makereport(
         item.stash[_ERROR] = f"{report.when} {report.outcome}: {shown}"[:_ERROR_CHARS_MAX]
     if report.when == "teardown" and _SCENARIO in item.stash:
         entry = item.stash[_SCENARIO].result(_name_of(item), item.stash.get(_ERROR, None))
-        log = item.config.getoption("--log-kind")
-        add_to_report([entry], _conditions(log), report_path(log))
+        profile = profile_of(item.config)
+        add_to_report([entry], _conditions(profile), report_path(profile))
         _tell(item, entry)
     return report
 

@@ -176,9 +176,9 @@ def report_of(scenarios: Iterable[ScenarioResult], conditions: Mapping[str, str]
     return FaultsReport(scenarios=ordered, totals=totals, conditions=dict(conditions))
 
 
-def report_path(log_kind: str) -> Path:
-    """Where the report of runs with this kind of log is."""
-    return JSON if log_kind == "kafka" else JSON.with_stem(f"{JSON.stem}-{log_kind}")
+def report_path(profile: str) -> Path:
+    """Where the report of runs on this kind of log is, with `-workers` behind it where all replicas serve."""
+    return JSON if profile == "kafka" else JSON.with_stem(f"{JSON.stem}-{profile}")
 
 
 def read_report(path: Path = JSON) -> FaultsReport:

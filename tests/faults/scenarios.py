@@ -42,7 +42,7 @@ class TakeOver:
     fault_ns: int
     until_ns: int = 0
     activation_steps_s: dict[str, float] = field(default_factory=dict)
-    zombie_claims: int = 0  # health answers "active" of a replica that was thawed after another had taken over
+    zombie_claims: int = 0  # health answers of a replica that was thawed after another had taken over: that it leads
 
     def outage(self, load: ClientLoad) -> Outage:
         """How long no client was served."""
@@ -144,11 +144,11 @@ async def _succeeded(cluster: LocalCluster, fallen: ReplicaProcess, fault_ns: in
 
 
 async def _claims_of(cluster: LocalCluster, zombie: ReplicaProcess) -> int:
-    """How often a thawed replica calls itself active, from its very first answer on."""
+    """How often a thawed replica says that it leads, from its very first answer on."""
     claims, until_s = 0, monotonic() + ZOMBIE_WATCHED_S
     while monotonic() < until_s:
         health = (await cluster.healths())[zombie.name]
-        claims += health is not None and health.active
+        claims += health is not None and health.leads
     return claims
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -20,18 +21,18 @@ from tests.ends import none_ends_unasked
 from tests.faults.lab.lab import Lab, machines_of
 from tests.faults.lab.network import network_of
 from tests.faults.renewed import Renewed
-from tests.log_kind import is_embedded, log_of
+from tests.log_kind import is_embedded, log_of, serving_of
 
 
 @asynccontextmanager
-async def _running(log: LogKind, embedded: bool) -> AsyncIterator[Lab]:
+async def _running(log: LogKind, embedded: bool, further: Mapping[str, Any]) -> AsyncIterator[Lab]:
     """A lab, on a short path that other accounts may enter."""
     parent = Path(tempfile.mkdtemp(prefix="notary-lab-"))
     parent.chmod(0o755)
     network = network_of(machines_of(log, embedded))
     try:
         network.start()
-        async with Lab(parent / "lab", network, log, embedded) as running:
+        async with Lab(parent / "lab", network, log, embedded, further) as running:
             yield running
         if not embedded:
             await running.postgres.remove()
@@ -43,7 +44,7 @@ async def _running(log: LogKind, embedded: bool) -> AsyncIterator[Lab]:
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def labs(request: pytest.FixtureRequest) -> AsyncIterator[Renewed[Lab]]:
     """Where `lab` comes from."""
-    labs = Renewed(partial(_running, log_of(request.config), is_embedded(request.config)))
+    labs = Renewed(partial(_running, log_of(request.config), is_embedded(request.config), serving_of(request.config)))
     yield labs
     await labs.drop()
 

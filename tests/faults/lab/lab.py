@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic_ns
+from types import MappingProxyType
+from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import PartitionMetadata
@@ -27,12 +30,16 @@ DATABASES = ("db1", "db2")
 BALANCER = "lb"
 METADATA_MAX_S = 5.0
 METADATA_ATTEMPTS = 3
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Lab(LocalCluster):
     """A cluster whose machines can be cut off from one another: see `network`."""
 
-    def __init__(self, folder: Path, network: Network, log: LogKind, embedded: bool) -> None:
+    def __init__(
+        self, folder: Path, network: Network, log: LogKind, embedded: bool, further: Mapping[str, Any] = NO_SETTINGS
+    ) -> None:
+        """`further`: settings on top of a cluster's own, nested as in the configuration file."""
         settings = ClusterSettings(
             folder=folder,
             replicas=len(REPLICAS),
@@ -42,6 +49,7 @@ class Lab(LocalCluster):
             brokers=len(BROKERS),
             database_standby=not embedded,
             api_workers=1,
+            further=further,
             machines={name: network.machine(name) for name in machines_of(log, embedded)},
         )
         super().__init__(settings)
