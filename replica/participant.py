@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import structlog
@@ -23,6 +23,7 @@ from replica.active.failures import SubmissionFailures
 from replica.active.intake import Intake
 from replica.active.log_questions import LogQuestions
 from replica.active.look_ups import LookUps, Serving
+from replica.active.noting import Noted
 from replica.active.numbers import is_fragmented, writable
 from replica.active.parts import Parts
 from replica.active.places import Places
@@ -53,6 +54,7 @@ from replica.notary.errors import (
     SignerUnavailable,
     TableLags,
 )
+from replica.notary.parties import PartyNote
 from replica.notary.requests import Submission
 from replica.notary.rules import DEDUPLICATING_FROM, REGISTERED_FROM
 from replica.notary.salvage import NO_SALVAGES, Salvages
@@ -330,6 +332,13 @@ class Participant(Generic[SessionT]):
         kept_s = max(keep_s, self._settings.deduplication_max_s)
         return await activation.prune(up_to, self._clock.wall_us() - round(kept_s * 1e6))
 
+    async def note(self, notes: Sequence[PartyNote]) -> list[Noted]:
+        """Log what officers signed, in this order; see Noting.note. Raises NotActive as well."""
+        activation = self._serving()
+        if activation is None:
+            raise NotActive("only the active replica logs registrations")
+        return await activation.noting.note(notes)
+
     async def prune_own(self, pruned_to: int) -> None:
         """Let completions of this replica's own ledger go, as operators said for all. Raises StoreUnavailable, and
         HaError when the lock session is lost meanwhile."""
@@ -383,6 +392,7 @@ class Participant(Generic[SessionT]):
                 worker.last_ledger_offset,
                 worker.pruned_to,
                 self.estimate_s,
+                self._keys_by_log(),
             )
         activation = self._serving() if worker is None else None
         if activation is None:
@@ -395,7 +405,13 @@ class Participant(Generic[SessionT]):
             publisher.ledger_end,
             publisher.pruned_to,
             self.estimate_s,
+            self._keys_by_log(),
         )
+
+    def _keys_by_log(self) -> bool:
+        position = self.follower.position
+        barrier = None if position is None else position.barrier
+        return barrier is not None and barrier.rules_version >= REGISTERED_FROM
 
     def submit(
         self, replies: Replies, batch: list[tuple[int, Submission]], options: SubmitOptions = DEFAULT_OPTIONS
@@ -419,6 +435,14 @@ class Participant(Generic[SessionT]):
 
     def _refusal(self) -> NotNow:
         return refuse_as_passive(self.standing())
+
+    @property
+    def all_serve(self) -> bool:
+        """Whether this replica is to serve whoever leads; it is not while the newest barrier names rules 1."""
+        position = self.follower.position
+        barrier = None if position is None else position.barrier
+        old = barrier is not None and barrier.rules_version < DEDUPLICATING_FROM
+        return self.worker is not None and not old
 
     def _worker_in_charge(self) -> Worker | None:
         """The worker, if it is what clients talk to: under rules 1 the active alone may write."""
@@ -454,6 +478,7 @@ class Participant(Generic[SessionT]):
             self.worker.take(applied)
         if self.activation is not None:
             self.activation.read_back.take(applied)
+            self.activation.noting.take(applied)
             if self.worker is not None and self.activation.serving and is_fragmented(applied.position):
                 self._leadership.step_down(Ending(Cause.FRAGMENTED, f"{len(applied.position.seen)} ranges of numbers"))
 

@@ -47,6 +47,7 @@ from replica.operators.consent import TrailConsent
 from replica.operators.front_ends import FrontEnds
 from replica.operators.metrics import make_metrics
 from replica.operators.neighbourhood import Neighbourhood
+from replica.operators.party_book import PartyBook
 from replica.operators.peers import PeerWatch
 from replica.operators.probes import make_probes
 from replica.operators.status_page import make_status_page
@@ -404,6 +405,8 @@ async def _serve_operators(
         core.election,
         lambda: core.bulletin.pause is not None,
         core.participant,
+        registrar=core.participant,
+        book=PartyBook(core.index, core.request_log),
         consent=consent,
     )
     log = core.request_log if isinstance(core.request_log, ConsensusLog) else None

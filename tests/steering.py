@@ -16,7 +16,16 @@ class _Nobody:
     async def prune(self, up_to: int | None, keep_s: float) -> Any:
         raise AssertionError("reached")
 
+    async def note(self, notes: Any) -> Any:
+        raise AssertionError("reached")
+
+    async def page(self, after: int = -1) -> Any:
+        raise AssertionError("reached")
+
+
+NOBODY = _Nobody()
+
 
 def steering_of_nobody() -> Steering:
     """r1 beside r2, paused: a switchover is refused before anything is asked of the election."""
-    return Steering("r1", ["r1", "r2"], _Nobody(), lambda: True, _Nobody())
+    return Steering("r1", ["r1", "r2"], NOBODY, lambda: True, NOBODY, registrar=NOBODY, book=NOBODY)

@@ -154,7 +154,13 @@ class FrontEnd:
         )
         api = document.api
         only = api.signed_commands_only
-        validator = Validator(registry, self._counts, api.batch_max, signed_commands_only=only)
+        validator = Validator(
+            registry,
+            self._counts,
+            api.batch_max,
+            signed_commands_only=only,
+            keys_by_log=lambda: core.standing.keys_by_log,
+        )
         return Api(
             core,
             feed,

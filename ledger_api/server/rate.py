@@ -1,7 +1,8 @@
 """Limits the rate of each user, or each connection, at a front end: one token bucket each, filled steadily.
 
-Where several replicas serve, each fills its buckets with its part of the rate. A replica that goes away is noticed a
-second later, so for so long the parts sum up to less or more than the whole.
+Where several replicas serve, each fills a user's bucket with its part of the rate. A replica that goes away is noticed
+a second later, so for so long the parts sum up to less or more than the whole. Each bucket holds a whole burst, so a
+user with connections to all has one burst a replica. A connection reaches one replica: nothing shares its bucket.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class RateLimit:
     def __init__(self, per_s: float, burst: int) -> None:
         self._per_s = per_s
         self._burst = float(burst)
-        self._buckets: dict[Hashable, tuple[float, float]] = {}  # what was left, and when
+        self._buckets: dict[Hashable, tuple[float, float, int]] = {}  # what was left, when, and the sharers
 
     def take(self, key: Hashable, count: int, now_s: float, sharers: int = 1) -> float:
         """Take `count` and return 0.0. With too few left, take nothing and return the seconds until there are enough.
@@ -41,21 +42,21 @@ class RateLimit:
         `count` is at most `burst`: more could never be taken. `sharers`: so many limits, this one among them, fill
         their buckets for the same callers now.
         """
-        left, at_s = self._buckets.get(key, (self._burst, now_s))
+        left, at_s, _ = self._buckets.get(key, (self._burst, now_s, sharers))
         per_s = self._per_s / sharers
         left = min(self._burst, left + (now_s - at_s) * per_s)
         if left < count:
             return (count - left) / per_s
         if len(self._buckets) >= BUCKETS_MAX:
             self._forget_full_ones(now_s)
-        self._buckets[key] = (left - count, now_s)
+        self._buckets[key] = (left - count, now_s, sharers)
         return 0.0
 
     def _forget_full_ones(self, now_s: float) -> None:
         self._buckets = {
-            key: (left, at_s)
-            for key, (left, at_s) in self._buckets.items()
-            if left + (now_s - at_s) * self._per_s < self._burst
+            key: (left, at_s, sharers)
+            for key, (left, at_s, sharers) in self._buckets.items()
+            if left + (now_s - at_s) * self._per_s / sharers < self._burst
         }
 
 
@@ -74,7 +75,8 @@ class Rates:
         """Take `count` submissions or reads from the caller's share. Raises RateExceeded."""
         if self._limit is None:
             return
-        wait_s = self._limit.take(holder_of(caller, request.protocol), count, self._now_s(), self._serving())
+        sharers = 1 if caller.subject is None else self._serving()
+        wait_s = self._limit.take(holder_of(caller, request.protocol), count, self._now_s(), sharers)
         if wait_s > 0:
             who = "this connection" if caller.subject is None else f"user {caller.subject!r}"
             raise RateExceeded(f"{who} has used its share", wait_s)

@@ -10,6 +10,8 @@ Each part owns one step of a submission:
     answered   Answering     answering.py    receipt and answer
     published  Publisher     publisher.py    its completion, and the published position
 
+What officers sign about parties is logged and read back by Noting (noting.py).
+
 No verdict is decided here. Answers are computed from the log once a record is read back.
 """
 
@@ -29,6 +31,7 @@ from replica.active.appending import Appender
 from replica.active.catching_up import read_to_the_end
 from replica.active.intake import Intake
 from replica.active.log_admission import LogAdmission
+from replica.active.noting import Noting
 from replica.active.opening import Opening
 from replica.active.parts import Parts
 from replica.active.publisher import Publisher
@@ -73,6 +76,7 @@ class Activation:
         answering = Answering(parts, self.appender, self.intake.budget)
         self.read_back = ReadBack(parts, self.appender, self.intake, answering, self.publisher)
         self._answering = answering
+        self.noting = Noting(parts, self.appender)
         self.admission: Admission | LogAdmission = self._admit_with(Admission)
         self._watchdog = StallWatchdog(parts, self.appender.waiting)
         self._opening = Opening(
@@ -160,6 +164,7 @@ class Activation:
         self.publisher.stop()
         self._watchdog.stop()
         await self._tasks.end()
+        self.noting.close()
         await self._tell_end(reason)
         await self.appender.close()
         unknown = NotNow(Code.OUTCOME_UNKNOWN.name, "the replica stepped down", retry_after_s)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
+import msgspec
+
 from ha.ending import Cause, Ending
 from ha.errors import ActivationFailed
 from replica.active.endings import ending_of
@@ -14,6 +16,7 @@ from replica.log.interface import EarlyLogWriter, LogWriter
 from replica.notary.answers import AcceptedEarly, NotNow
 from replica.notary.errors import InvariantBroken, LogUnavailable
 from replica.notary.formats import Formats
+from replica.notary.parties import PartyNote
 from replica.notary.records import (
     ACTIVATION_ID_BYTES,
     BarrierRecord,
@@ -71,6 +74,22 @@ class Appender:
         self._sequence += 1
         self._require_writer().append(encode_record(record))
         return self._sequence
+
+    def append_note(self, note: PartyNote) -> int:
+        """Append what an officer signed, with a place in the log; returns its sequence number. Raises InvariantBroken
+        when it has more bytes than a log accepts."""
+        sequence, stamp_us = self._sequence, self._parts.clock.wall_us()
+        placed = msgspec.structs.replace(
+            note,
+            format=self.formats.records,
+            activation_id=self.activation_id,
+            sequence=sequence,
+            stamp_us=stamp_us,
+        )
+        value = encode_record(placed)
+        self._sequence = sequence + 1
+        self._log([value], {})
+        return sequence
 
     def append(self, admitted: Sequence[Waiting]) -> dict[int, NotNow]:
         """Log admitted submissions; each waits by its sequence number, never by its transaction id.

@@ -16,13 +16,17 @@ from replica.active.intake import Intake
 from replica.active.parts import Parts
 from replica.active.terms import Terms, terms_after, terms_of
 from replica.active.waiting import Waiting, send
+from replica.index.interface import OFFSET_END
 from replica.link.interface import SubmitOptions
 from replica.notary.acceptances import Acceptance, counts, decode_acceptance
 from replica.notary.answers import Answer, DeduplicationBound, Earlier, NotNow, Refused
-from replica.notary.errors import Code, InvariantBroken
+from replica.notary.errors import BadRequest, Code, InvariantBroken
+from replica.notary.outcomes import CODE_OF
+from replica.notary.parties import registration_id
 from replica.notary.records import NO_OFFSET
 from replica.notary.requests import TIME_MAX_US
-from replica.notary.rules import TX_KEY
+from replica.notary.rules import REGISTERED_FROM, TX_KEY, key_outcome
+from replica.notary.terms import decode_either
 from replica.store.interface import AdmissionResult, Admitted, Command
 
 _ASIDE_PART = 2  # so many times fewer submissions wait for the database than are in the pipeline
@@ -167,6 +171,11 @@ class LogAdmission:
                 accepted.append((waiting, self._accepted(waiting.command)))
             else:
                 fresh[change_id] = waiting
+        if fresh and self._keys_by_log():
+            refused = self._refuse_keys(list(fresh.values()))
+            for waiting, answer in refused:
+                del fresh[waiting.command.change_id]
+                answers.append((waiting, answer))
         failed = self._appender.append(list(fresh.values()))
         answers += [(waiting, failed[id(waiting)]) for waiting in fresh.values() if id(waiting) in failed]
         for waiting in (*[waiting for waiting, _ in answers], *[waiting for waiting, _ in accepted]):
@@ -199,6 +208,30 @@ class LogAdmission:
             )
             found.append(acceptance if answers else None)
         return found
+
+    def _keys_by_log(self) -> bool:
+        position = self._follower.position
+        barrier = None if position is None else position.barrier
+        return barrier is not None and barrier.rules_version >= REGISTERED_FROM
+
+    def _refuse_keys(self, fresh: Sequence[Waiting]) -> list[tuple[Waiting, Answer]]:
+        """The answers of those whose key is not in force, as far as this replica has read the log.
+
+        A filter against floods only: what passes is judged by the log. A retry of what was notarised was answered
+        before, and needs no key in force.
+        """
+        ids = [_registration_of(waiting) for waiting in fresh]
+        distinct = list(dict.fromkeys(one for one in ids if one is not None))
+        found = self._index.parties.newest(distinct, [OFFSET_END] * len(distinct))
+        newest = dict(zip(distinct, found, strict=True))
+        position = self._follower.position
+        now_us = max(self._clock.wall_us(), 0 if position is None else position.stamp_us)
+        refused: list[tuple[Waiting, Answer]] = []
+        for waiting, key in zip(fresh, ids, strict=True):
+            outcome = None if key is None else key_outcome(newest[key], now_us)
+            if outcome is not None:
+                refused.append((waiting, Refused(CODE_OF[outcome], waiting.command.tx_id)))
+        return refused
 
     def _set_terms(self, batch: Sequence[Waiting]) -> list[tuple[Waiting, Answer]]:
         """Set the terms of all but those that must ask the database; returns the answers of those whose terms cannot be
@@ -254,6 +287,15 @@ class LogAdmission:
         refused by the log yet."""
         detail = "an earlier submission of this command is on its way"
         return NotNow(Code.SUBMISSION_IN_FLIGHT.name, detail, self._intake.wait_s)
+
+
+def _registration_of(waiting: Waiting) -> bytes | None:
+    """What the registrations of the request's key have in common; None for a request that no reader can read."""
+    try:
+        request, _, _ = decode_either(waiting.submission.request)
+    except BadRequest:
+        return None
+    return registration_id(request.party, waiting.submission.public_key)
 
 
 def is_same(command: Command, acceptance: Acceptance) -> bool:

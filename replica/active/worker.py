@@ -26,6 +26,7 @@ from replica.active.parts import Parts
 from replica.active.shift import Shift
 from replica.following.apply import Applied
 from replica.index.commands import knows_commands
+from replica.index.parties import knows_parties_where_judged
 from replica.link.interface import Replies, SubmitOptions
 from replica.notary.errors import LogUnavailable, NotaryError, SignerUnavailable
 from replica.notary.requests import Submission
@@ -217,6 +218,7 @@ class Worker:
             is_writable=writable(position) is not None,
             is_settled=self._is_settled,
             knows_commands=position is not None and knows_commands(index, position.offset),
+            knows_parties=position is not None and knows_parties_where_judged(index.parties, position),
             may_number=self.numbers() is not None,
             why_not_stamp=self.why_not_stamp(),
             oldest_unread_s=self._oldest_unread_s(),

@@ -28,8 +28,7 @@ from replica.notary.records import (
 from replica.notary.requests import Request, Submission, TimeWindow
 from replica.notary.salvage import NO_SALVAGES, TX_KEY, Salvages, salvage_named
 
-KNOWN = ((1, 1), (2, 2))  # record format and rules, as a barrier names them together
-DRAFTED = (2, 3)  # rules 3 are written down, but not in force anywhere: docs/decisions/0018
+KNOWN = ((1, 1), (2, 2), (2, 3))  # record format and rules, as a barrier names them together
 
 PARTY_UNKNOWN = "PARTY_UNKNOWN"
 KEY_NOT_VALID = "KEY_NOT_VALID"

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="See and raise what is written to the request log.", no_args_is_help=True)
 
-RecordsOption = Annotated[int | None, typer.Option("--records", help="Record format; else the newest that is known.")]
-RulesOption = Annotated[int | None, typer.Option("--rules", help="Version of the rules; else the newest known.")]
+RecordsOption = Annotated[int | None, typer.Option("--records", help="Record format; else 2, or what is raised.")]
+RulesOption = Annotated[
+    int | None, typer.Option("--rules", help="Version of the rules; else 2, or what is raised. 3: keys by the log.")
+]
 
 
 @app.command()
@@ -58,16 +60,19 @@ def raise_formats(
     """Write a newer record format, or judge by newer rules, from the next activation on. It cannot be undone.
 
     Refused (exit code 2) while a configured replica does not answer, does not know it, or does not know all accepted
-    commands: afterwards no older release can read the log. The tables' owner may do it. Bring it into force with
-    notary switchover.
+    commands: afterwards no older release can read the log. Rules 3 are refused as well while the log has no
+    registration of a key in the party registry (notary party import). The tables' owner may do it. Bring it into force
+    with notary switchover.
     """
+    from replica.cli.party import unregistered
     from replica.database import participant_database
-    from replica.notary.formats import Formats, known, why_not_raise
+    from replica.notary.formats import BY_DEFAULT, Formats, why_not_raise
+    from replica.notary.rules import REGISTERED_FROM
 
     settings = load(find_config(config))
     present, replicas = run(_look(settings))
-    newest = known().newest
-    wanted = Formats(newest.records if records is None else records, newest.rules if rules is None else rules)
+    default = present.raised(BY_DEFAULT)
+    wanted = Formats(default.records if records is None else records, default.rules if rules is None else rules)
     if wanted == present:
         out.print(f"nothing to raise: the next activation writes {present}")
         return
@@ -77,7 +82,10 @@ def raise_formats(
         present,
         {name: None if health is None else health.formats_known for name, health in replicas.items()},
         {name: health.commands_lag_records for name, health in answered.items()},
+        {name: health.parties_lag_records for name, health in answered.items()},
     )
+    if refusal is None and wanted.rules >= REGISTERED_FROM > present.rules:
+        refusal = run(unregistered(settings))
     if refusal is not None:
         raise ConfigError(f"not raised: {refusal}", Code.NOT_POSSIBLE_NOW)
     database = participant_database(owner, settings.database.scope) if owner else settings.shared_database()

@@ -31,6 +31,7 @@ from replica.cli import (
     log_node_members,
     log_prove,
     man,
+    party,
     recovery,
     replica,
     report,
@@ -112,6 +113,7 @@ app.command("watch", rich_help_panel=_RUN)(watch.watch_replicas)
 app.command("status", rich_help_panel=_RUN)(status.show)
 app.command("history", rich_help_panel=_RUN)(history.show)
 app.add_typer(trail.app, name="trail", rich_help_panel=_RUN)
+app.add_typer(party.app, name="party", rich_help_panel=_RUN)
 app.command("runbook", rich_help_panel=_RUN)(runbook.show)
 app.command("man", rich_help_panel=_RUN)(man.show)
 app.command("switchover", rich_help_panel=_RUN)(steer.switchover)

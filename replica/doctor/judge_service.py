@@ -7,7 +7,7 @@ from statistics import median
 
 from replica.doctor.facts import Facts
 from replica.doctor.verdict import Checks, Verdict, ok, problem, unknown, unless_development, warning
-from replica.notary.formats import known
+from replica.notary.formats import BY_DEFAULT
 from replica.notary.rules import DEDUPLICATING_FROM
 
 CHECKS = Checks()
@@ -208,16 +208,16 @@ def _commands(facts: Facts) -> Verdict:
 
 @CHECKS.check("formats")
 def _formats(facts: Facts) -> Verdict:
-    """The newest rules that this release knows are in force, with the record format that belongs to them."""
+    """Rules 2 or newer are in force, with the record format that belongs to them."""
     in_force = max([one.rules_in_force for one in facts.replicas], default=0)
-    written, newest = facts.database.formats, known().newest
+    written, newest = facts.database.formats, BY_DEFAULT
     if in_force >= newest.rules:
         return ok(f"rules version {in_force}")
     if written is None:
         return unknown("the database does not report the formats")
     if written.rules < newest.rules:
         fix = "notary format raise, once no older release is to return: runbooks/format-raise.md"
-        return warning(f"the next activation writes {written}; this release knows {newest}", fix)
+        return warning(f"the next activation writes {written}; {newest} need nothing else", fix)
     if in_force:
         return warning(f"{written} is raised, and not in force yet", "notary switchover")
     return ok(f"the first activation writes {written}")

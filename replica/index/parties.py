@@ -15,6 +15,7 @@ from replica.index.interface import Parties
 from replica.notary.counted import CountedNote, CountedRequest
 from replica.notary.parties import in_force_after, registration_id, signed_keys_of
 from replica.notary.position import Position
+from replica.notary.rules import REGISTERED_FROM
 
 
 def write_notes(parties: Parties, notes: Iterable[CountedNote], before: Position | None, after: Position) -> None:
@@ -39,6 +40,13 @@ def write_notes(parties: Parties, notes: Iterable[CountedNote], before: Position
 def knows_parties(parties: Parties, offset: int) -> bool:
     """Whether the table has all registrations of records up to `offset`."""
     return offset_of(parties.position()) >= offset
+
+
+def knows_parties_where_judged(parties: Parties, position: Position) -> bool:
+    """Whether the table reaches the position, or the rules in force there do not ask for it."""
+    barrier = position.barrier
+    judged = barrier is not None and barrier.rules_version >= REGISTERED_FROM
+    return not judged or knows_parties(parties, position.offset)
 
 
 def newest_of(parties: Parties, requests: Sequence[CountedRequest]) -> list[bytes | None]:

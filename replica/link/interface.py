@@ -47,6 +47,7 @@ class Standing(msgspec.Struct, frozen=True):
     `ledger_end` is the newest ledger offset whose completion is published, according to the active's own commits.
     Completions at `pruned_to` or below may be gone. Both are 0 while the replica is passive, because it does not know.
     `estimate_s`: the longest time that a request sent now would take. `retry_after_s`: when to look for another active.
+    `keys_by_log`: which keys may sign is in the log, as rules 3 have it, and not in the front ends' registry.
     """
 
     active: bool
@@ -55,6 +56,7 @@ class Standing(msgspec.Struct, frozen=True):
     ledger_end: int = 0
     pruned_to: int = 0
     estimate_s: float = 0.0
+    keys_by_log: bool = False
 
     def as_passive(self) -> Standing:
         """The same, but not active: used when the core is silent."""

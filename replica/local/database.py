@@ -14,7 +14,7 @@ from replica.local.postgres import PostgresServer
 from replica.log.open import open_log_admin
 from replica.log.postgres.install import grant
 from replica.log.postgres.settings import PostgresLogSettings
-from replica.notary.formats import known
+from replica.notary.formats import BY_DEFAULT
 from replica.store.postgres.board import postgres_board
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import named_statement
@@ -45,7 +45,7 @@ async def make_database(server: PostgresServer, files: ParticipantFiles, say: Sa
     say("Postgres", f"database {DATABASE}: {', '.join(applied) or 'schema is up to date'}")
     if newest_formats and not files.settings():  # its replicas are of this release, and its log is empty
         async with postgres_board(owner_dsn(server, files), "notary-format") as board:
-            raised = await board.raise_formats(known().newest)
+            raised = await board.raise_formats(BY_DEFAULT)
         say("Postgres", f"a new ledger: {raised}")
 
 

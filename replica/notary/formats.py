@@ -14,7 +14,7 @@ import msgspec
 from replica.notary.errors import FormatUnknown
 from replica.notary.reading import are_known
 from replica.notary.records import FORMATS_KNOWN, BarrierRecord
-from replica.notary.rules import DEDUPLICATING_FROM, RULES
+from replica.notary.rules import DEDUPLICATING_FROM, REGISTERED_FROM, RULES
 
 
 class Formats(msgspec.Struct, frozen=True):
@@ -48,6 +48,10 @@ class Known(msgspec.Struct, frozen=True):
         return formats.records in self.records and formats.rules in self.rules
 
 
+BY_DEFAULT = Formats(2, DEDUPLICATING_FROM)
+"""The newest formats that need nothing of operators before. Rules 3 need officers and registered keys."""
+
+
 def known() -> Known:
     """What this release knows."""
     return Known(tuple(sorted(FORMATS_KNOWN)), tuple(sorted(RULES)))
@@ -70,11 +74,13 @@ def why_not_raise(
     present: Formats,
     replicas: Mapping[str, Known | None],
     commands_lag: Mapping[str, int | None] = MappingProxyType({}),
+    parties_lag: Mapping[str, int | None] = MappingProxyType({}),
 ) -> str | None:
     """Why the formats may not be raised now; None if they may. `replicas`: the formats each knows; None: no answer.
 
     `commands_lag`: of how many records each index still lacks the acceptances of commands; None: it keeps none. A
-    replica that lacks some could neither lead nor follow under rules that judge by them.
+    replica that lacks some could neither lead nor follow under rules that judge by them. `parties_lag`: likewise of
+    registrations.
     """
     if not known().includes(wanted):
         return f"this release does not know {wanted}; it knows up to {known().newest}"
@@ -82,11 +88,14 @@ def why_not_raise(
         return f"{wanted} do not go together: raise both"
     if wanted.raised(present) != wanted:
         return f"{present} is raised already, and nothing goes back"
-    return _who_cannot(wanted, replicas, commands_lag)
+    return _who_cannot(wanted, replicas, commands_lag, parties_lag)
 
 
 def _who_cannot(
-    wanted: Formats, replicas: Mapping[str, Known | None], commands_lag: Mapping[str, int | None]
+    wanted: Formats,
+    replicas: Mapping[str, Known | None],
+    commands_lag: Mapping[str, int | None],
+    parties_lag: Mapping[str, int | None],
 ) -> str | None:
     """Which replicas a raise would stop, and why; None if none."""
     silent = [name for name, what in replicas.items() if what is None]
@@ -98,4 +107,7 @@ def _who_cannot(
     lacking = [name for name, records in commands_lag.items() if records is None or records > 0]
     if wanted.rules >= DEDUPLICATING_FROM and lacking:
         return f"{', '.join(lacking)} does not know all accepted commands yet, and reads the log for them: wait"
+    lacking = [name for name, records in parties_lag.items() if records is None or records > 0]
+    if wanted.rules >= REGISTERED_FROM and lacking:
+        return f"{', '.join(lacking)} does not know all registered keys yet, and reads the log for them: wait"
     return None

@@ -21,7 +21,7 @@ import msgspec
 
 from replica.notary.counted import CountedNote
 from replica.notary.note_signatures import note_digest
-from replica.notary.records import ActRecord, Record, RegistrationRecord
+from replica.notary.records import FORMAT, ActRecord, Record, RegistrationRecord, Undecodable, decode_record
 from replica.notary.requests import PUBLIC_KEY_BYTES, PublicKey
 from replica.notary.untrusted import UNREADABLE
 
@@ -30,6 +30,10 @@ OFFICERS_MAX = 100
 OFFICERS_KEY, PARTY_KEY, SIGNED_KEY = b"o", b"p", b"r"  # kinds of entry of the table (replica/index/parties.py)
 _ID_TAG = b"notary/party-key/1"
 _VALUE = struct.Struct(f">{PUBLIC_KEY_BYTES}sQQQ")
+
+
+PartyNote = ActRecord | RegistrationRecord
+"""What officers sign: an act about the officers, or a registration."""
 
 
 class Officers(NamedTuple):
@@ -92,9 +96,20 @@ def decode_registration(value: bytes) -> Registration:
     return Registration(*_VALUE.unpack(value))
 
 
+def signed_key_of(note: RegistrationRecord) -> bytes:
+    """The key of the table that tells whether what was signed for a registration had an effect."""
+    return SIGNED_KEY + note_digest(note)
+
+
+def entry_key_of(note: PartyNote, offset: int) -> bytes:
+    """The key under which the table has a note with an effect; that of `signed_key_of` apart."""
+    at = offset.to_bytes(8, "big")
+    return OFFICERS_KEY + at if isinstance(note, ActRecord) else registration_id(note.party, note.party_key) + at
+
+
 def signed_keys_of(notes: Iterable[CountedNote]) -> list[bytes]:
     """The keys of the table that tell which of these notes' registrations had an effect before."""
-    return [_signed_key(note.record) for note in notes if isinstance(note.record, RegistrationRecord)]
+    return [signed_key_of(note.record) for note in notes if isinstance(note.record, RegistrationRecord)]
 
 
 def is_about_parties(record: Record) -> bool:
@@ -104,14 +119,11 @@ def is_about_parties(record: Record) -> bool:
 
 def entry_keys_of(notes: Iterable[CountedNote]) -> list[bytes]:
     """The keys that the table has of these notes, if all of them have an effect; those of `signed_keys_of` apart."""
-    keys = []
-    for note in notes:
-        record, at = note.record, note.offset.to_bytes(8, "big")
-        if isinstance(record, ActRecord) and record.name == OFFICERS:
-            keys.append(OFFICERS_KEY + at)
-        elif isinstance(record, RegistrationRecord):
-            keys.append(registration_id(record.party, record.party_key) + at)
-    return keys
+    return [
+        entry_key_of(note.record, note.offset)
+        for note in notes
+        if isinstance(note.record, ActRecord | RegistrationRecord) and is_about_parties(note.record)
+    ]
 
 
 def in_force_after(
@@ -132,7 +144,7 @@ def in_force_after(
             added[OFFICERS_KEY + at] = officers.acts.to_bytes(8, "big") + body + at
         elif isinstance(record, RegistrationRecord) and record.public_key in officers.keys:
             at = note.offset.to_bytes(8, "big")
-            signed = _signed_key(record)
+            signed = signed_key_of(record)
             if min(added.get(signed, at), known.get(signed, at)) < at:  # played again, perhaps after its revocation
                 continue
             added[signed] = at
@@ -141,8 +153,52 @@ def in_force_after(
     return officers, added
 
 
-def _signed_key(record: RegistrationRecord) -> bytes:
-    return SIGNED_KEY + note_digest(record)
+def decode_party_note(value: bytes) -> PartyNote:
+    """An act about the officers, or a registration, from the bytes of its record. Raises Undecodable for any other."""
+    record = decode_record(value, FORMAT)
+    if isinstance(record, RegistrationRecord) or (isinstance(record, ActRecord) and record.name == OFFICERS):
+        return record
+    raise Undecodable("neither an act about the officers nor a registration")
+
+
+def why_no_effect(note: PartyNote, officers: Officers, known: Mapping[bytes, bytes]) -> str | None:
+    """Why a note would have no effect if it came next in the log; None if it would have one.
+
+    `officers` are those in force. `known` has the table's value of `signed_key_of` a registration, if there is one.
+    """
+    key = note.public_key.hex()
+    if isinstance(note, RegistrationRecord):
+        if note.public_key not in officers.keys:
+            return f"{key} is no officer's key" if officers.keys else "no officers are in force: notary party officers"
+        before = known.get(signed_key_of(note))
+        return (
+            None if before is None else f"what was signed had its effect at log offset {_offset_in(before)}: sign anew"
+        )
+    named = decode_officers(note.body)
+    if named is None:
+        return "it names no list of officers"
+    if note.replaces != officers.acts:
+        return (
+            f"it follows on {note.replaces} acts about officers, and the log has {officers.acts}: look, and sign anew"
+        )
+    if note.public_key not in (officers.keys or named):
+        return (
+            f"{key} is no officer's key"
+            if officers.keys
+            else f"{key} is not on the list: the first officers name themselves"
+        )
+    return None
+
+
+def has_effect(note: PartyNote, value: bytes | None) -> bool:
+    """Whether a note of the log had an effect, by the table's value of its `entry_key_of`."""
+    if value is None or isinstance(note, RegistrationRecord):
+        return value is not None
+    return decode_officers_entry(value).keys == decode_officers(note.body)
+
+
+def _offset_in(value: bytes) -> int:
+    return int.from_bytes(value[-8:], "big")
 
 
 def _officers_after(officers: Officers, act: ActRecord) -> Officers:

@@ -195,8 +195,9 @@ class RunReader:
         return Reading(position, self.counted, self.voids, self.barriers, self.start.offset)
 
 
-KNOWN_TOGETHER = frozenset({(1, 1), (2, 2)})
-"""Record formats and versions of the rules, as barriers name them. Rules 2 need the periods that format 2 has."""
+KNOWN_TOGETHER = frozenset({(1, 1), (2, 2), (2, 3)})
+"""Record formats and versions of the rules, as barriers name them. Rules 2 need the periods that format 2 has, rules 3
+its registrations."""
 
 
 def are_known(record_format: int, rules_version: int) -> bool:

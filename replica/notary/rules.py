@@ -4,7 +4,7 @@ The index holds two kinds of entry. Key `s` + state reference: the transaction t
 transaction id: the content digest it was notarised with. Both values end in the log offset at which they were recorded.
 An entry counts only if that offset is below the offset of the judged record. So an old record, judged again on a newer
 index, gets the old verdict. Rules 2 judge the record's command first, by its newest acceptance (acceptances.py). Rules
-3 are a draft, which no barrier can name yet: they also judge the party's key, by its newest registration (parties.py).
+3 also judge the party's key, by its newest registration (parties.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from replica.notary.parties import decode_registration
 from replica.notary.records import RequestRecordV2
 from replica.notary.requests import Request
 
-RULES_VERSION = 2  # the newest version of the rules that this release knows
+RULES_VERSION = 3  # the newest version of the rules that this release knows
 DEDUPLICATING_FROM = 2  # the first version of the rules that judges commands
 REGISTERED_FROM = 3  # the first version of the rules that judges the party's key
 STATE_KEY, TX_KEY = b"s", b"t"
@@ -184,10 +184,16 @@ def judge_key(entry: CountedRequest, registration: bytes | None, otherwise: Verd
     """
     if otherwise.outcome is Outcome.DEDUPLICATED:
         return otherwise
+    outcome = key_outcome(registration, entry.judged_us)
+    return otherwise if outcome is None else Verdict(outcome)
+
+
+def key_outcome(registration: bytes | None, judged_us: int) -> Outcome | None:
+    """Why a key is not in force at a time, by its newest registration; None if it is."""
     if registration is None:
-        return Verdict(Outcome.PARTY_UNKNOWN)
+        return Outcome.PARTY_UNKNOWN
     _, from_us, until_us, _ = decode_registration(registration)
-    return otherwise if from_us <= entry.judged_us < until_us else Verdict(Outcome.KEY_NOT_VALID)
+    return None if from_us <= judged_us < until_us else Outcome.KEY_NOT_VALID
 
 
 def if_recorded_before(offset: int, value: bytes | None) -> bytes | None:
@@ -256,8 +262,10 @@ def _conflicts(request: Request, spent: Recorded) -> Iterator[Conflict]:
             yield Conflict(ref, hash_of_tx_id(value[:_OFFSET_AT]), usage)
 
 
-RULES: dict[int, Callable[[CountedRequest, Recorded, Acceptance | None], Verdict]] = {1: _judge_v1, 2: _judge_v2}
-"""Every version of the rules that was ever in force; old ones stay, because old records are judged again."""
-
-RULES_DRAFTED = {**RULES, 3: _judge_v2}
-"""With the version that no release may write yet, because not every reader knows it (docs/decisions/0018)."""
+RULES: dict[int, Callable[[CountedRequest, Recorded, Acceptance | None], Verdict]] = {
+    1: _judge_v1,
+    2: _judge_v2,
+    3: _judge_v2,
+}
+"""Every version of the rules that was ever in force; old ones stay, because old records are judged again. Rules 3 judge
+the key as well: `judge_key`."""

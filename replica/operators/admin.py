@@ -3,6 +3,8 @@
     GET  /                      the status page, see replica/status_page
     POST /admin/v1/switchover   {"replica": "r1", "to": "r2"}   hand over; `to` may be left out
     POST /admin/v1/prune        {"replica": "r1", "up_to": 1000, "keep_s": 0}   let completions go
+    POST /admin/v1/parties      {"replica": "r1", "notes": ["…"]}   log what officers signed, in hexadecimal
+    POST /admin/v1/parties/list {"replica": "r1", "after": -1}      the parties' keys as the log has them
     GET  /admin/v1/status       the details of /health
     GET  /node/consensus        the log node beside this replica, under CCF's names; 404 for a log without such nodes
     GET  /node/network/removable_nodes   log nodes that may be switched off
@@ -18,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -30,10 +32,14 @@ from ha.election.driver import SwitchoverReport
 from ha.election.states import Handover
 from ha.errors import HaError
 from ha.health import never_cached, runner_of
+from replica.active.noting import Noted
 from replica.log.interface import ConsensusLog
-from replica.notary.errors import BadRequest, NotActive, NotaryError, StoreMismatch
+from replica.notary.errors import BadRequest, Code, NotActive, NotaryError, StoreMismatch
 from replica.notary.one_value import check_keys
+from replica.notary.parties import PartyNote, decode_party_note
+from replica.notary.records import Undecodable
 from replica.notary.untrusted import UNREADABLE
+from replica.operators.party_book import PartyPage
 from replica.settings import LOOPBACK_HOSTS, AdminSettings
 from replica.store.four_eyes import prune_details
 from replica.store.interface import Pruned
@@ -42,12 +48,17 @@ log = structlog.get_logger()
 
 SWITCHOVER_PATH = "/admin/v1/switchover"
 PRUNE_PATH = "/admin/v1/prune"
+PARTIES_PATH = "/admin/v1/parties"
+PARTY_LIST_PATH = "/admin/v1/parties/list"
 STATUS_PATH = "/admin/v1/status"
 CONSENSUS_PATH = "/node/consensus"
 REMOVABLE_PATH = "/node/network/removable_nodes"
 LOG_PATH = "/v1/log/{transaction}"
 _TRANSACTION = re.compile(r"([1-9]\d{0,15})\.([1-9]\d{0,15})")
-_BODY_MAX_BYTES = 4_096
+NOTES_MAX = 100  # in one call
+NOTE_HEX_MAX = 16_384  # the longest list of officers has 3,600 bytes
+_BODY_MAX_BYTES = 262_144
+ReplicaName = Annotated[str, msgspec.Meta(max_length=128)]  # a refusal repeats what was asked for
 CallT = TypeVar("CallT")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -55,8 +66,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class SwitchoverCall(msgspec.Struct, forbid_unknown_fields=True):
     """Asks `replica` to hand over, to a certain other one or to whichever comes first."""
 
-    replica: str
-    to: str | None = None
+    replica: ReplicaName
+    to: ReplicaName | None = None
 
 
 class SwitchoverAnswer(msgspec.Struct, frozen=True):
@@ -73,10 +84,34 @@ class PruneCall(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     `entry`: where the operators' trail says that two operators want it.
     """
 
-    replica: str
+    replica: ReplicaName
     up_to: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
     keep_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
     entry: Annotated[int, msgspec.Meta(ge=1, le=2**53)] | None = None
+
+
+class NotesCall(msgspec.Struct, forbid_unknown_fields=True):
+    """Asks `replica` to log acts about the officers and registrations: records in hexadecimal (docs/formats.md), of
+    which only what is signed counts. The replica gives them their places in the log."""
+
+    replica: ReplicaName
+    notes: Annotated[
+        tuple[Annotated[str, msgspec.Meta(max_length=NOTE_HEX_MAX)], ...],
+        msgspec.Meta(min_length=1, max_length=NOTES_MAX),
+    ]
+
+
+class NotesAnswer(msgspec.Struct, frozen=True):
+    """Where each is in the log, and whether it had an effect."""
+
+    noted: list[Noted]
+
+
+class PartyListCall(msgspec.Struct, forbid_unknown_fields=True):
+    """Asks `replica` for the parties' keys whose newest registration comes after a log offset."""
+
+    replica: ReplicaName
+    after: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] = -1
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -108,6 +143,20 @@ class Pruner(Protocol):
         """Move the bound up to which completions may be deleted. Raises NotActive, and HaError."""
 
 
+class Registrar(Protocol):
+    """The participant as far as officers register parties."""
+
+    async def note(self, notes: Sequence[PartyNote]) -> list[Noted]:
+        """Log them. Raises NotaryError, and HaError."""
+
+
+class Book(Protocol):
+    """The parties' keys as the log has them."""
+
+    async def page(self, after: int = -1) -> PartyPage:
+        """See PartyBook. Raises NotaryError."""
+
+
 class Consent(Protocol):
     """Whether a second operator has confirmed an act."""
 
@@ -133,8 +182,12 @@ class Steering:
         is_paused: Callable[[], bool],
         pruner: Pruner,
         *,
+        registrar: Registrar,
+        book: Book,
         consent: Consent | None = None,
     ) -> None:
+        self._registrar = registrar
+        self._book = book
         self._consent = consent or NoConsent()
         self._name = name
         self._pruner = pruner
@@ -176,6 +229,30 @@ class Steering:
         log.info("pruned", pruned_to=pruned.pruned_to, safe_to=pruned.safe_to)
         return pruned
 
+    async def note(self, call: NotesCall) -> NotesAnswer:
+        """Log what officers signed. Raises SteeringRefused; the code says whether it may be in the log."""
+        self._require_name(call.replica)
+        try:
+            notes = [decode_party_note(bytes.fromhex(note)) for note in call.notes]
+        except (ValueError, Undecodable) as error:
+            raise SteeringRefused(Code.MALFORMED_REQUEST.name, f"a note cannot be read: {error}") from None
+        try:
+            noted = await self._registrar.note(notes)
+        except NotActive as error:
+            raise SteeringRefused("NOT_ACTIVE", f"{error.detail}: ask the active one, see notary status") from error
+        except NotaryError as error:
+            raise SteeringRefused(error.code.name, error.detail) from error
+        log.info("parties_noted", offsets=[one.offset for one in noted], effective=[one.effective for one in noted])
+        return NotesAnswer(noted)
+
+    async def list_parties(self, call: PartyListCall) -> PartyPage:
+        """A page of the parties' keys. Raises SteeringRefused."""
+        self._require_name(call.replica)
+        try:
+            return await self._book.page(call.after)
+        except NotaryError as error:
+            raise SteeringRefused(error.code.name, error.detail) from error
+
     def _require_name(self, replica: str) -> None:
         if replica != self._name:
             raise SteeringRefused("WRONG_REPLICA", f"this is {self._name}, not {replica}: call it on its machine")
@@ -205,6 +282,8 @@ class AdminListener:
         app = web.Application(client_max_size=_BODY_MAX_BYTES, middlewares=[_from_here_only])
         app.router.add_post(SWITCHOVER_PATH, partial(_steered, SwitchoverCall, steering.switchover))
         app.router.add_post(PRUNE_PATH, partial(_steered, PruneCall, steering.prune))
+        app.router.add_post(PARTIES_PATH, partial(_steered, NotesCall, steering.note))
+        app.router.add_post(PARTY_LIST_PATH, partial(_steered, PartyListCall, steering.list_parties))
         app.router.add_get(STATUS_PATH, self._tell_status)
         app.router.add_get(CONSENSUS_PATH, partial(self._about_log, _consensus))
         app.router.add_get(REMOVABLE_PATH, partial(self._about_log, _removable))

@@ -46,7 +46,7 @@ def make_probes(
 
     def detail() -> Mapping[str, object]:
         follower, activation, worker = participant.follower, participant.activation, participant.worker
-        unfit = None if worker is None else worker.unfit
+        unfit = worker.unfit if worker is not None and participant.all_serve else None
         position = follower.position
         return HealthDocument(
             replica=name,
@@ -70,6 +70,7 @@ def make_probes(
             activation_steps_s={} if activation is None else activation.steps_s,
             rules_in_force=0 if position is None or position.barrier is None else position.barrier.rules_version,
             commands_lag_records=follower.commands_lag_records,
+            parties_lag_records=follower.parties_lag_records,
             answers=submission_latency(link.api_counts()),
             clock_us=wall_us(),
             serving="one" if worker is None else "all",

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.local.replica import ReplicaProcess
 from replica.log.open import open_log
-from replica.notary.formats import Formats, known
+from replica.notary.formats import BY_DEFAULT, Formats
 from replica.store.postgres.status import read_status
 from tests.bench.filler import fill_log
 from tests.bench.load import INPUTS
@@ -62,7 +62,7 @@ class _filled_cluster:
 
     def __init__(self, folder: Path, standby: Standby, sizes: Sizes, newest_formats: bool) -> None:
         self._folder = folder
-        self._formats = known().newest if newest_formats else Formats()
+        self._formats = BY_DEFAULT if newest_formats else Formats()
         self._cluster = LocalCluster(
             ClusterSettings(folder=folder, replicas=REPLICAS, standby=standby, newest_formats=newest_formats)
         )

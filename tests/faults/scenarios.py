@@ -98,14 +98,14 @@ def frozen(replica: ReplicaProcess, fault: Fault) -> Iterator[None]:
 
 
 async def wait_for_return(cluster: LocalCluster) -> None:
-    """Wait until every replica is active, or follows and is ready to take over, and every log node answers.
+    """Wait until every replica leads, or follows and is ready to take over, and every log node answers.
 
     Raises TimeoutError.
     """
 
     async def all_there() -> bool:
         healths = (await cluster.healths()).values()
-        ready = all(health is not None and (health.active or health.ready) for health in healths)
+        ready = all(health is not None and (health.leads or health.ready) for health in healths)
         return ready and await _log_nodes_answer(cluster)
 
     await _within(RETURN_MAX_S, all_there)

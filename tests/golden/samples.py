@@ -44,6 +44,8 @@ from replica.notary.requests import Request, Submission, TimeWindow, format_stat
 from replica.notary.rules import Conflict, Judged, Usage, judge, keys_of
 from replica.notary.terms import Terms, encode_request_2, period_us_of
 from replica.notary.words import NewWord, encode_word
+from tests.worlds.notary_logs import Log
+from tests.worlds.party_logs import run_with_parties, told_log
 
 PARTY_KEY = SigningKey(bytes(range(32)))
 NOTARY_KEY = SigningKey(bytes(range(32, 64)))
@@ -340,6 +342,17 @@ def _judged_lines(values: list[bytes]) -> bytes:
     return _lines([{"offset": at} | rows.get(at, {"barrier": True}) for at in range(len(values))])
 
 
+def _judged_by_registrations(values: Log) -> bytes:
+    """One line a request that counts, judged with the registrations before it."""
+    verdicts = run_with_parties(values).verdicts
+    return _lines(
+        [
+            {"offset": offset, "outcome": verdict.outcome.value, "notarised_offset": verdict.notarised_offset}
+            for offset, verdict in sorted(verdicts.items())
+        ]
+    )
+
+
 def entry_lines(entries: dict[bytes, bytes]) -> bytes:
     """One line an entry of an index, in key order."""
     return _lines([{"key": key.hex(), "value": value.hex()} for key, value in sorted(entries.items())])
@@ -517,6 +530,9 @@ def samples() -> dict[str, bytes]:
         "logs/format-2/judged-by-rules-1-and-2.jsonl": _judged_lines(mixed_log()),
         "logs/format-2/index-by-rules-1-and-2.jsonl": entry_lines(judged(mixed_log())[1].added),
         "logs/format-2/acceptances.jsonl": entry_lines(judged(mixed_log())[1].accepted),
+        "logs/format-2-rules-3/log.jsonl": _log_lines([value for _, value in told_log()]),
+        "logs/format-2-rules-3/judged-by-rules-3.jsonl": _judged_by_registrations(told_log()),
+        "logs/format-2-rules-3/registrations.jsonl": entry_lines(dict(run_with_parties(told_log()).parties.entries())),
         "words/version-1/pause.msgpack": encode_word(
             NewWord("pause", 1_234, b'{"keeper":"r1","reason":"a disk","paused_at":"2026-05-01T02:00:00Z"}')
         ),

@@ -261,7 +261,7 @@ async def test_where_certificates_alone_are_asked_for_one_is_enough(tmp_path: Pa
 # ---- the listeners beside the API ----
 
 
-STEERS = {"POST /admin/v1/switchover", "POST /admin/v1/prune"}
+STEERS = {f"POST /admin/v1/{call}" for call in ("switchover", "prune", "parties", "parties/list")}
 TELLS = {"GET /admin/v1/status", "GET /", "GET /page.js", "GET /page.css", "GET /page/data"}
 CONSENSUS = {"GET /node/consensus", "GET /node/network/removable_nodes", "GET /v1/log/{transaction}"}
 HEALTH = {f"GET {path}" for path in ("/health", "/health/live", "/health/ready", "/health/active", "/metrics")}
@@ -317,7 +317,7 @@ async def test_operators_calls_take_no_browser_and_nobody_from_afar() -> None:
             assert await ask(call.replace("GET", "POST"), CALL) in {404, 405}, call
         for call in STEERS:
             assert await ask(call, CALL, **{"Content-Type": "text/plain"}) == 415, call
-            assert await ask(call, b"x" * 10_000, **{"Content-Type": "application/json"}) == 413, call
+            assert await ask(call, b"x" * 300_000, **{"Content-Type": "application/json"}) == 413, call
         assert await ask("POST /admin/v1/switchover", CALL, **{"Content-Type": "application/json"}) == 409
     for host in ("0.0.0.0", "10.0.0.1", "notary.example", "[::1]"):
         with pytest.raises(ValueError, match="only a loopback address"):

@@ -33,7 +33,17 @@ from replica.config.model import Config
 from replica.link.frames import AskLog, FromFrontEnd, Hello, LookUp, Report, Submit
 from replica.link.interface import CommitQuestion, TxQuestion
 from replica.notary.errors import Code, ConfigError
-from replica.operators.admin import PRUNE_PATH, STATUS_PATH, SWITCHOVER_PATH, PruneCall, SwitchoverCall
+from replica.operators.admin import (
+    PARTIES_PATH,
+    PARTY_LIST_PATH,
+    PRUNE_PATH,
+    STATUS_PATH,
+    SWITCHOVER_PATH,
+    NotesCall,
+    PartyListCall,
+    PruneCall,
+    SwitchoverCall,
+)
 from replica.telemetry.counts import ApiCounts, Latency
 from tests.drawing import drawn
 from tests.integration.fuzz_fields import (
@@ -430,6 +440,8 @@ def test_the_admin_and_health_listeners(replica: FuzzedReplica, examples: int) -
     calls: dict[str, tuple[type[msgspec.Struct], dict[str, Any]]] = {
         SWITCHOVER_PATH: (SwitchoverCall, {"replica": replica.replica.name, "to": "r9"}),
         PRUNE_PATH: (PruneCall, {"replica": replica.replica.name, "up_to": 0, "keep_s": 1e9}),
+        PARTIES_PATH: (NotesCall, {"replica": replica.replica.name, "notes": ["00"]}),
+        PARTY_LIST_PATH: (PartyListCall, {"replica": replica.replica.name, "after": -1}),
     }
 
     def send(path: str, body: bytes) -> None:
@@ -453,8 +465,10 @@ def test_the_admin_and_health_listeners(replica: FuzzedReplica, examples: int) -
             send(path, msgspec.json.encode(changed(good, place, raw)))
         for place in fields:
             send(path, msgspec.json.encode(without(good, place)))
-            for raw in (b"null", b"0", b'""'):
-                send(path, msgspec.json.encode(twice(good, place, raw)))
+        for place, raw in itertools.product(
+            (place for place in fields if isinstance(place[-1], str)), (b"null", b"0", b'""')
+        ):
+            send(path, msgspec.json.encode(twice(good, place, raw)))
         for raw in JSON_VALUES:
             send(path, raw)
         changes = st.tuples(st.sampled_from(fields), json_values())

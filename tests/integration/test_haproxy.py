@@ -162,14 +162,14 @@ async def test_haproxy_accepts_what_is_rendered_and_explains_what_it_does_not(
     folder: Path, ports: PortReservation
 ) -> None:
     """Goal: every option renders to valid text. Method: `haproxy -c` on all options, then on a broken file."""
-    settings = settings_for(
-        folder, ports.take(), StandIn("A", ports), exporter=Endpoint(port=ports.take()), worker_user="haproxy"
-    )
+    options = {"exporter": Endpoint(port=ports.take()), "worker_user": "haproxy", "balance": "leastconn"}
+    settings = settings_for(folder, ports.take(), StandIn("A", ports), **options)
     config, log_path = folder / "haproxy.cfg", folder / "check.log"
     config.write_text(render(settings))
     (folder / "server.state").write_text(NO_STATE)
     await check_config(config, log_path)
-    assert "[WARNING]" not in log_path.read_text()
+    said = log_path.read_text()
+    assert "[WARNING]" not in said and "ignored" not in said
     broken = folder / "broken.cfg"
     broken.write_text(config.read_text().replace("mode tcp", "mode carrier-pigeon"))
     with pytest.raises(ServerFailed, match="carrier-pigeon"):

@@ -511,11 +511,11 @@ async def test_a_raise_is_refused_while_a_replica_does_not_answer(not_raised: Lo
     (found,) = (await findings(cluster, NOTARY_API__SIGNED_COMMANDS_ONLY="true")).items()
     assert found[0] == "signed-commands"
     assert "notary format raise" in found[1]
-    assert shown["replicas"] == {name: {"records": [1, 2], "rules": [1, 2]} for name in cluster.replicas}
+    assert shown["replicas"] == {name: {"records": [1, 2], "rules": [1, 2, 3]} for name in cluster.replicas}
     code, printed, _ = await notary(cluster, "format", "raise", "--records", "1", "--rules", "1")
     assert (code, "nothing to raise" in printed) == (0, True)
-    code, _, errors = await notary(cluster, "format", "raise", "--rules", "3")
-    assert (code, "this release does not know record format 2, rules version 3" in errors) == (2, True)
+    code, _, errors = await notary(cluster, "format", "raise", "--rules", "4")
+    assert (code, "this release does not know record format 2, rules version 4" in errors) == (2, True)
     code, _, errors = await notary(cluster, "format", "raise", "--records", "1")
     assert (code, "do not go together" in errors) == (2, True)
     await passive.stop()

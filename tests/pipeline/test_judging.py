@@ -38,10 +38,10 @@ from tests.golden import samples
 from tests.golden.make import FOLDER
 from tests.pipeline.judged import Judged, by_replica, in_slices, resolve_naively
 from tests.pipeline.random_logs import chain, damaged, logs, requests
-from tests.worlds.drafted_rules import logs_with_parties, reference, rules_3_known, told_log
 from tests.worlds.notary_logs import Log, LogMaker, request_of
 from tests.worlds.notary_logs import logs as mixed_logs
 from tests.worlds.notary_logs import requests as asked_requests
+from tests.worlds.party_logs import logs_with_parties, told_log
 from tests.worlds.salvage_world import LostTail, restored, some_tail
 
 CUTS = st.lists(st.integers(1, 40), max_size=6)
@@ -83,10 +83,9 @@ def test_slices_of_logs_with_registrations_give_what_the_others_give(
     """Goal: verdicts under rules 3, acceptances, officers and registrations are those of the other two. Method: random
     logs with officers, registrations, revocations and copies, which are raised to rules 3 and lowered."""
     values = [value for _, value in log]
-    with rules_3_known():
-        found = in_slices(values, cuts, buckets)
-        assert found == by_replica(values, runs)
-        assert found.verdicts == by_reference(log, judge=reference())
+    found = in_slices(values, cuts, buckets)
+    assert found == by_replica(values, runs)
+    assert found.verdicts == by_reference(log)
 
 
 KEYS = "pipeline.judging.keys"
@@ -101,7 +100,7 @@ MUTANTS_OF_KEYS: dict[str, tuple[str, Any]] = {
     "a retry with a revoked key is refused": ("pipeline.judging.contested.counts", lambda *_: False),
     "a retry with a revoked key was notarised where it is": ("pipeline.judging.commands.Command.is_barred", False),
     "what an officer signed has an effect each time": (
-        "replica.notary.parties._signed_key",
+        "replica.notary.parties.signed_key_of",
         lambda record: b"r" + next(_NUMBERS).to_bytes(32, "big"),
     ),
     "notes of an activation that is not in force have an effect": (
@@ -116,11 +115,10 @@ def test_each_part_of_judging_keys_is_needed(name: str, monkeypatch: pytest.Monk
     """Goal: the comparison with the reference judge sees each mistake. Method: a log in which each one shows."""
     log = told_log()
     values = [value for _, value in log]
-    with rules_3_known():
-        expected = by_reference(log, judge=reference())
-        assert in_slices(values, [5, 9]).verdicts == expected
-        monkeypatch.setattr(*MUTANTS_OF_KEYS[name])
-        assert in_slices(values, [5, 9]).verdicts != expected
+    expected = by_reference(log)
+    assert in_slices(values, [5, 9]).verdicts == expected
+    monkeypatch.setattr(*MUTANTS_OF_KEYS[name])
+    assert in_slices(values, [5, 9]).verdicts != expected
 
 
 @settings(deadline=None, max_examples=300)

@@ -26,9 +26,9 @@ from tests.bench.pipeline.big_log import write_big_log
 from tests.pipeline.judged import TOPIC, by_replica
 from tests.pipeline.log_files import write_log
 from tests.pipeline.random_logs import chain, logs
-from tests.worlds.drafted_rules import rules_3_known, told_log
 from tests.worlds.notary_logs import Log, LogMaker, request_of
 from tests.worlds.notary_logs import logs as mixed_logs
+from tests.worlds.party_logs import told_log
 
 pytestmark = pytest.mark.spark
 
@@ -136,9 +136,8 @@ def test_a_replica_goes_on_over_a_raise_from_an_index_of_before(spark: SparkSess
 def test_the_rebuilt_index_has_officers_and_registrations(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: a replica goes on from it under rules 3, without reading the log again. Method: a log in three files."""
     values = [value for _, value in told_log()]
-    with rules_3_known():
-        rebuild_index(spark, write_log(tmp_path / "log", values, [4, 9]), tmp_path / "index", tmp_path / "work")
-        expected = by_replica(values)
+    rebuild_index(spark, write_log(tmp_path / "log", values, [4, 9]), tmp_path / "index", tmp_path / "work")
+    expected = by_replica(values)
     index = RocksIndex(tmp_path / "index")
     try:
         assert (list(index.parties.entries()), index.parties.position()) == (expected.parties, expected.position)

@@ -31,7 +31,7 @@ from replica.notary.salvage import lost_record
 from tests.pipeline.judged import TOPIC, by_replica
 from tests.pipeline.log_files import write_log
 from tests.pipeline.signed_log import PARTY, log_values, raised_values, tx
-from tests.worlds.drafted_rules import rules_3_known, told_log
+from tests.worlds.party_logs import told_log
 
 RAISED = Applier(MemoryIndex(), TOPIC).apply(list(enumerate(raised_values())))
 
@@ -259,11 +259,10 @@ def test_a_job_that_follows_appends_what_comes(tmp_path: Path) -> None:
 def test_the_tables_have_what_the_jobs_on_spark_find_under_rules_3(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: keys are judged alike. Method: a log with registrations, in two runs, in three files."""
     values = [value for _, value in told_log()]
-    with rules_3_known():
-        append(tmp_path, values, [6])
-        log = write_log(tmp_path / "log", values, [4, 9])
-        judged = judge_log(spark, log, tmp_path / "work", closed=True)
-        decided = verdicts(spark, judged, requests(spark, log, judged.plan)).orderBy("offset").collect()
+    append(tmp_path, values, [6])
+    log = write_log(tmp_path / "log", values, [4, 9])
+    judged = judge_log(spark, log, tmp_path / "work", closed=True)
+    decided = verdicts(spark, judged, requests(spark, log, judged.plan)).orderBy("offset").collect()
     found = [(row["offset"], row["outcome"], row["notarised_offset"]) for row in rows(tmp_path, VERDICTS)]
     assert [(row.offset, row.outcome, row.notarised_offset) for row in decided] == found
     assert [outcome for _, outcome, _ in found] == [

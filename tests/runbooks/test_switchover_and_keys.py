@@ -11,9 +11,10 @@ import pytest
 from nacl.signing import SigningKey
 
 from ledger_api.client import NotaryClient, Party, Result
+from replica.active.signer import create_key
 from replica.local.cluster import ClusterSettings
 from replica.local.participant import DATABASE, OWNER, ParticipantFiles
-from replica.notary.answers import Notarised
+from replica.notary.answers import Notarised, Refused
 from replica.notary.requests import state_ref
 from tests.faults.load import outage_around
 from tests.runbooks.conftest import all_well, staged, under_load
@@ -62,6 +63,43 @@ async def test_format_raise(folder: Path, request: pytest.FixtureRequest) -> Non
             for section in ("Checks", "Steps", "Verification"):
                 await stage.play("format-raise", section, OWNER_CONNINFO=owner)
     stage.assert_all_played("format-raise")
+
+
+async def test_parties(folder: Path, request: pytest.FixtureRequest) -> None:
+    """Goal: keys move from the file into the log under load, and a change is in force at once. Method: play the page;
+    sign with each key after it; look the revoked key's transaction up by a retry."""
+    log, old, new, lost = request.config.getoption("--log-kind"), *[SigningKey.generate() for _ in range(3)]
+    name, officer = "O=Registered,L=London,C=GB", create_key(folder / "anna.key", "ed25519")
+    (folder / "operators.toml").write_text(f'[[operators]]\nname = "anna"\npublic_key = "{officer.hex()}"\n')
+    further = {"operators": {"key_file": str(folder / "anna.key"), "keys_file": str(folder / "operators.toml")}}
+    async with staged(ClusterSettings(folder=folder / "parties", log=log, further=further)) as stage:
+        files = ParticipantFiles(stage.cluster.folder)
+        variables = {
+            "OFFICERS": "anna",
+            "PARTY": name,
+            "OLD_KEY": bytes(old.verify_key).hex(),
+            "NEW_KEY": bytes(new.verify_key).hex(),
+            "OWNER_CONNINFO": stage.cluster.postgres.dsn(DATABASE, OWNER, files.password(OWNER)),
+        }
+        async with under_load(stage, "parties"):
+            await all_well(stage)
+            await stage.play("parties", "Checks", **variables)
+            await stage.play("parties", "Steps", "Once: from the file to the log", **variables)
+            await all_well(stage)
+            assert (await refused(stage, Party(name, old))).code == "PARTY_UNKNOWN"
+            await stage.play("parties", "Steps", "A party's key", **variables)
+            await stage.play("parties", "Verification", **variables)
+        assert isinstance(await ask(stage, Party(name, new)), Notarised)
+        assert (await refused(stage, Party(name, old))).code == "KEY_NOT_VALID"
+        assert (await refused(stage, Party(name, lost))).code == "PARTY_UNKNOWN"
+    stage.assert_all_played("parties")
+
+
+async def refused(stage: Stage, party: Party) -> Refused:
+    """The refusal of a fresh request of this party."""
+    answer = await ask(stage, party)
+    assert isinstance(answer, Refused), answer
+    return answer
 
 
 @pytest.mark.slow

@@ -34,8 +34,8 @@ from tests.simulation.plan import START_US, Damage, Hostile, Operation, Transact
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-_PARTY = "O=Sim, L=London, C=GB"
-_KEY, _SIGNATURE = bytes(32), bytes(64)  # front ends checked them before the core sees a submission
+PARTY = "O=Sim, L=London, C=GB"
+CLIENT_KEY, _SIGNATURE = bytes(32), bytes(64)  # front ends checked them before the core sees a submission
 AFTER_HEALING_MAX = 3  # operations of a client
 STRANGER = "stranger"  # the user whose submissions are damaged
 _NOBODY = NotNow("NOT_ACTIVE", "no replica is up", 0.1)
@@ -99,7 +99,7 @@ class Content:
                 [_state(number) for number in planned.inputs],
                 [_state(number) for number in planned.references],
                 window,
-                _PARTY,
+                PARTY,
             )
             self._made[number] = (request, encode_request(request))
         return self._made[number]
@@ -225,7 +225,7 @@ class Client:
         submission_id = f"s{command}"
         if operation.new_submission_id:
             submission_id = f"s{command}-{self.name}-{self.done}-{attempt}"
-        return request, Submission(raw, _KEY, _SIGNATURE, "sim", f"c{command}", (_PARTY,), submission_id)
+        return request, Submission(raw, CLIENT_KEY, _SIGNATURE, "sim", f"c{command}", (PARTY,), submission_id)
 
     def _told(self, number: int, answer: Answer, name: str) -> None:
         world, now_ns = self._world, self._world.now_ns()
@@ -275,7 +275,7 @@ class Stranger:
     async def _submit(self, link: MemoryLink, hostile: Hostile) -> bool:
         world, number = self._world, self._sent
         self._sent += 1
-        request = make_request(sha256(b"hostile %d" % number).digest(), [], [], None, _PARTY)
+        request = make_request(sha256(b"hostile %d" % number).digest(), [], [], None, PARTY)
         submission = _damaged(number, hostile.damage, request)
         if hostile.damage in _RECORDED:
             world.note(invoke_submission(STRANGER, number, world.now_ns(), request, submission))
@@ -316,7 +316,7 @@ def _damaged(number: int, damage: Damage, request: Request) -> Submission:
             raw += bytes(RECORD_MAX_BYTES)
         case Damage.VALUE_REFUSED:
             command += VALUE_REFUSED
-    return Submission(raw, _KEY, _SIGNATURE, STRANGER, command, (_PARTY,), command)
+    return Submission(raw, CLIENT_KEY, _SIGNATURE, STRANGER, command, (PARTY,), command)
 
 
 def _notes(by: str, to: str) -> dict[Damage, str]:

@@ -16,6 +16,7 @@ from replica.notary.canonical import change_id, summarise
 from replica.notary.errors import Code
 from replica.notary.records import NO_OFFSET, RequestRecordV2
 from replica.notary.requests import TIME_MAX_US, Submission
+from tests.simulation.parties import OF_KEYS, check_refused_keys
 
 if TYPE_CHECKING:
     from replica.link.interface import SubmitOptions
@@ -45,6 +46,8 @@ def _change_of(submission: Submission) -> bytes:
 
 def check_commands(world: World, walked: list[Judged]) -> None:
     """Blame the world for each record that was judged otherwise, or has other terms than its sender asked for."""
+    if world.plan.registers:
+        check_refused_keys(world, walked)
     accepted: dict[bytes, list[Acceptance]] = {}
     for judged in walked:
         if not isinstance(judged, JudgedRequest):
@@ -77,6 +80,8 @@ def _check_outcome(
     expected = None
     if newest is not None and counts:
         expected = "DEDUPLICATED" if newest.content == content else "COMMAND_ID_REUSED"
+    if judged.outcome in OF_KEYS and expected == "COMMAND_ID_REUSED":  # a key that is not in force learns nothing
+        expected = None
     found = judged.outcome if judged.outcome in _REFUSED_OR_REPEATED else None
     if found != expected:
         world.blame(f"the command of record {judged.offset} was judged {found}, by its newest acceptance {expected}")

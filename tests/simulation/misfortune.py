@@ -110,7 +110,7 @@ class Misfortune:
             case FaultKind.TERMINATE:
                 world.terminate(replica)
             case FaultKind.SWITCHOVER:
-                return self._switch_over(replica)
+                return self.switch_over(replica)
             case FaultKind.DISK_ERROR:
                 weather.disk_broken = True
                 self._later(fault.duration_s, self._mend_disk, replica)
@@ -209,7 +209,7 @@ class Misfortune:
             process.stopped = True
             process.go_on()
 
-    def _switch_over(self, replica: Replica) -> bool:
+    def switch_over(self, replica: Replica) -> bool:
         core = replica.core
         if core is None:
             return False
@@ -319,7 +319,7 @@ class Misfortune:
         world.primary.tables.raise_rules(Formats(2, 2))
         holder = world.holder()
         if fault.amount and holder:
-            self._switch_over(world.replica(holder))
+            self.switch_over(world.replica(holder))
 
     def _back_up(self, fault: Fault) -> None:
         """Take a backup now, with commands in flight; restore it later, to a server that continues from there."""

@@ -27,6 +27,7 @@ from tests.simulation.doubles import DatabaseServer, SimulatedLog, Tables, Topic
 from tests.simulation.followers import Follower
 from tests.simulation.lives import Lives, WatchedLog
 from tests.simulation.misfortune import Misfortune
+from tests.simulation.parties import Officer
 from tests.simulation.plan import FaultKind, Plan
 from tests.simulation.process import Process, SimulatedTask, make_task
 from tests.simulation.replica import Asked, Replica
@@ -117,6 +118,7 @@ class World:
         self.stranger = Stranger(self)
         self.words = WordsNodes(self)
         self.people = People(self)
+        self.officer = Officer(self)
         self.misfortune = Misfortune(self)
         self.splits = 0
         self.healed = False
@@ -143,6 +145,8 @@ class World:
             replica.start(after_failure=False)
         tasks += [asyncio.create_task(follower.run()) for follower in self.followers]
         tasks.append(asyncio.create_task(self.stranger.run()))
+        if self.plan.registers:
+            tasks.append(asyncio.create_task(self.officer.run()))
         clients = [asyncio.create_task(client.run()) for client in self.clients]
         self.misfortune.plan()
         await self._pass_time(self.plan.duration_s)
@@ -251,6 +255,8 @@ class World:
             return missing
         missing += self._left_over()
         missing += self.people.missing() if self.plan.worded else []
+        if self.plan.registers and not self.officer.is_done:
+            missing.append("the officer's last registration")
         end = self.topic.end_offset - 1
         newest = end - _SIGNS_ON_THEIR_WAY if self.plan.lease else end
         for replica in self.replicas:

@@ -211,7 +211,13 @@ class ApiWorld:
             body_max_bytes=self.settings.body_max_bytes,
         )
         only = self.settings.signed_commands_only
-        validator = Validator(Registry(registry_path), self.counts, self.settings.batch_max, signed_commands_only=only)
+        validator = Validator(
+            Registry(registry_path),
+            self.counts,
+            self.settings.batch_max,
+            signed_commands_only=only,
+            keys_by_log=lambda: participant.standing.keys_by_log,
+        )
         reader = MemoryReader(lambda: participant.database)
         now_s, budget = asyncio.get_running_loop().time, ByteBudget(self.settings.answers_max_bytes)
         self.feed = Feed(participant, reader, self.settings.checkpoint_s, now_s, budget=budget)

@@ -42,7 +42,7 @@ class Claims:
             while True:
                 newest_before = self.newest_epoch
                 health = await fetch_health(session, replica)
-                if health is not None and health.active:
+                if health is not None and health.leads:
                     self._note(replica.name, health.epoch, newest_before)
                 await asyncio.sleep(ASK_INTERVAL_S)
 

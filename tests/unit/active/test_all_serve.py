@@ -139,11 +139,13 @@ def test_under_rules_1_the_active_alone_serves_and_under_rules_2_all_do() -> Non
             await asyncio.sleep(5)
             active = [each for each in replicas if each.participant.standing().active]
             assert active == [holder_of(replicas)]
+            assert not any(each.participant.all_serve for each in replicas)
             assert failed(await keep_asking(active[0], 1, 3)) == []
             world.shared.database.formats = Formats(2, 2)
             world.shared.lock_server.end_all()
             await asyncio.sleep(10)
             assert [each.participant.standing().active for each in replicas] == [True, True, True]
+            assert all(each.participant.all_serve for each in replicas)
             answers = [await keep_asking(each, 10 * at, 3) for at, each in enumerate(replicas, 1)]
             assert failed([answer for found in answers for answer in found]) == []
             await asyncio.sleep(1)

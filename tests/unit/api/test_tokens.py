@@ -286,6 +286,20 @@ def test_replicas_that_serve_share_a_rate(tmp_path: Path) -> None:
     with pytest.raises(RateExceeded):
         rates.charge(user, request(None), 6)
     rates.charge(user, request(None), 5)
+    connection = request(None)
+    rates.charge(Caller(), connection, 10)
+    now_s[0] = 1.9
+    rates.charge(Caller(), connection, 9)  # nothing shares a connection's bucket
+
+
+def test_a_shared_bucket_is_not_forgotten_before_it_is_full() -> None:
+    """Goal: nobody gains by others' calls. Method: a bucket that is filled by half the rate, and very many callers."""
+    limit = RateLimit(10.0, 20)
+    assert limit.take("a", 20, 0.0, 2) == 0.0
+    for number in range(BUCKETS_MAX):
+        limit.take(number, 20, 2.5, 2)
+    assert limit.take("a", 13, 2.5, 2) == pytest.approx(0.1)
+    assert limit.take("a", 12, 2.5, 2) == 0.0
 
 
 def test_users_are_charged_by_name_and_others_by_connection(tmp_path: Path) -> None:

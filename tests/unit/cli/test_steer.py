@@ -21,6 +21,7 @@ from replica.operators.admin import PruneCall, Steering, SteeringRefused, Switch
 from replica.settings import AdminSettings
 from replica.store.bulletin import PastActivation
 from replica.store.interface import Pruned
+from tests.steering import NOBODY
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -204,12 +205,16 @@ class Pruner:
 async def test_pruning_is_refused_when_it_is_not_safe_or_not_ours(call: PruneCall, active: bool, code: str) -> None:
     """Goal: nothing is pruned by mistake, and the bound is printed. Method: each reason alone, then both good
     calls."""
-    steering = Steering("r1", ("r1",), Elector(Handover.TAKEN_OVER), lambda: False, Pruner(active=active))
+    steering = Steering(
+        "r1", ("r1",), Elector(Handover.TAKEN_OVER), lambda: False, Pruner(active=active), registrar=NOBODY, book=NOBODY
+    )
     with pytest.raises(SteeringRefused) as caught:
         await steering.prune(call)
     assert caught.value.code == code
     assert code != "UNSAFE_TO_PRUNE" or "70" in str(caught.value)
-    willing = Steering("r1", ("r1",), Elector(Handover.TAKEN_OVER), lambda: False, Pruner())
+    willing = Steering(
+        "r1", ("r1",), Elector(Handover.TAKEN_OVER), lambda: False, Pruner(), registrar=NOBODY, book=NOBODY
+    )
     assert (await willing.prune(PruneCall("r1", 5))).pruned_to == 5
     assert (await willing.prune(PruneCall("r1"))).pruned_to == 70
 
@@ -230,7 +235,9 @@ async def test_a_replica_refuses_what_it_cannot_do(
     """Goal: a call that is not for this replica, or not now, changes nothing. Method: each reason alone."""
     elector = Elector(outcome)
     with pytest.raises(SteeringRefused) as caught:
-        await Steering("r1", ("r1", "r2"), elector, lambda: paused, Pruner()).switchover(call)
+        await Steering("r1", ("r1", "r2"), elector, lambda: paused, Pruner(), registrar=NOBODY, book=NOBODY).switchover(
+            call
+        )
     assert caught.value.code == code
     assert elector.asked == (["r2"] if code == "NOT_ACTIVE" else [])
 

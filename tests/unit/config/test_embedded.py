@@ -114,5 +114,6 @@ def test_connections_are_spread_where_all_serve(tmp_path: Path) -> None:
         "all": config_of(tmp_path, **SHARED, serving="all"),
         "own": config_of(tmp_path, **SHARED, serving="all", haproxy={"balance": "roundrobin"}),
     }
-    shown = {name: "balance leastconn" in render(config.haproxy_settings()) for name, config in choices.items()}
+    said = "\nbackend replicas\n    balance leastconn\n"
+    shown = {name: said in render(config.haproxy_settings()) for name, config in choices.items()}
     assert shown == {"one": False, "all": True, "own": False}

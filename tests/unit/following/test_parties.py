@@ -16,9 +16,9 @@ from replica.notary.rules import Outcome
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
 from tests.unit.following.test_commands import TOPIC_ID, Turns
-from tests.worlds.drafted_rules import CLIENT_KEY, OFFICER_KEYS, rules_3_known
 from tests.worlds.ha_world import LoopClock
 from tests.worlds.notary_logs import PARTY, LogMaker, request_of
+from tests.worlds.party_logs import CLIENT_KEY, OFFICER_KEYS
 
 OFFICER = OFFICER_KEYS[0]
 
@@ -92,23 +92,21 @@ def test_registrations_of_another_log_are_refused() -> None:
 @pytest.mark.parametrize("run", [1, 2, 8])
 def test_a_replica_judges_by_the_registrations_of_its_own_run(run: int) -> None:
     """Goal: registrations are written before the run with them is judged. Method: a log under rules 3, cut in runs."""
-    with rules_3_known():
-        topic, applier, found = a_topic(3), Applier(MemoryIndex(), TOPIC_ID), []
-        for at in range(0, topic.end_offset, run):
-            found += [verdict.outcome for verdict in applier.apply(topic.records(at, run)).verdicts if verdict]
+    topic, applier, found = a_topic(3), Applier(MemoryIndex(), TOPIC_ID), []
+    for at in range(0, topic.end_offset, run):
+        found += [verdict.outcome for verdict in applier.apply(topic.records(at, run)).verdicts if verdict]
     assert found == [Outcome.PARTY_UNKNOWN, Outcome.NOTARISED, Outcome.KEY_NOT_VALID]
 
 
 def test_nothing_is_judged_by_a_table_that_lags() -> None:
     """Goal: a table without the newest registrations decides nothing. Method: it is lost under rules 3."""
-    with rules_3_known():
-        topic, index = a_topic(3), MemoryIndex()
-        applier = Applier(index, TOPIC_ID)
-        applier.apply(topic.records(0, 4))
-        index.parties = MemoryParties()
-        with pytest.raises(TableLags, match="registrations"):
-            applier.apply(topic.records(4, 4))
-        assert applier.position.offset == 3
+    topic, index = a_topic(3), MemoryIndex()
+    applier = Applier(index, TOPIC_ID)
+    applier.apply(topic.records(0, 4))
+    index.parties = MemoryParties()
+    with pytest.raises(TableLags, match="registrations"):
+        applier.apply(topic.records(4, 4))
+    assert applier.position.offset == 3
 
 
 def test_the_scrub_compares_officers_and_registrations() -> None:

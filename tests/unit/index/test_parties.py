@@ -17,8 +17,8 @@ from replica.notary.counted import CountedNote
 from replica.notary.parties import Officers, decode_registration, encode_officers, registration_id
 from replica.notary.position import Position, begin
 from replica.notary.reading import read_records
-from tests.worlds.drafted_rules import CLIENT_KEY, OFFICER_KEYS, logs_with_parties, rules_3_known, run_with_parties
 from tests.worlds.notary_logs import PARTY, TOPIC, Log, LogMaker
+from tests.worlds.party_logs import CLIENT_KEY, OFFICER_KEYS, logs_with_parties, run_with_parties
 
 FIRST, SECOND, _ = OFFICER_KEYS
 PAIR = registration_id(PARTY, CLIENT_KEY)
@@ -124,9 +124,8 @@ def test_the_table_on_a_disk_is_that_in_memory(
 ) -> None:
     """Goal: cuts and kinds of table change nothing. Method: random logs into both, and in one run into a third."""
     rocks = RocksParties(tmp_path_factory.mktemp("table") / "parties")
-    with rules_3_known():
-        on_disk = run_with_parties(log, cuts, parties=rocks)
-        in_memory = run_with_parties(log)
+    on_disk = run_with_parties(log, cuts, parties=rocks)
+    in_memory = run_with_parties(log)
     assert list(on_disk.parties.entries()) == list(in_memory.parties.entries())
     assert (on_disk.officers, on_disk.verdicts) == (in_memory.officers, in_memory.verdicts)
     rocks.close()

@@ -84,7 +84,7 @@ READ_AND_WRITE: dict[str, Callable[[bytes], bytes]] = {
     "history/version-1": _history,
     "words/version-1": _word,
 }
-READ_OTHERWISE = {"logs/format-1", "logs/format-2", "vectors"}
+READ_OTHERWISE = {"logs/format-1", "logs/format-2", "logs/format-2-rules-3", "vectors"}
 
 
 def test_every_golden_file_is_read_by_some_test() -> None:

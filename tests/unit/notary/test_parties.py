@@ -1,11 +1,12 @@
-"""Rules 3, a draft: whose key is in force, by product and reference judge, over single cases and random logs."""
+"""Rules 3: whose key is in force, by product and reference judge, over single cases and random logs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, event, find, given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from pytest import MonkeyPatch
 import replica.index.parties
 import replica.notary.parties
 import replica.notary.rules
-from replica.checker.judge import JudgedRequest
+from replica.checker.judge import JudgedRequest, ReferenceJudge
 from replica.notary.errors import FormatUnknown, InvariantBroken
 from replica.notary.formats import known
 from replica.notary.outcomes import CODE_OF
@@ -24,32 +25,31 @@ from replica.notary.parties import (
     Officers,
     decode_officers,
     encode_officers,
+    entry_key_of,
+    has_effect,
+    in_force_after,
+    is_about_parties,
     registration_id,
+    signed_key_of,
+    why_no_effect,
 )
 from replica.notary.position import begin
 from replica.notary.reading import read_records
-from replica.notary.records import SalvageRecord
+from replica.notary.records import ActRecord, RegistrationRecord, SalvageRecord
 from replica.notary.rules import Outcome, Verdict
-from tests.worlds.drafted_rules import (
+from tests.golden.make import FOLDER
+from tests.worlds.notary_logs import FOR_EVER, PARTY, TOPIC, Log, LogMaker, request_of, run_product
+from tests.worlds.party_logs import (
     CLIENT_KEY,
     OFFICER_KEYS,
     OTHER_PARTY,
     logs_with_parties,
-    reference,
-    rules_3_known,
     run_with_parties,
 )
-from tests.worlds.notary_logs import FOR_EVER, PARTY, TOPIC, Log, LogMaker, request_of, run_product
 
 FIRST, SECOND, STRANGER = OFFICER_KEYS
 _many = settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 _cuts = st.lists(st.integers(0, 40), max_size=5)
-
-
-@pytest.fixture(autouse=True)
-def _drafted() -> Iterator[None]:
-    with rules_3_known():
-        yield
 
 
 def begun(rules: int = 3) -> LogMaker:
@@ -63,7 +63,9 @@ def begun(rules: int = 3) -> LogMaker:
 def outcomes(maker: LogMaker) -> list[str]:
     """The codes of all requests, on which product and reference judge agree."""
     product = [CODE_OF[verdict.outcome] for verdict in run_with_parties(maker.log).verdicts.values()]
-    assert product == [judged.outcome for judged in reference().judge(maker.log) if isinstance(judged, JudgedRequest)]
+    assert product == [
+        judged.outcome for judged in ReferenceJudge().judge(maker.log) if isinstance(judged, JudgedRequest)
+    ]
     return product
 
 
@@ -226,7 +228,7 @@ def test_a_list_of_officers_has_one_form(body: bytes) -> None:
     maker = LogMaker(format=2)
     maker.barrier(1, rules=3)
     maker.act("officers", body=body, by=FIRST)
-    judge = reference()
+    judge = ReferenceJudge()
     list(judge.judge(maker.log))
     assert judge.officers == []
 
@@ -238,7 +240,7 @@ def test_both_readers_take_each_number_of_officers(number: int) -> None:
     maker = LogMaker(format=2)
     maker.barrier(1, rules=3)
     maker.act("officers", body=encode_officers(keys), by=keys[0])
-    judge = reference()
+    judge = ReferenceJudge()
     list(judge.judge(maker.log))
     assert judge.officers == keys
     assert run_with_parties(maker.log).officers == Officers(1, frozenset(keys))
@@ -254,7 +256,7 @@ def test_no_two_pairs_have_one_place_in_the_table() -> None:
 
 def disagreement(log: Log, cuts: Sequence[int] = ()) -> bool:
     """Whether product and reference judge differ about a verdict, an acceptance or the officers."""
-    judge = reference()
+    judge = ReferenceJudge()
     judged = [one for one in judge.judge(log) if isinstance(one, JudgedRequest)]
     run = run_with_parties(log, list(cuts))
     of_product = {at: (CODE_OF[v.outcome], v.notarised_offset) for at, v in run.verdicts.items()}
@@ -376,7 +378,7 @@ MUTANTS: dict[str, Callable[[MonkeyPatch], None]] = {
         replica.index.parties, "signed_keys_of", lambda _: []
     ),
     "what was signed has an effect again": lambda patch: patch.setattr(
-        replica.notary.parties, "_signed_key", lambda record: record.activation_id + bytes([record.sequence])
+        replica.notary.parties, "signed_key_of", lambda record: record.activation_id + bytes([record.sequence])
     ),
 }
 
@@ -390,3 +392,42 @@ def test_each_mutant_of_rules_3_is_seen(name: str, monkeypatch: MonkeyPatch) -> 
         find(logs_with_parties(), _differs_in_runs, settings=settings(sought, phases=[Phase.generate]))
     except NoSuchExample:
         pytest.fail(f"nothing shows the mutant: {name}")
+
+
+@_many
+@given(log=logs_with_parties())
+def test_what_is_said_of_a_note_beforehand_is_what_the_log_makes_of_it(log: Log) -> None:
+    """Goal: the active refuses just those notes that change nothing. Method: each note of random logs."""
+    officers, table = Officers(), {}
+    for note in read_records(begin(TOPIC), log).counted:
+        record = getattr(note, "record", None)
+        if not isinstance(record, ActRecord | RegistrationRecord) or not is_about_parties(record):
+            continue
+        reason = why_no_effect(record, officers, table)
+        before = officers
+        officers, added = in_force_after(officers, [note], table)
+        table |= added
+        value = table.get(entry_key_of(record, note.offset))
+        assert has_effect(record, value) or reason is not None
+        if isinstance(record, RegistrationRecord):
+            assert (reason is None) == (signed_key_of(record) in added) == has_effect(record, value)
+        elif reason is not None:
+            assert officers.keys == before.keys
+
+
+def test_the_kept_log_under_rules_3_is_judged_as_ever() -> None:
+    """Goal: old records get their old verdicts for ever. Method: the golden log, by product and reference judge, with
+    the table of registrations that it gives."""
+    log = [(line["offset"], bytes.fromhex(line["value"])) for line in kept("log")]
+    run = run_with_parties(log, [3, 8])
+    expected = {line["offset"]: (line["outcome"], line["notarised_offset"]) for line in kept("judged-by-rules-3")}
+    assert {at: (found.outcome.value, found.notarised_offset) for at, found in run.verdicts.items()} == expected
+    by_reference = {one.offset: one.outcome for one in ReferenceJudge().judge(log) if isinstance(one, JudgedRequest)}
+    assert by_reference == {at: CODE_OF[Outcome(outcome)] for at, (outcome, _) in expected.items()}
+    entries = [(key.hex(), value.hex()) for key, value in run.parties.entries()]
+    assert entries == [(line["key"], line["value"]) for line in kept("registrations")]
+
+
+def kept(name: str) -> list[dict[str, Any]]:
+    path = FOLDER / "logs" / "format-2-rules-3" / f"{name}.jsonl"
+    return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]

@@ -13,6 +13,7 @@ from replica.notary.errors import Code, NotaryError
 from replica.operators.admin import PruneCall, Steering, SteeringRefused
 from replica.operators.consent import TrailConsent
 from replica.store.four_eyes import prune_details
+from tests.steering import NOBODY
 from tests.unit.cli.test_steer import Elector, Handover, Pruner
 from tests.worlds.trails import KNOWN, KeptHere, trail_of
 
@@ -56,7 +57,16 @@ async def test_the_trail_says_whether_two_people_want_it() -> None:
 
 async def test_a_call_without_consent_moves_nothing() -> None:
     """Goal: the admin listener refuses what the command would refuse. Method: the same call with and without."""
-    steering = Steering("r1", ("r1",), Elector(Handover.TAKEN_OVER), lambda: False, Pruner(), consent=consent(trail()))
+    steering = Steering(
+        "r1",
+        ("r1",),
+        Elector(Handover.TAKEN_OVER),
+        lambda: False,
+        Pruner(),
+        registrar=NOBODY,
+        book=NOBODY,
+        consent=consent(trail()),
+    )
     with pytest.raises(SteeringRefused) as refused:
         await steering.prune(PruneCall("r1", 9))
     assert refused.value.code == "FOUR_EYES_NEEDED"

@@ -1,43 +1,22 @@
-"""Rules 3 as a draft: a world in which barriers may name them, and logs with officers and registrations."""
+"""Logs under rules 3, with officers and registrations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from unittest.mock import patch
-
 from hypothesis import strategies as st
 
-import replica.notary.reading
-from replica.checker.judge import DRAFTED, KNOWN, ReferenceJudge
 from replica.index.interface import Parties
 from replica.index.memory import MemoryCommands, MemoryParties
 from replica.index.parties import newest_of, write_notes
 from replica.notary.counted import CountedNote, CountedRequest
 from replica.notary.parties import Officers, encode_officers
 from replica.notary.position import begin, decode_position, encode_position
-from replica.notary.reading import KNOWN_TOGETHER, read_records
-from replica.notary.rules import RULES, RULES_DRAFTED, judge, keys_of
+from replica.notary.reading import read_records
+from replica.notary.rules import judge, keys_of
 from tests.worlds.notary_logs import FOR_EVER, PARTY, Log, LogMaker, Run, request_of, requests, split
 
 OTHER_PARTY = "O=Bank B,L=Paris,C=FR"
 CLIENT_KEY = b"k" * 32  # signs each submission of these worlds
 OFFICER_KEYS = [bytes([number]) * 32 for number in (1, 2, 3)]
-
-
-@contextmanager
-def rules_3_known() -> Iterator[None]:
-    """Let the product read a log whose barriers name rules 3."""
-    with (
-        patch.object(replica.notary.reading, "KNOWN_TOGETHER", KNOWN_TOGETHER | {DRAFTED}),
-        patch.dict(RULES, RULES_DRAFTED),
-    ):
-        yield
-
-
-def reference() -> ReferenceJudge:
-    """A reference judge that knows rules 3."""
-    return ReferenceJudge(known=(*KNOWN, DRAFTED))
 
 
 class RunWithParties(Run):

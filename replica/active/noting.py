@@ -1,0 +1,115 @@
+"""Noted: what officers signed about parties is verified, logged and waited for.
+
+No verdict depends on the signatures, so they are verified here, before the log has the record (docs/decisions/0018).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from replica.active.appending import Appender
+from replica.active.parts import Parts
+from replica.following.apply import Applied, notes_in
+from replica.index.parties import knows_parties
+from replica.notary.errors import Code, NotaryError
+from replica.notary.note_signatures import note_signature_holds
+from replica.notary.parties import PartyNote, entry_key_of, has_effect, signed_key_of, why_no_effect
+from replica.notary.records import RegistrationRecord
+
+NOTED_FROM = 2  # the first record format with notes
+NOTE_MAX_S = 10.0  # until all notes of a call are read back
+
+
+class NoteRefused(NotaryError):
+    """Nothing was logged; the text says why."""
+
+    default_code = Code.NOT_POSSIBLE_NOW
+
+
+class NoteUnknown(NotaryError):
+    """It is not known whether the notes are in the log: look at the list of parties."""
+
+    default_code = Code.OUTCOME_UNKNOWN
+
+
+class Noted(msgspec.Struct, frozen=True):
+    """Where a note is in the log, and whether it had an effect: another one may have come before it."""
+
+    offset: int
+    effective: bool
+
+
+class Noting:
+    """The notes of one activation. `take` gets every run that the follower applies."""
+
+    def __init__(self, parts: Parts, appender: Appender) -> None:
+        self._parts = parts
+        self._appender = appender
+        self._waiting: dict[int, asyncio.Future[int]] = {}  # by sequence number
+        self._closed = False
+
+    async def note(self, notes: Sequence[PartyNote]) -> list[Noted]:
+        """Log notes, in this order; returns where they are. Raises NoteRefused, NoteUnknown, and errors of the
+        index."""
+        for note in notes:
+            self._check(note)
+        futures = [self._append(note) for note in notes]
+        try:
+            async with asyncio.timeout(NOTE_MAX_S):
+                offsets = [await future for future in futures]
+        except TimeoutError:
+            raise NoteUnknown(f"not read back within {NOTE_MAX_S:g} s; look: notary party list") from None
+        return [Noted(at, self._had_effect(note, at)) for note, at in zip(notes, offsets, strict=True)]
+
+    def take(self, applied: Applied) -> None:
+        """Tell those who wait where their notes are."""
+        if not self._waiting:
+            return
+        for entry in notes_in(applied.reading):
+            if entry.record.activation_id == self._appender.activation_id:
+                future = self._waiting.pop(entry.record.sequence, None)
+                if future is not None and not future.done():
+                    future.set_result(entry.offset)
+
+    def close(self) -> None:
+        """Log no more, and tell those who wait that the outcome is unknown."""
+        self._closed = True
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(NoteUnknown("the replica stepped down; look: notary party list"))
+
+    def _check(self, note: PartyNote) -> None:
+        """Raises NoteRefused for a note that cannot be logged, or would change nothing."""
+        parties, position = self._parts.index.parties, self._parts.follower.position
+        if self._closed:
+            raise NoteRefused("the replica steps down", Code.NOT_ACTIVE)
+        if self._appender.formats.records < NOTED_FROM:
+            raise NoteRefused("the log has records of format 1: notary format raise, notary switchover")
+        if position is None or not knows_parties(parties, position.offset):
+            raise NoteRefused("this replica still reads the log for registrations: wait", Code.INDEX_INCOMPLETE)
+        if not note_signature_holds(note):
+            raise NoteRefused("the signature is not of its key over this note", Code.SIGNATURE_INVALID)
+        signed = [signed_key_of(note)] if isinstance(note, RegistrationRecord) else []
+        known = {key: value for key, value in zip(signed, parties.lookup(signed), strict=True) if value is not None}
+        if (reason := why_no_effect(note, parties.officers(), known)) is not None:
+            raise NoteRefused(reason)
+
+    def _append(self, note: PartyNote) -> asyncio.Future[int]:
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_seen)
+        self._waiting[self._appender.append_note(note)] = future
+        return future
+
+    def _had_effect(self, note: PartyNote, offset: int) -> bool:
+        (value,) = self._parts.index.parties.lookup([entry_key_of(note, offset)])
+        return has_effect(note, value)
+
+
+def _seen(future: asyncio.Future[int]) -> None:
+    """Nobody may wait any more: an error that is not looked at is no defect."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,388 @@
+"""`notary party`: which keys may sign for which parties, as the request log has it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, make_table, out, print_json, run
+from replica.cli.trailed import ReasonOption, Who, acting, who_acts
+from replica.notary.errors import BadRequest, Code, ConfigError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+    from ledger_api.server.registry import Pairs, Period
+    from replica.active.noting import Noted
+    from replica.config.model import Config
+    from replica.notary.parties import PartyNote
+    from replica.operators.party_book import PartyKey, PartyPage
+
+app = typer.Typer(help="Say which keys may sign for which parties, in the request log.", no_args_is_help=True)
+
+AT_ONCE = timedelta(hours=1)  # a period that began before now begins at once, whatever the replicas' clocks say
+DETAIL_MAX = 200  # characters of a detail in the trail
+
+PartyArgument = Annotated[str, typer.Argument(help="The party's X.500 name, as O=Bank A,L=London,C=GB.")]
+KeyArgument = Annotated[str, typer.Argument(help="The party's public key, 64 hexadecimal digits.")]
+FromOption = Annotated[str | None, typer.Option("--from", help="Not before this time, such as 2027-01-01T00:00:00Z.")]
+UntilOption = Annotated[str | None, typer.Option("--until", help="Only before this time; else for ever.")]
+
+
+@app.command(name="list")
+def show(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
+    """The officers, and the newest registration of each party's key, as the log has them.
+
+    Asks the admin listener of a replica on this machine, which may be passive.
+    """
+    settings = load(find_config(config))
+    page = run(_everything(settings, None))
+    now_us = time.time_ns() // 1_000
+    if as_json:
+        print_json(
+            {
+                "officers": page.officers,
+                "acts": page.acts,
+                "known_to": page.known_to,
+                "keys": [_as_json(key, now_us) for key in page.keys],
+            }
+        )
+        return
+    names = {one.public_key: one.name for one in settings.operator_keys()}
+    for key in page.officers:
+        out.print(f"officer {key} {names.get(key, '')}".rstrip(), markup=False)
+    if not page.officers:
+        out.print("no officers are in force: notary party officers")
+    table = make_table("party", "key", "in force", "registered by", "log offset")
+    for one in page.keys:
+        table.add_row(one.party, one.key, _period(one, now_us), one.operator, str(one.offset))
+    out.print(table)
+
+
+@app.command()
+def officers(
+    keys: Annotated[
+        list[str], typer.Argument(help="Public keys, or names of people in operators.keys_file: all who shall be.")
+    ],
+    config: ConfigChoice = None,
+    reason: ReasonOption = None,
+) -> None:
+    """Put a list of officers in force in place of the one before: only their registrations have an effect.
+
+    The first officers name themselves: the key in operators.key_file must be in the list. After that an officer signs.
+    Run it on the active's machine.
+    """
+    from replica.notary.note_signatures import signed_note
+    from replica.notary.parties import OFFICERS, OFFICERS_MAX, encode_officers
+    from replica.notary.records import ActRecord
+
+    settings = load(find_config(config))
+    named = {_officer(settings, key) for key in keys}
+    if len(named) > OFFICERS_MAX:
+        raise ConfigError(f"{len(named)} officers, the limit is {OFFICERS_MAX}")
+    who = _officer_here(settings)
+    with acting(settings, "party-officers", {"keys": len(named)}, reason) as act:
+        page = run(_everything(settings, "active"))
+        note = ActRecord(
+            *_NOWHERE,
+            0,
+            OFFICERS,
+            page.acts,
+            encode_officers(named),
+            who.operator,
+            reason or "no reason given",
+            who.signer.public_key,
+            bytes(64),
+        )
+        (noted,) = run(_note(settings, [signed_note(note, who.signer.sign)]))
+        act.outcome = f"{len(named)} officers are in force from log offset {noted.offset} on"
+    out.print(act.outcome)
+
+
+@app.command()
+def add(
+    party: PartyArgument,
+    key: KeyArgument,
+    *,
+    from_: FromOption = None,
+    until: UntilOption = None,
+    config: ConfigChoice = None,
+    reason: ReasonOption = None,
+) -> None:
+    """Register a key of a party, at once on every replica. A registration of the same key is replaced.
+
+    Run it on the active's machine, as an officer: operators.key_file signs. It has its effect under rules 3.
+    """
+    settings = load(find_config(config))
+    period = _period_us(from_, until)
+    _register(settings, "party-add", [(party, key, *period)], reason)
+
+
+@app.command()
+def revoke(party: PartyArgument, key: KeyArgument, config: ConfigChoice = None, reason: ReasonOption = None) -> None:
+    """End a key of a party, at once on every replica. What it signed before stays notarised."""
+    settings = load(find_config(config))
+    page = run(_everything(settings, "active"))
+    if (party, key.lower()) not in {(one.party, one.key) for one in page.keys}:
+        raise ConfigError(f"the log has no registration of key {key} for {party!r}: notary party list")
+    now_us = time.time_ns() // 1_000
+    _register(settings, "party-revoke", [(party, key, now_us, now_us)], reason)
+
+
+@app.command()
+def rotate(
+    party: PartyArgument,
+    old: Annotated[str, typer.Argument(help="The present public key.")],
+    new: Annotated[str, typer.Argument(help="The public key that follows it.")],
+    *,
+    overlap_days: Annotated[
+        float, typer.Option("--overlap-days", min=0, max=3_650, help="How long the present key goes on beside it.")
+    ] = 30.0,
+    config: ConfigChoice = None,
+    reason: ReasonOption = None,
+) -> None:
+    """Register a party's next key, at once, and let the present one end later."""
+    settings = load(find_config(config))
+    if old.lower() == new.lower():
+        raise ConfigError("the present key and the next one are the same")
+    page = run(_everything(settings, "active"))
+    present = next((one for one in page.keys if (one.party, one.key) == (party, old.lower())), None)
+    now_us = time.time_ns() // 1_000
+    if present is None or not present.from_us <= now_us < present.until_us:
+        raise ConfigError(f"key {old} of {party!r} is not in force: notary party list")
+    end_us = min(present.until_us, now_us + round(overlap_days * 86_400e6))
+    periods = [(party, new, *_period_us(None, None)), (party, old, present.from_us, end_us)]
+    _register(settings, "party-rotate", periods, reason)
+
+
+@app.command(name="import")
+def import_registry(
+    file: Annotated[Path | None, typer.Argument(help="A party registry file; else the configured one.")] = None,
+    config: ConfigChoice = None,
+    reason: ReasonOption = None,
+) -> None:
+    """Register all keys of a party registry file that the log has no registration of. May be repeated.
+
+    A key that the log has with another period, or revoked, is named and left as it is.
+    """
+    from ledger_api.server.registry import read_registry
+
+    settings = load(find_config(config))
+    pairs = read_registry(file or settings.api.registry_path)
+    page = run(_everything(settings, "active"))
+    missing, other = compare(pairs, page.keys)
+    for party, public_key in other:
+        err.print(f"left as it is: the log has another period for key {public_key.hex()} of {party!r}", markup=False)
+    if not missing:
+        out.print(f"nothing to register: the log has all {len(pairs)} keys of the file")
+        return
+    _register(settings, "party-import", [(p, k.hex(), *_whole_us(pairs[p, k])) for p, k in missing], reason)
+
+
+async def unregistered(config: Config) -> str | None:
+    """Why rules 3 would lock a party of the registry file out; None if they would not."""
+    from ledger_api.server.registry import read_registry
+
+    page = await _everything(config, None)
+    missing, _ = compare(read_registry(config.api.registry_path), page.keys)
+    if not page.officers:
+        return "no officers are in force: notary party officers, notary party import"
+    if missing:
+        party, key = missing[0]
+        return f"the log lacks {len(missing)} keys of the registry, as {key.hex()} of {party!r}: notary party import"
+    return None
+
+
+Pair = tuple[str, bytes]
+
+
+def compare(pairs: Pairs, registered: Sequence[PartyKey]) -> tuple[list[Pair], list[Pair]]:
+    """The pairs of a registry file that the log lacks, and those that it has with another period."""
+    in_log = {(one.party, bytes.fromhex(one.key)): (one.from_us, one.until_us) for one in registered}
+    missing = [pair for pair in pairs if pair not in in_log]
+    now_us = time.time_ns() // 1_000
+
+    def agrees(pair: Pair) -> bool:
+        """Times before now are as good as each other."""
+        (from_us, until_us), (file_from_us, file_until_us) = in_log[pair], _whole_us(pairs[pair])
+        return max(from_us, now_us) == max(file_from_us, now_us) and until_us == file_until_us
+
+    return missing, [pair for pair in pairs if pair in in_log and not agrees(pair)]
+
+
+def _whole_us(period: Period) -> tuple[int, int]:
+    from replica.notary.requests import TIME_MAX_US
+
+    from_us = 0 if period.from_s < 0 else round(period.from_s * 1e6)
+    return from_us, TIME_MAX_US if period.until_s * 1e6 > TIME_MAX_US else round(period.until_s * 1e6)
+
+
+def _period_us(from_: str | None, until: str | None) -> tuple[int, int]:
+    """The period of a registration that is signed now. Raises ConfigError."""
+    from replica.notary.requests import TIME_MAX_US
+    from replica.notary.texts import microseconds_of, parse_time
+
+    try:
+        from_us = microseconds_of(datetime.now(UTC) - AT_ONCE) if from_ is None else parse_time(from_)
+        until_us = TIME_MAX_US if until is None else parse_time(until)
+    except BadRequest as error:
+        raise ConfigError(error.detail) from None
+    if until_us <= from_us:
+        raise ConfigError("the period ends before it begins; to end a key: notary party revoke")
+    return from_us, until_us
+
+
+_NOWHERE = (2, bytes(16), 0)  # format, activation and sequence number: the replica gives a note its place in the log
+
+
+def _officer(config: Config, key: str) -> bytes:
+    """The public key of an officer to be, from hexadecimal or a name in operators.keys_file. Raises ConfigError."""
+    person = [one.public_key for one in config.operator_keys() if one.name == key and one.until is None]
+    return _key(person[0] if person else key)
+
+
+def _key(text: str) -> bytes:
+    from replica.notary.requests import PUBLIC_KEY_BYTES
+    from replica.notary.texts import bytes_from_hex
+
+    try:
+        return bytes_from_hex("a public key", text.lower(), PUBLIC_KEY_BYTES)
+    except BadRequest as error:
+        raise ConfigError(f"{text}: {error.detail}") from None
+
+
+def _officer_here(config: Config) -> Who:
+    who = who_acts(config)
+    if who.kind != "operator":
+        raise ConfigError("an officer signs with a key of one's own: set operators.key_file and operators.keys_file")
+    return who
+
+
+def _register(config: Config, act_name: str, periods: Sequence[tuple[str, str, int, int]], reason: str | None) -> None:
+    """Sign and log registrations (party, key, from_us, until_us). Raises ConfigError."""
+    from ledger_api.server.registry import check_party
+    from replica.notary.note_signatures import signed_note
+    from replica.notary.records import RegistrationRecord
+
+    who = _officer_here(config)
+    notes = [
+        RegistrationRecord(
+            *_NOWHERE,
+            0,
+            check_party(party),
+            _key(key),
+            from_us,
+            until_us,
+            who.operator,
+            who.signer.public_key,
+            bytes(64),
+        )
+        for party, key, from_us, until_us in periods
+    ]
+    first_party, first_key, *_ = periods[0]
+    details = {"keys": len(notes), "party": first_party[:DETAIL_MAX], "key": first_key}
+    with acting(config, act_name, details, reason) as act:
+        noted = run(_note(config, [signed_note(note, who.signer.sign) for note in notes]))
+        act.outcome = f"{len(noted)} registered, at log offsets {noted[0].offset} to {noted[-1].offset}"
+    out.print(act.outcome)
+
+
+async def _note(config: Config, notes: Sequence[PartyNote]) -> list[Noted]:
+    """Where the notes are in the log. Raises ConfigError, also where one had no effect."""
+    import aiohttp
+
+    from replica.cli.admin_calls import ask_admin
+    from replica.notary.records import encode_record
+    from replica.operators.admin import PARTIES_PATH, NotesAnswer, NotesCall
+
+    noted: list[Noted] = []
+    async with aiohttp.ClientSession() as session:
+        active = await _active(session, config)
+        for some in _together(notes):
+            call = NotesCall(active, tuple(encode_record(note).hex() for note in some))
+            answer = await ask_admin(session, config, active, call, NotesAnswer, path=PARTIES_PATH)
+            noted += answer.noted
+            if len(notes) > len(some):
+                err.print(f"{len(noted)} of {len(notes)} registered")
+    if lost := [one.offset for one in noted if not one.effective]:
+        raise ConfigError(
+            f"logged without effect at offset {lost[0]}: something else came before it; look: notary party list",
+            Code.NOT_POSSIBLE_NOW,
+        )
+    return noted
+
+
+def _together(notes: Sequence[PartyNote]) -> Iterator[Sequence[PartyNote]]:
+    from replica.operators.admin import NOTES_MAX
+
+    for start in range(0, len(notes), NOTES_MAX):
+        yield notes[start : start + NOTES_MAX]
+
+
+async def _everything(config: Config, whom: str | None) -> PartyPage:
+    """All pages as one, from the active, or from the first replica that answers on this machine (None)."""
+    import aiohttp
+
+    async with aiohttp.ClientSession() as session:
+        if whom is not None:
+            return await _pages(session, config, await _active(session, config))
+        refusal = ConfigError("no replica is configured")
+        for name in [one.name for one in config.replicas]:
+            try:
+                return await _pages(session, config, name)
+            except ConfigError as error:
+                refusal = error
+        raise refusal
+
+
+async def _pages(session: aiohttp.ClientSession, config: Config, name: str) -> PartyPage:
+    from replica.cli.admin_calls import ask_admin
+    from replica.operators.admin import PARTY_LIST_PATH, PartyListCall
+    from replica.operators.party_book import PartyPage
+
+    keys: list[PartyKey] = []
+    after = -1
+    while True:
+        call = PartyListCall(name, after)
+        page = await ask_admin(session, config, name, call, PartyPage, path=PARTY_LIST_PATH)
+        keys += page.keys
+        if not page.more:
+            return PartyPage(page.officers, page.acts, page.known_to, sorted(keys, key=_by_name), False)
+        after = page.keys[-1].offset
+
+
+def _by_name(key: PartyKey) -> tuple[str, int]:
+    return key.party, key.offset
+
+
+async def _active(session: aiohttp.ClientSession, config: Config) -> str:
+    from replica.cli.steer import healths_of
+
+    healths = await healths_of(session, config)
+    active = next((name for name, health in healths.items() if health is not None and health.leads), None)
+    if active is None:
+        raise ConfigError("no replica is active, and only the active logs registrations", Code.NOT_POSSIBLE_NOW)
+    return active
+
+
+def _period(one: PartyKey, now_us: int) -> str:
+    from replica.notary.requests import TIME_MAX_US
+    from replica.notary.texts import format_time
+
+    if one.until_us <= one.from_us:
+        return "revoked"
+    until = "" if one.until_us == TIME_MAX_US else f"until {format_time(one.until_us)}"
+    if now_us < one.from_us:
+        return f"from {format_time(one.from_us)} {until}".rstrip()
+    return f"ended {format_time(one.until_us)}" if one.until_us <= now_us else until or "yes"
+
+
+def _as_json(one: PartyKey, now_us: int) -> dict[str, object]:
+    import msgspec
+
+    return {**msgspec.structs.asdict(one), "in_force": one.from_us <= now_us < one.until_us}

@@ -1,0 +1,123 @@
+"""The parties' keys as the log has them: the newest registration of each, and the officers.
+
+The table of the index has no names, so the records are read where the table says that they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from replica.index.commands import offset_of
+from replica.index.interface import Index, Parties
+from replica.log.interface import RequestLog
+from replica.notary.errors import IndexMismatch, LogUnavailable
+from replica.notary.parties import PARTY_KEY, decode_registration
+from replica.notary.records import FORMAT, RegistrationRecord, Undecodable, decode_record
+
+PAGE_KEYS = 200
+READ_ON_MAX = 1_000  # records between two registrations that one reader passes over
+READ_WAIT_S = 5.0
+
+
+class PartyKey(msgspec.Struct, frozen=True):
+    """The newest registration of a key: in force in [from_us, until_us), by which officer, at which log offset."""
+
+    party: str
+    key: str
+    from_us: int
+    until_us: int
+    operator: str
+    officer: str
+    offset: int
+
+
+class PartyPage(msgspec.Struct, frozen=True):
+    """Registrations by log offset, after the one that was asked for. `more`: there are others after them.
+
+    `officers`: their keys, by the newest act; `acts`: how many there were; `known_to`: the log offset up to which this
+    replica knows registrations.
+    """
+
+    officers: list[str]
+    acts: int
+    known_to: int
+    keys: list[PartyKey]
+    more: bool
+
+
+class PartyBook:
+    """Reads pages of it."""
+
+    def __init__(self, index: Index, request_log: RequestLog) -> None:
+        self._index = index
+        self._log = request_log
+
+    async def page(self, after: int = -1) -> PartyPage:
+        """The first registrations after a log offset. Raises LogUnavailable, LogRefused, IndexUnreadable, and
+        IndexMismatch where log and table disagree."""
+        parties = self._index.parties
+        newest = [offset for offset in newest_offsets(parties) if offset > after]
+        wanted, officers = newest[:PAGE_KEYS], parties.officers()
+        known_to = offset_of(parties.position())
+        found = await self._read(wanted)
+        keys = [_shown(offset, found.get(offset)) for offset in wanted]
+        return PartyPage(
+            sorted(key.hex() for key in officers.keys), officers.acts, known_to, keys, len(newest) > len(wanted)
+        )
+
+    async def _read(self, offsets: Sequence[int]) -> dict[int, bytes]:
+        """The records at these offsets, ascending. One reader passes over what lies between, where that is little."""
+        found: dict[int, bytes] = {}
+        for group in near_each_other(offsets):
+            reader = await self._log.open_reader(group[0])
+            try:
+                at, wanted = group[0], set(group)
+                while at <= group[-1]:
+                    records = await reader.read(min(READ_ON_MAX, group[-1] - at + 1), READ_WAIT_S)
+                    if not records:
+                        raise LogUnavailable(f"no record at offset {at} within {READ_WAIT_S:g} s")
+                    found |= {offset: value for offset, value in records if offset in wanted}
+                    at = records[-1][0] + 1
+            finally:
+                await reader.close()
+        return found
+
+
+def newest_offsets(parties: Parties) -> list[int]:
+    """Where the newest registration of each key is in the log, ascending."""
+    newest: dict[bytes, int] = {}
+    for key, value in parties.entries():  # in key order: of one key, the newest comes last
+        if key.startswith(PARTY_KEY):
+            newest[key[:-8]] = decode_registration(value).offset
+    return sorted(newest.values())
+
+
+def near_each_other(offsets: Sequence[int]) -> list[list[int]]:
+    """The offsets, ascending, in groups whose gaps are below READ_ON_MAX."""
+    groups: list[list[int]] = []
+    for offset in offsets:
+        if groups and offset - groups[-1][-1] < READ_ON_MAX:
+            groups[-1].append(offset)
+        else:
+            groups.append([offset])
+    return groups
+
+
+def _shown(offset: int, value: bytes | None) -> PartyKey:
+    try:
+        record = None if value is None else decode_record(value, FORMAT)
+    except Undecodable:
+        record = None
+    if not isinstance(record, RegistrationRecord):
+        raise IndexMismatch(f"the table has a registration at log offset {offset}, and the log has none there")
+    return PartyKey(
+        record.party,
+        record.party_key.hex(),
+        record.from_us,
+        record.until_us,
+        record.operator,
+        record.public_key.hex(),
+        offset,
+    )

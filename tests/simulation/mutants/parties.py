@@ -1,0 +1,81 @@
+"""Defects in what rules 3 judge by: officers, registrations, and the filter before the log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest import MonkeyPatch
+
+import replica.active.log_admission
+import replica.following.apply
+import replica.notary.parties
+import replica.notary.rules
+from replica.active.log_admission import LogAdmission
+from replica.active.waiting import Waiting
+from replica.index.interface import OFFSET_END, Parties
+from replica.notary.answers import Answer
+from replica.notary.counted import CountedRequest
+from replica.notary.parties import registration_id
+from replica.notary.rules import Verdict
+from tests.simulation.mutants.registry import mutant
+from tests.simulation.parties import registering
+
+
+@mutant("a registration counts for requests before it, if the replica has read it already", registering)
+def registration_counts_before_its_offset(patch: MonkeyPatch) -> None:
+    def newest(parties: Parties, requests: Sequence[CountedRequest]) -> list[bytes | None]:
+        ids = [registration_id(one.request.party, one.record.submission.public_key) for one in requests]
+        return parties.newest(ids, [OFFSET_END] * len(ids))
+
+    patch.setattr(replica.following.apply, "newest_of", newest)
+
+
+@mutant("a retry of what was notarised is refused after the key's revocation", registering)
+def key_judged_before_deduplication(patch: MonkeyPatch) -> None:
+    judge_key = replica.notary.rules.judge_key
+
+    def judge(entry: CountedRequest, registration: bytes | None, otherwise: Verdict) -> Verdict:
+        outcome = replica.notary.rules.key_outcome(registration, entry.judged_us)
+        return judge_key(entry, registration, otherwise) if outcome is None else Verdict(outcome)
+
+    patch.setattr(replica.notary.rules, "judge_key", judge)
+
+
+@mutant("a revoked key goes on signing", registering)
+def revocation_ignored(patch: MonkeyPatch) -> None:
+    judge_key = replica.notary.rules.judge_key
+
+    def judge(entry: CountedRequest, registration: bytes | None, otherwise: Verdict) -> Verdict:
+        return otherwise if registration is not None else judge_key(entry, registration, otherwise)
+
+    patch.setattr(replica.notary.rules, "judge_key", judge)
+
+
+@mutant("what an officer signed once has its effect again", registering)
+def registration_played_again(patch: MonkeyPatch) -> None:
+    patch.setattr(
+        replica.notary.parties, "note_digest", lambda note: note.activation_id + bytes([note.sequence % 256]) * 16
+    )
+    patch.setattr("replica.active.noting.why_no_effect", lambda *_: None)
+
+
+@mutant("the filter calls a key unknown that it has not looked for", registering)
+def filter_knows_nobody(patch: MonkeyPatch) -> None:
+    patch.setattr(replica.active.log_admission, "registration_id", lambda *_: b"p" + bytes(32))
+
+
+@mutant("the filter lets bytes that nobody can read end the process", registering)
+def filter_reads_everything(patch: MonkeyPatch) -> None:
+    patch.setattr(replica.active.log_admission, "BadRequest", ZeroDivisionError)
+
+
+@mutant("the filter refuses, and the caller gets no answer", registering)
+def filter_is_silent(patch: MonkeyPatch) -> None:
+    refuse = LogAdmission._refuse_keys
+
+    def silent(self: LogAdmission, fresh: Sequence[Waiting]) -> list[tuple[Waiting, Answer]]:
+        for waiting, _ in (refused := refuse(self, fresh)):
+            waiting.answered = True
+        return refused
+
+    patch.setattr(LogAdmission, "_refuse_keys", silent)

@@ -1,0 +1,158 @@
+"""Keys in the log: an officer registers the clients' key, raises the rules to 3, revokes and registers it again, while
+the faults of a plan strike."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from random import Random
+from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
+
+from ha.errors import HaError
+from replica.active.noting import Noted
+from replica.active.signer import FileSigner
+from replica.checker.judge import Judged, JudgedLost, JudgedRequest
+from replica.notary.errors import NotaryError
+from replica.notary.formats import Formats
+from replica.notary.note_signatures import signed_note
+from replica.notary.parties import OFFICERS, PartyNote, encode_officers
+from replica.notary.records import ActRecord, RegistrationRecord
+from replica.notary.requests import TIME_MAX_US
+from tests.simulation.clients import CLIENT_KEY, PARTY
+from tests.simulation.draw import draw
+from tests.simulation.plan import START_US, Fault, FaultKind, Plan
+from tests.simulation.replica import Asked
+from tests.simulation.workers import all_serving
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_SIGNER = FileSigner(Ed25519PrivateKey.from_private_bytes(sha256(b"officer").digest()))
+_NOWHERE = (2, bytes(16), 0, 0)
+_RETRY_S = 0.2
+_OF_RELEASES = frozenset({FaultKind.RELEASE_CHANGED, FaultKind.RULES_RAISED})
+OF_KEYS = frozenset({"PARTY_UNKNOWN", "KEY_NOT_VALID"})
+
+
+def registering(seed: int) -> Plan:
+    """A plan with an officer. In every third all replicas serve. The log begins with rules 2."""
+    plan = all_serving(draw(seed)) if seed % 3 == 0 else draw(seed)
+    random = Random(f"{seed}/registering")
+    faults = [fault for fault in plan.faults if fault.kind not in _OF_RELEASES]
+    kinds = (FaultKind.CRASH, FaultKind.SESSION_KILLED, FaultKind.STALL)
+    for _ in range(random.choice((0, 1, 2))):
+        at_s = round(random.uniform(0.2, 0.9) * plan.duration_s, 4)
+        faults.append(Fault(random.choice(kinds), at_s, duration_s=round(random.uniform(0.2, 2.0), 3)))
+    return replace(
+        plan,
+        registers=True,
+        rules=2,
+        replicas=tuple(replace(one, older=False) for one in plan.replicas),
+        faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
+    )
+
+
+class Officer:
+    """Whoever registers keys. Registrations that were refused or unknown are tried again, perhaps as they are."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._random = Random(f"{world.plan.seed}/officer")
+        self._signed: list[RegistrationRecord] = []
+        self.is_done = False
+
+    async def run(self) -> None:
+        """Officers, the clients' key, rules 3, and then one change after the other; in the end the key is in force."""
+        random, world = self._random, self._world
+        await self._until_effective(self._officers)
+        await self._until_effective(lambda: self._registration(0, TIME_MAX_US - 1 - len(self._signed)))
+        await asyncio.sleep(random.uniform(0.0, 0.2) * world.plan.duration_s)
+        world.primary.tables.raise_rules(Formats(2, 3))
+        world.story.tell("officer", "rules_raised")
+        if random.random() < 0.8 and (holder := world.holder()):
+            world.misfortune.switch_over(world.replica(holder))
+        while not world.healed:
+            await asyncio.sleep(random.uniform(0.05, 0.25) * world.plan.duration_s)
+            await self._try([self._change()])
+        await self._until_effective(lambda: self._registration(0, TIME_MAX_US - 1 - len(self._signed)))
+        self.is_done = True
+
+    def _change(self) -> PartyNote:
+        now_us = START_US + round(self._world.loop.time() * 1e6)
+        match self._random.randrange(6):
+            case 0 | 1:
+                return self._registration(now_us, now_us)
+            case 2:
+                return self._registration(now_us - 10**6, now_us + round(self._random.uniform(0.1, 3.0) * 1e6))
+            case 3:
+                return self._random.choice(self._signed)  # played again: it has no effect
+            case _:
+                return self._registration(0, TIME_MAX_US - 1 - len(self._signed))
+
+    def _registration(self, from_us: int, until_us: int) -> RegistrationRecord:
+        key = _SIGNER.public_key
+        note = RegistrationRecord(*_NOWHERE, PARTY, CLIENT_KEY, from_us, until_us, "officer", key, bytes(64))
+        self._signed.append(signed_note(note, _SIGNER.sign))
+        return self._signed[-1]
+
+    def _are_officers(self) -> bool:
+        holder = self._world.holder()
+        return not holder or bool(self._world.replica(holder).disk.parties.officers().keys)
+
+    def _officers(self) -> ActRecord:
+        key = _SIGNER.public_key
+        acts = max(replica.disk.parties.officers().acts for replica in self._world.replicas)
+        return signed_note(
+            ActRecord(*_NOWHERE, OFFICERS, acts, encode_officers([key]), "officer", "sim", key, bytes(64)), _SIGNER.sign
+        )
+
+    async def _until_effective(self, make: Callable[[], PartyNote]) -> None:
+        while True:
+            note = make()
+            if isinstance(note, RegistrationRecord) and not self._are_officers():  # the tail of the log was lost
+                await self._try([self._officers()])
+            else:
+                noted = await self._try([note])
+                if noted and noted[0].effective:
+                    return
+            await asyncio.sleep(_RETRY_S)
+
+    async def _try(self, notes: Sequence[PartyNote]) -> list[Noted]:
+        """Where they are in the log; nothing where that is refused or unknown."""
+        holder = self._world.holder()
+        core = self._world.replica(holder).core if holder else None
+        if core is None:
+            return []
+        try:
+            noted = await core.participant.note(notes)
+        except (NotaryError, HaError) as error:
+            self._world.story.tell("officer", "refused", detail=str(error)[:60])
+            return []
+        self._world.story.tell("officer", "noted", at=noted[0].offset, effective=noted[0].effective)
+        return noted
+
+
+def check_refused_keys(world: World, walked: list[Judged]) -> None:
+    """Blame the world for a refusal of its own accord of a key that was in force, as far as any reader knew then.
+
+    The clients' key is registered before the rules are raised, so nobody may call it unknown, unless that record is
+    lost with the tail of a log.
+    """
+    is_whole = not any(isinstance(one, JudgedLost) for one in walked)
+    for name, asked, answer in world.recalled:
+        code = getattr(answer, "code", None)
+        if code == "PARTY_UNKNOWN" and is_whole:
+            world.blame(f"{name} did not know a key that was registered before the raise: {_of(asked)}")
+        elif code == "KEY_NOT_VALID" and asked.rules < 3:
+            world.blame(f"{name} refused a key under rules {asked.rules}: {_of(asked)}")
+    by_rules = {(one.barrier.rules_version, one.outcome) for one in walked if isinstance(one, JudgedRequest)}
+    if wrong := [found for found in by_rules if found[0] < 3 and found[1] in OF_KEYS]:
+        world.blame(f"a key was judged before rules 3: {wrong}")
+
+
+def _of(asked: Asked) -> str:
+    return asked.submission.command_id
