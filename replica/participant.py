@@ -393,6 +393,7 @@ class Participant(Generic[SessionT]):
                 worker.pruned_to,
                 self.estimate_s,
                 self._keys_by_log(),
+                all_serve=True,
             )
         activation = self._serving() if worker is None else None
         if activation is None:

@@ -85,8 +85,7 @@ class Feed:
     def check(self, after: int) -> Standing:
         """The core's report, if a reader may go on after this offset. Raises FeedRefused."""
         standing = self.check_active()
-        if after < standing.pruned_to:
-            raise FeedRefused(Code.OFFSET_PRUNED, f"completions up to offset {standing.pruned_to} are pruned", standing)
+        self._check_kept(after, standing)
         if after > standing.ledger_end:
             raise FeedRefused(Code.OFFSET_AFTER_END, f"the ledger ends at offset {standing.ledger_end}", standing)
         return standing
@@ -125,8 +124,9 @@ class Feed:
     async def follow(self, wanted: Wanted, after: int) -> AsyncGenerator[list[Line]]:
         """All lines after an offset, in batches, for ever, and a checkpoint after each long silence.
 
-        Raises FeedRefused when the role changes, completions that the reader still needs are pruned, the database does
-        not answer, or the reader's token expires. The reader may go on elsewhere after its last line.
+        Raises FeedRefused when the replica serves no more, completions that the reader still needs are pruned, the
+        database does not answer, or the reader's token expires. Where the active alone serves, a new epoch ends it as
+        well. The reader may go on elsewhere after its last line.
         """
         epoch = self.check(after).epoch
         sent_at_s = self._now_s()
@@ -148,7 +148,7 @@ class Feed:
             if silent_s >= self._checkpoint_s:
                 yield [checkpoint(after)]
                 sent_at_s = self._now_s()
-            elif after == standing.ledger_end and self._core.standing == standing and not self._closed:
+            elif after >= standing.ledger_end and self._core.standing == standing and not self._closed:
                 quiet_s = min(self._checkpoint_s - silent_s, wanted.caller.left_s(self._unix_s()))
                 await self._core.standing_changes.wait(max(_WAIT_MIN_S, quiet_s))
 
@@ -188,15 +188,25 @@ class Feed:
         return Page(window.taken, after, standing)
 
     def _check_stream(self, caller: Caller, after: int, epoch: int) -> Standing:
-        """The core's report, if a stream of this epoch may go on. Raises FeedRefused."""
-        standing = self.check(after)
-        if standing.epoch != epoch:
+        """The core's report, if a stream of this epoch may go on. Raises FeedRefused.
+
+        Where all serve, whoever leads is nothing to a stream: the same rows come from whichever server has them. A
+        promoted server may lack the newest that this stream has sent; they are published again, as they were.
+        """
+        standing = self.check_active()
+        if standing.all_serve:
+            self._check_kept(after, standing)
+        elif self.check(after).epoch != epoch:
             raise FeedRefused(Code.NOT_ACTIVE, "the replica was activated again", standing)
         if caller.left_s(self._unix_s()) <= 0:
             raise FeedRefused(
                 Code.TOKEN_INVALID, "the token of this stream is too old, or revoked: open another one", standing
             )
         return standing
+
+    def _check_kept(self, after: int, standing: Standing) -> None:
+        if after < standing.pruned_to:
+            raise FeedRefused(Code.OFFSET_PRUNED, f"completions up to offset {standing.pruned_to} are pruned", standing)
 
     async def _wait_for_budget(self, holder: Hashable) -> Reservation:
         reservation = await self.budget.wait(LINE_MAX_BYTES, holder, BUDGET_WAIT_MAX_S)

@@ -48,6 +48,8 @@ class Standing(msgspec.Struct, frozen=True):
     Completions at `pruned_to` or below may be gone. Both are 0 while the replica is passive, because it does not know.
     `estimate_s`: the longest time that a request sent now would take. `retry_after_s`: when to look for another active.
     `keys_by_log`: which keys may sign is in the log, as rules 3 have it, and not in the front ends' registry.
+    `all_serve`: this replica serves whoever leads; then `ledger_end` is what the database last showed, and may be lower
+    after it was replaced by its standby.
     """
 
     active: bool
@@ -57,6 +59,7 @@ class Standing(msgspec.Struct, frozen=True):
     pruned_to: int = 0
     estimate_s: float = 0.0
     keys_by_log: bool = False
+    all_serve: bool = False
 
     def as_passive(self) -> Standing:
         """The same, but not active: used when the core is silent."""

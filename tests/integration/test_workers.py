@@ -19,7 +19,9 @@ from replica.local.recording import RecordingClient
 from replica.notary.answers import Notarised, Refused
 from replica.notary.requests import Submission, TimeWindow, state_ref
 from tests.ends import ends_by_design, guarded
+from tests.integration.feed_reader import HttpFollower, read_all
 from tests.integration.test_cluster import World
+from tests.integration.test_embedded_profile import printed
 from tests.promises import promised
 from tests.waiting import eventually
 
@@ -117,6 +119,53 @@ async def test_calls_that_waited_for_a_frozen_worker_are_judged_when_it_thaws(cl
     assert isinstance(spent, Refused), spent
     assert isinstance(too_late, Refused), too_late
     assert (spent.code, too_late.code) == ("STATE_CONFLICT", "TIME_WINDOW_CLOSED")
+
+
+async def test_each_replica_serves_the_same_completions_across_a_switchover(cluster: LocalCluster) -> None:
+    """Goal: the same lines at the same offsets wherever they are read, and the holder's duties move without a reader or
+    a submitter noticing. Method: a follower and a client with one try at each replica; `notary switchover` twice
+    meanwhile. No stream is opened a second time; every replica's pages are compared with every stream, byte by byte."""
+    endpoints = {name: f"http://{one.address.host}:{one.address.api_port}" for name, one in cluster.replicas.items()}
+    before = len(await read_all(next(iter(endpoints.values()))))
+    followers = {name: HttpFollower(endpoint) for name, endpoint in endpoints.items()}
+    stopping = asyncio.Event()
+
+    async def keep_asking(endpoint: str) -> list[Result]:
+        answers: list[Result] = []
+        async with NotaryClient(endpoint, policy=ONE_TRY) as client:
+            while not stopping.is_set():
+                answers.append(await client.submit(fresh(cluster)))
+        return answers
+
+    for follower in followers.values():
+        follower.start()
+    asking = [asyncio.create_task(keep_asking(endpoint)) for endpoint in endpoints.values()]
+    try:
+        holders = []
+        for _ in range(2):
+            await asyncio.sleep(1.0)
+            holders.append(await cluster.active())
+            await printed(cluster, "switchover")
+        await asyncio.sleep(1.0)
+        stopping.set()
+        answers = [answer for found in await asyncio.gather(*asking) for answer in found]
+        assert None not in holders
+        assert holders[0] is not holders[1]
+        failed = [answer for answer in answers if not isinstance(answer, Notarised)]
+        promised(failed == [], f"{len(failed)} of {len(answers)} answers, the first {failed[:1]}")
+        count = before + len(answers)
+
+        async def all_read() -> bool:
+            return all(len(follower.lines) >= count for follower in followers.values())
+
+        await eventually(all_read, timeout_s=30.0)
+        pages = [await read_all(endpoint) for endpoint in endpoints.values()]
+        assert len(pages[0]) == count > 100
+        assert all(found == pages[0] for found in [*pages, *(follower.lines for follower in followers.values())])
+        assert {name: follower.streams for name, follower in followers.items()} == dict.fromkeys(endpoints, 1)
+    finally:
+        stopping.set()
+        await asyncio.gather(*asking, *(follower.stop() for follower in followers.values()))
 
 
 async def test_each_replica_says_that_it_serves(cluster: LocalCluster) -> None:

@@ -73,8 +73,8 @@ def test_clients_of_any_replica_do_not_notice_a_change_of_holder(seed: int) -> N
             assert holder_of(replicas).participant.epoch >= epoch + 3
             completions = [completion.submission_id for _, completion in world.shared.database.completions]
             assert sorted(completions) == sorted(f"s{1_000 * at + n}" for at in (1, 2, 3) for n in range(200))
-            ends = {each.participant.standing().ledger_end for each in replicas}
-            assert ends == {600}
+            standings = [each.participant.standing() for each in replicas]
+            assert {(standing.ledger_end, standing.all_serve) for standing in standings} == {(600, True)}
 
     run_virtually(story())
 

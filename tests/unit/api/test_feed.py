@@ -232,6 +232,51 @@ def test_a_new_epoch_reads_again() -> None:
     run_virtually(scenario())
 
 
+def test_a_stream_outlives_a_change_of_holder_where_all_serve() -> None:
+    """Goal: who leads is nothing to a reader while its replica serves. Method: the epoch rises, and the database is
+    another server that lacks the newest rows; they are published again, and more. Where one serves, the stream ends."""
+
+    async def scenario(all_serve: bool) -> Reader:
+        core = Core(5)
+        core.tell(all_serve=all_serve)
+        reader = Reader(core.feed)
+        await asyncio.sleep(1)
+        former, core.database = core.database, MemoryDatabase()
+        core.database.completions = former.completions[:3]
+        core.tell(ledger_end=3)
+        await asyncio.sleep(25)
+        core.tell(epoch=2)
+        core.add(completion(4), completion(5), completion(6))
+        await asyncio.sleep(1)
+        await reader.stop()
+        return reader
+
+    reader = run_virtually(scenario(True))
+    assert reader.ended is None
+    assert reader.offsets() == [1, 2, 3, 4, 5, 6]
+    assert reader.offsets("checkpoint") == [5, 5]
+    alone = run_virtually(scenario(False))
+    assert (alone.ended and alone.ended.code, alone.offsets()) == (Code.OFFSET_AFTER_END, [1, 2, 3, 4, 5])
+
+
+def test_a_stream_where_all_serve_ends_with_its_replica_and_at_what_is_pruned() -> None:
+    """Goal: it waits only for what will come. Method: the replica stops serving; completions ahead are pruned."""
+
+    async def scenario(**changes: Any) -> Code | None:
+        core = Core(5)
+        core.tell(all_serve=True)
+        reader = Reader(core.feed)
+        await asyncio.sleep(1)
+        core.tell(epoch=2, **changes)
+        await asyncio.sleep(1)
+        await reader.stop()
+        return reader.ended and reader.ended.code
+
+    assert run_virtually(scenario(active=False)) is Code.NOT_ACTIVE
+    assert run_virtually(scenario(pruned_to=6)) is Code.OFFSET_PRUNED
+    assert run_virtually(scenario()) is None
+
+
 def test_offsets_out_of_range_are_refused_with_the_bounds() -> None:
     """Goal: pruned and future offsets have answers of their own. Method: ask for both, compare the bounds."""
 
