@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
 
 import structlog
 
@@ -101,6 +102,16 @@ class WorkerAppender:
                 self._on_failed(waiting, answer)
         return failed
 
+    @property
+    def writer_has_ended(self) -> bool:
+        """Whether the log takes nothing more from this writer. Nothing is lost meanwhile: what is admitted is held."""
+        return self._writer.has_ended
+
+    async def renew(self, writer: LogWriter) -> None:
+        """Log with this writer from now on. What the former one was given is not given to this one."""
+        former, self._writer, self.has_failed = self._writer, writer, False
+        await former.close()
+
     def resume(self) -> None:
         """Log what is held, if an activation, numbers and the clock allow it now."""
         for waiting, answer in self._log_held():
@@ -108,7 +119,9 @@ class WorkerAppender:
 
     def _log_held(self) -> list[tuple[Waiting, NotNow]]:
         barrier, numbers = writable(self._parts.follower.position), self._desks.numbers()
-        if not self.held or barrier is None or numbers is None or self._desks.why_not_stamp() or self.has_failed:
+        if not self.held or barrier is None or numbers is None or self._desks.why_not_stamp():
+            return []
+        if self.has_failed or self.writer_has_ended:
             return []
         stamp_us = self._parts.clock.wall_us()
         values: list[bytes] = []
@@ -160,12 +173,42 @@ class Shift:
 
     def begin(self) -> None:
         """Take submissions from now on."""
-        for work, name in ((self._admission.run(), "admit"), (self._admission.run_aside(), "aside")):
-            task = asyncio.create_task(work, name=name)
-            task.add_done_callback(self._ended)
-            self._tasks.append(task)
+        self._start(self._admission.run(), "admit")
+        self._start(self._admission.run_aside(), "aside")
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    async def renew(self, writer: LogWriter) -> None:
+        """Go on with this writer in place of one that has ended.
+
+        What that one was given, and was not read back, is in the log, or comes there yet, or is lost. It is waited for
+        as at the end of a shift, and answered as unknown then. It is logged anew only where a barrier makes it void.
+        """
+        unread = list(self.appender.own.sent)
+        await self.appender.renew(writer)
+        if unread:
+            self._start(self._give_up(unread), "unread")
+        self.appender.resume()
+
+    async def _give_up(self, unread: Collection[int]) -> None:
+        sent = self.appender.own.sent
+        await self._until_read(unread)
+        lost = [sent.pop(number).waiting for number in unread if number in sent]
+        log.warning("append_outcome_unknown", count=len(lost))
+        self._leave(lost, self._unknown("the connection to the log was lost"))
+
+    async def _until_read(self, numbers: Collection[int]) -> None:
+        """Return once none of these records is waited for, and after `drain_answers_s` at the latest."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._parts.settings.drain_answers_s):
+                while not self.appender.own.sent.keys().isdisjoint(numbers):
+                    await self._parts.clock.sleep_s(_DRAIN_TICK_S)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.remove(task)
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
             self._parts.fail(error)
 
@@ -203,25 +246,24 @@ class Shift:
     def _not_logged(self, detail: str) -> NotNow:
         return NotNow(Code.NOT_ACTIVE.name, detail, self._parts.settings.retry_after_s)
 
+    def _unknown(self, detail: str) -> NotNow:
+        return NotNow(Code.OUTCOME_UNKNOWN.name, detail, self._parts.settings.retry_after_s)
+
     async def close(self, reason: str) -> None:
         """Refuse what is queued, wait briefly for what was logged, purge the rest, and answer it as unknown."""
         self.closing = True
         self._parts.announce()
         refused = self._not_logged(f"the replica stopped serving: {reason}")
         send((waiting, refused) for waiting in self.intake.close())
-        try:
-            async with asyncio.timeout(self._parts.settings.drain_answers_s):
-                while self.appender.own.sent:
-                    await self._parts.clock.sleep_s(_DRAIN_TICK_S)
-        except TimeoutError:
-            pass
+        await self._until_read(list(self.appender.own.sent))
         self.intake.stop()
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.appender.close()
         send((again.waiting, refused) for again in self.appender.held)
         send((waiting, refused) for waiting in self._admission.admitting)
-        unknown = NotNow(Code.OUTCOME_UNKNOWN.name, "the replica stopped serving", refused.retry_after_s)
+        unknown = self._unknown("the replica stopped serving")
         send((sent.waiting, unknown) for sent in self.appender.own.sent.values())
         self.appender.own.sent.clear()

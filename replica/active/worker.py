@@ -171,7 +171,7 @@ class Worker:
                 elif self.unfit is None:
                     await self._begin()
             elif self._shift is not None:
-                if unfit_ticks >= PATIENCE_TICKS or self._unsigned is not None:
+                if unfit_ticks >= PATIENCE_TICKS or self._unsigned is not None or not await self._writes(self._shift):
                     await self._end()
                     rest_ticks = REST_TICKS
                 else:
@@ -200,6 +200,20 @@ class Worker:
         self._shift.begin()
         log.info("worker_serves")
         self._parts.announce()
+
+    async def _writes(self, shift: Shift) -> bool:
+        """Whether the log takes the shift's records, after another writer was opened in place of one that has ended."""
+        if not shift.appender.writer_has_ended:
+            return True
+        try:
+            async with asyncio.timeout(PATIENCE_TICKS * TICK_S):
+                writer = await self._parts.request_log.open_writer()
+        except (LogUnavailable, TimeoutError) as error:
+            self.unfit = (Unfit.LOG_SILENT, f"the log takes no records: {error or 'no answer in time'}")
+            return False
+        log.info("worker_has_a_new_writer", unread=len(shift.appender.own.sent))
+        await shift.renew(writer)
+        return True
 
     async def _end(self) -> None:
         assert self._shift is not None

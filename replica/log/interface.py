@@ -39,6 +39,10 @@ class LogWriter(Protocol):
     def failed_count(self) -> int:
         """Appends that the log gave up so far; each such record may still appear in the log."""
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it takes nothing more, ever: it was closed, or it has failed. One that can connect again has not."""
+
     def append(self, value: bytes) -> None:
         """Hand a record over, without waiting. Order is usual but not promised, and a record may be stored twice.
 

@@ -232,6 +232,11 @@ class MemoryWriter:
         """See `LogWriter.failed_count`."""
         return self._failed_count
 
+    @property
+    def has_ended(self) -> bool:
+        """See `LogWriter.has_ended`."""
+        return self._closed
+
     def append(self, value: bytes) -> None:
         """See `LogWriter.append`."""
         if self._closed:

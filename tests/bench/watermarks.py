@@ -113,6 +113,11 @@ class WatermarkWriter:
         self._tasks: list[asyncio.Task[None]] = []
         self.failed_count = 0
 
+    @property
+    def has_ended(self) -> bool:
+        """See `LogWriter.has_ended`."""
+        return self._tasks[0].done()
+
     async def join(self) -> None:
         """Recover and come online."""
         async with self._connection.transaction():

@@ -38,6 +38,11 @@ class SlowWriter:
         """See LogWriter."""
         return self._inner.failed_count
 
+    @property
+    def has_ended(self) -> bool:
+        """See LogWriter."""
+        return self._inner.has_ended
+
     def append(self, value: bytes) -> None:
         """See LogWriter."""
         self._queue.append(value)

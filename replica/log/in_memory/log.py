@@ -201,6 +201,11 @@ class MemoryLogWriter:
         """See `LogWriter.failed_count`. Does not count what `close` abandons."""
         return self._failed_count
 
+    @property
+    def has_ended(self) -> bool:
+        """See `LogWriter.has_ended`."""
+        return bool(self._over)
+
     def append(self, value: bytes) -> None:
         """See `LogWriter.append`."""
         self.append_all([value])

@@ -340,6 +340,11 @@ class KafkaWriter:
         """Records that the client gave up; each may still appear in the log. Does not count what `close` purges."""
         return self._failures.count
 
+    @property
+    def has_ended(self) -> bool:
+        """See `LogWriter.has_ended`."""
+        return self._producer is None
+
     def append(self, value: bytes) -> None:
         """Hand a record to librdkafka; see `LogWriter.append`. Raises InvariantBroken past RECORD_MAX_BYTES."""
         producer = self._open_for([value])

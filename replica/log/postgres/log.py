@@ -26,6 +26,7 @@ from replica.notary.records import check_sizes
 
 log = structlog.get_logger()
 
+IDLE_LOOK_S = 60.0  # of a writer that nobody gives anything
 FLUSH_POLL_S = 0.001  # first wait for the standbys; doubled up to `poll_every_s`
 MIB = 1 << 20
 
@@ -448,7 +449,6 @@ class PostgresWriter:
         self._unanswered_bytes = 0
         self._failed_count = 0
         self._over = ""  # why nothing more is accepted
-        self._more = asyncio.Event()
         self._appending = asyncio.create_task(self._append_for_ever())
 
     @property
@@ -470,6 +470,11 @@ class PostgresWriter:
         """See `LogWriter.failed_count`. Does not count what `close` purges."""
         return self._failed_count
 
+    @property
+    def has_ended(self) -> bool:
+        """See `LogWriter.has_ended`: also once the server has hung up."""
+        return bool(self._over)
+
     def append(self, value: bytes) -> None:
         """See `LogWriter.append`."""
         self.append_all([value])
@@ -484,13 +489,12 @@ class PostgresWriter:
             raise LogUnavailable("the queue of records that the log's server has not answered is full")
         self._queue.extend(values)
         self._unanswered_count, self._unanswered_bytes = count, size
-        self._more.set()
+        self._session.wake()
 
     async def close(self) -> None:
         """See `LogWriter.close`."""
         self._over = self._over or "the writer is closed"
         self._queue.clear()
-        self._more.set()
         self._session.hang_up()
         await asyncio.wait([self._appending], timeout=CLOSE_MAX_S)
         self._session.hang_up()
@@ -499,12 +503,11 @@ class PostgresWriter:
     async def _append_for_ever(self) -> None:
         try:
             while not self._over:
-                self._more.clear()
                 while batch := self._next_batch():
                     await self._append(batch)
                     if 1 < len(self._queue) < self._settings.append_batch_max // 2:
                         await asyncio.sleep(self._settings.append_linger_s)
-                await self._more.wait()
+                await self._session.heard(IDLE_LOOK_S)  # fails when the server hangs up: nobody need append to learn it
         except NotaryError as failure:
             self._give_up(failure)
         except Exception as error:  # a bug: it must not leave a writer that accepts records and sends none
@@ -539,7 +542,8 @@ class PostgresWriter:
             self._over = f"the writer has failed: {failure.detail}"
             self._failed_count += self._unanswered_count
             self._queue.clear()
-            log.warning("log_append_failed", count=self._failed_count, detail=failure.detail)
+            tell = log.warning if self._failed_count else log.info
+            tell("log_append_failed", count=self._failed_count, detail=failure.detail)
 
 
 async def _make_room(session: Session) -> None:

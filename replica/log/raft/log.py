@@ -573,6 +573,11 @@ class RaftWriter:
         """See `LogWriter.failed_count`."""
         return self._failed_count
 
+    @property
+    def has_ended(self) -> bool:
+        """See `LogWriter.has_ended`."""
+        return self._is_closed
+
     def append(self, value: bytes) -> None:
         """See `LogWriter.append`."""
         self.append_all((value,))

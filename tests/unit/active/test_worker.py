@@ -16,9 +16,9 @@ from replica.active.fitness import Unfit
 from replica.active.numbers import NUMBERS_PER_RANGE
 from replica.active.own_records import APPENDS_MAX
 from replica.link.interface import SubmitOptions
-from replica.log.memory import Delivery, MemoryTopic
+from replica.log.memory import Delivery, MemoryTopic, MemoryWriter
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused, StateStatus
-from replica.notary.errors import Code
+from replica.notary.errors import Code, LogUnavailable
 from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.notary.records import BarrierRecord, RequestRecordV2, decode_record, encode_record
@@ -50,6 +50,63 @@ class Losing(Delivery):
             topic.store(value)
 
 
+class Keeping(Delivery):
+    """Keeps what is sent while `is_keeping`: it may be stored later."""
+
+    is_keeping = False
+
+    def __init__(self) -> None:
+        self.kept: list[bytes] = []
+
+    def send(self, value: bytes, topic: MemoryTopic, give_up: object) -> None:
+        if self.is_keeping:
+            self.kept.append(value)
+        else:
+            topic.store(value)
+
+
+class EndingWriter(MemoryWriter):
+    """Ends as a writer whose connection breaks: what it was given last may be in the log, or come there yet."""
+
+    ended = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self.ended or super().has_ended
+
+    def append(self, value: bytes) -> None:
+        if self.ended:
+            raise LogUnavailable("the writer has failed")
+        super().append(value)
+
+
+def writers_that_end(worker: WorkerReplica, delivery: Delivery) -> list[EndingWriter]:
+    """The writers that this replica opens from now on."""
+    opened: list[EndingWriter] = []
+
+    async def open_writer() -> EndingWriter:
+        await asyncio.sleep(0.01)
+        if not worker.log.reachable:
+            raise LogUnavailable("out of reach")
+        opened.append(EndingWriter(worker.log, worker.shared.topic, delivery))
+        return opened[-1]
+
+    worker.log.open_writer = open_writer  # type: ignore[method-assign]
+    return opened
+
+
+async def sent_and_not_stored(
+    worker: WorkerReplica, tx: int, keeping: Keeping, writers: list[EndingWriter]
+) -> asyncio.Task[list[Answer]]:
+    """A submission whose record the newest writer was given before it ended."""
+    keeping.is_keeping, count = True, len(keeping.kept)
+    asking = asyncio.create_task(worker.submit(submission(tx, [state(tx)])))
+    await asyncio.sleep(0.01)
+    assert len(keeping.kept) == count + 1
+    keeping.is_keeping, writers[-1].ended = False, True
+    return asking
+
+
 @asynccontextmanager
 async def cluster(*workers: WorkerReplica, world: World, cores: int = 2) -> AsyncIterator[None]:
     """Cores that hold the lock in turn, and workers; all serve on entry."""
@@ -70,7 +127,7 @@ async def cluster(*workers: WorkerReplica, world: World, cores: int = 2) -> Asyn
 def make(shared: Shared, *deliveries: Delivery) -> list[WorkerReplica]:
     return [
         WorkerReplica(shared, f"W{at}", lambda delivery=delivery: delivery)  # type: ignore[misc]
-        for at, delivery in enumerate(deliveries, 1)
+        for at, delivery in enumerate(deliveries or (Delivery(),), 1)
     ]
 
 
@@ -246,6 +303,79 @@ def test_a_record_that_never_comes_back_takes_the_worker_out_and_its_sender_is_t
                 assert isinstance((await worker.submit(submission(1, [state(1)])))[0], Notarised)
 
     run_virtually(story())
+
+
+def test_a_writer_that_ends_is_replaced_and_only_what_it_had_is_in_doubt() -> None:
+    """Goal: a broken connection to the log costs no service. Method: three writers end: with nothing unread, with a
+    record that comes later, with one that is lost, while others come. Each record is in the log once at most, and the
+    lost one is never logged again without a barrier."""
+
+    async def story() -> None:
+        async with World(rules=2) as world:
+            keeping = Keeping()
+            (worker,) = make(world.shared)
+            writers = writers_that_end(worker, keeping)
+            async with cluster(worker, world=world):
+                intake = worker.worker.intake
+                writers[-1].ended = True
+                assert [type(answer) for answer in await keep_asking(worker, 1, 5)] == [Notarised] * 5
+
+                in_doubt = await sent_and_not_stored(worker, 10, keeping, writers)
+                asyncio.get_running_loop().call_later(0.2, lambda: world.shared.topic.store(keeping.kept.pop()))
+                assert [type(answer) for answer in await keep_asking(worker, 11, 5)] == [Notarised] * 5
+                assert isinstance((await in_doubt)[0], Notarised)
+
+                in_doubt = await sent_and_not_stored(worker, 20, keeping, writers)
+                assert [type(answer) for answer in await keep_asking(worker, 21, 5)] == [Notarised] * 5
+                (lost,) = await in_doubt
+                assert isinstance(lost, NotNow)
+                assert lost.code == Code.OUTCOME_UNKNOWN.name
+                world.shared.lock_server.end_all()
+                await asyncio.sleep(2)
+                assert worker.worker.intake is intake
+                assert intake is not None
+                assert (intake.budget.submissions, intake.budget.states, len(writers)) == (0, 0, 4)
+                logged = Counter(
+                    record.submission.command_id
+                    for _, value in world.shared.topic.records(0, 100_000)
+                    if isinstance(record := decode_record(value, 2), RequestRecordV2)
+                )
+                assert logged == Counter(f"c{n}" for n in (*range(1, 6), *range(10, 16), *range(21, 26)))
+                unbroken(worker)
+
+    run_virtually(story())
+
+
+def test_what_an_ended_writer_had_is_logged_anew_once_a_barrier_made_it_void() -> None:
+    """Goal: attack 2's rule, across two writers. Method: a record is lost with its writer; a barrier comes while it is
+    waited for. Then no writer can be opened: the worker stops, and serves again later."""
+
+    async def story() -> None:
+        async with World(rules=2) as world:
+            keeping = Keeping()
+            (worker,) = make(world.shared)
+            writers = writers_that_end(worker, keeping)
+            async with cluster(worker, world=world):
+                in_doubt = await sent_and_not_stored(worker, 1, keeping, writers)
+                await asyncio.sleep(0.15)
+                assert (len(writers), in_doubt.done()) == (2, False)
+                world.shared.topic.store(encode_record(BarrierRecord(9, bytes(16), "R9", "memory:memory:1", 2, 2)))
+                assert isinstance((await in_doubt)[0], Notarised)
+
+    async def other_story() -> None:
+        async with World(rules=2) as world:
+            (worker,) = make(world.shared)
+            writers = writers_that_end(worker, Delivery())
+            async with cluster(worker, world=world):
+                worker.log.reachable, writers[-1].ended = False, True
+                await asyncio.sleep(0.2)
+                assert not worker.worker.is_serving
+                worker.log.reachable = True
+                await worker.until_serving()
+                assert [type(answer) for answer in await keep_asking(worker, 1, 5)] == [Notarised] * 5
+
+    run_virtually(story())
+    run_virtually(other_story())
 
 
 def test_holders_that_change_without_end_keep_nobody_waiting_for_ever() -> None:

@@ -197,8 +197,10 @@ class LogContract:
         writer.append(b"counts")
         reader = await log.open_reader(0)
         assert await read_all(reader, 1) == [(0, b"counts")]
+        assert not writer.has_ended
         for _ in range(2):
             await writer.close()
+            assert writer.has_ended
             with pytest.raises(LogUnavailable, match="closed"):
                 writer.append(b"too late")
             with pytest.raises(LogUnavailable, match="closed"):

@@ -164,6 +164,30 @@ def test_whoever_is_connected_to_an_old_primary_leaves_it() -> None:
     run_virtually(story())
 
 
+def test_a_writer_that_nobody_gives_anything_learns_that_its_server_is_gone() -> None:
+    """Goal: whoever writes next does so on another connection. Method: the server ends; nothing is appended; a second
+    writer, of the server that is up again, works."""
+
+    async def story() -> None:
+        server = MemoryServer()
+        log = PostgresLog(SETTINGS, server.connect)
+        reader, writer = await log.open_reader(0), await log.open_writer()
+        writer.append(b"a")
+        await asyncio.sleep(100)
+        assert not writer.has_ended
+        server.stop()
+        await asyncio.sleep(0.1)
+        assert writer.has_ended
+        assert writer.failed_count == 0
+        server.is_up = True
+        writer, reader = await log.open_writer(), await log.open_reader(0)
+        writer.append(b"b")
+        assert await reader.read(1, 1.0) + await reader.read(1, 1.0) == [(0, b"a"), (1, b"b")]
+        await log.close()
+
+    run_virtually(story())
+
+
 class OneBatchALook(MemoryWeather):
     def batches_shown(self) -> int:
         return 1
