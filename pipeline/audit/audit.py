@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pipeline.audit.answers import client_answers, wrong_answers
 from pipeline.audit.completions import logged_completions, published_completions, wrong_completions, wrong_ledger
 from pipeline.audit.findings import Finding, FindingCode
+from pipeline.audit.notes import bad_notes
 from pipeline.audit.signatures import bad_signatures
 from pipeline.audit.watermark import Watermark
 from pipeline.jobs.judge import Judged, judge_log
@@ -55,6 +56,7 @@ class AuditReport(msgspec.Struct, frozen=True):
     from_offset: int  # records, signatures and completions were verified from here on
     outcomes: dict[str, int]  # counting requests from there on, by verdict
     voids: dict[str, int]  # void records from there on, by reason
+    notes: int  # acts and registrations from there on that count
     epochs: list[tuple[int, int, str]]  # (offset, epoch, replica), in force one after the other
     completions: int  # compared with the log
     answers: int
@@ -87,6 +89,7 @@ def audit_log(
     with ExitStack() as stack:
         auditing = _Auditing(spark, log, judged, scope, stack)
         auditing.check_signatures()
+        auditing.check_notes()
         for name, conninfo in scope.ledgers.items():
             progress(f"comparing {name} with the log")
             auditing.check_ledger(name, conninfo)
@@ -114,6 +117,10 @@ class _Auditing:
 
     def check_signatures(self) -> None:
         self._checks.append(bad_signatures(self._spark, self._log, self._plan, self._slices, after=self._after))
+
+    def check_notes(self) -> None:
+        """On the driver: the plan has all of them, and they are few."""
+        self._found += bad_notes(self._plan.notes, after=self._after)
 
     def check_answers(self) -> None:
         scope = self._scope
@@ -174,6 +181,7 @@ class _Auditing:
             from_offset=self._after + 1,
             outcomes={row.outcome: row["count"] for row in self._decided.groupBy("outcome").count().collect()},
             voids=self._voids(),
+            notes=sum(note.offset > self._after for note in self._plan.notes),
             epochs=[(offset, barrier.epoch, barrier.replica) for offset, barrier in self._plan.barriers],
             completions=self._completions,
             answers=self._answers,

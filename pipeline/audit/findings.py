@@ -15,6 +15,8 @@ class FindingCode(Enum):
     """What is wrong."""
 
     SIGNATURE_INVALID = "SIGNATURE_INVALID"  # a request counts that its party did not sign
+    NOTE_SIGNATURE_INVALID = "NOTE_SIGNATURE_INVALID"  # an act or registration counts that its key did not sign
+    NOT_AN_OFFICER = "NOT_AN_OFFICER"  # an act or registration counts whose key was no officer's at its offset
     DOUBLE_SPEND = "DOUBLE_SPEND"  # answered or published as notarised, though another transaction had consumed a state
     COMPLETION_MISSING = "COMPLETION_MISSING"  # the log decided a submission, and the database has no completion of it
     COMPLETION_EXTRA = "COMPLETION_EXTRA"  # the database has a completion that no record of the log yields

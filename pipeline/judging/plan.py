@@ -25,7 +25,7 @@ from pipeline.judging.ranges import Ranges, common, of_numbers, union, within
 from replica.notary.counted import CountedNote
 from replica.notary.errors import FormatUnknown, InvariantBroken
 from replica.notary.leases import is_leased, witness_in
-from replica.notary.parties import Officers, in_force_after, is_about_parties
+from replica.notary.parties import Officers, PartyNote, in_force_after
 from replica.notary.position import BEGIN, LeasedPosition, Position, version_of
 from replica.notary.reading import VoidReason, are_known, read_records
 from replica.notary.records import (
@@ -55,8 +55,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True):
-    """A registration, or an act about the officers, that is the first of its sequence number in its stretch; see
-    `Columns.activation`."""
+    """An act or a registration that is the first of its sequence number in its stretch; see `Columns.activation`."""
 
     offset: int
     activation_id: bytes
@@ -108,6 +107,7 @@ class Plan:
     rules: list[Rule]  # ascending by offset
     barriers: list[tuple[int, BarrierRecord]] = field(default_factory=list)  # in force by turns, from the start's on
     parties: dict[bytes, bytes] = field(default_factory=dict)  # officers and registrations since the start
+    notes: list[CountedNote] = field(default_factory=list)  # acts and registrations that count, ascending by offset
 
     @property
     def judges_commands(self) -> bool:
@@ -267,6 +267,7 @@ class _Making:
         self.seen: Ranges = start.seen
         self.officers = Officers()
         self.parties: dict[bytes, bytes] = {}
+        self.notes: list[CountedNote] = []
         self.unknown: FormatUnknown | None = None  # the first barrier in force that this release does not know
 
     def slice(self, found: Survey) -> None:
@@ -295,7 +296,7 @@ class _Making:
         fields = (version_of(barrier), self.topic_id, self.offset, self.digest, barrier, at, self.stamp_us, self.seen)
         leased = is_leased(barrier)
         position = LeasedPosition(*fields, self.counted_offset) if leased else Position(*fields)
-        return Plan(position, self.rules, self.barriers, self.parties)
+        return Plan(position, self.rules, self.barriers, self.parties, self.notes)
 
     def plan(self) -> Plan:
         """The plan, once nothing is left unclear. Raises FormatUnknown."""
@@ -308,6 +309,7 @@ class _Making:
         counting = [CountedNote(at, one, self.stamp_us) for at, one in decoded if isinstance(one, NoteRecord)]
         self.officers, added = in_force_after(self.officers, counting, self.parties)
         self.parties |= added
+        self.notes += counting
 
     def _barrier(self, offset: int, value: bytes) -> None:
         record = msgspec.msgpack.decode(value, type=BarrierRecord)
@@ -339,13 +341,13 @@ def _counts(note: Note, activation_id: bytes, repeats: Ranges) -> bool:
 
 
 def _notes(columns: Columns, start: int, end: int) -> Iterator[Note]:
-    """Registrations, and acts about the officers, between two rows."""
+    """Acts and registrations between two rows."""
     rows = start + np.flatnonzero(columns.kind[start:end] == NOTE)
     firsts: dict[bytes, set[int]] = {}
     for row in rows.tolist():
         value = columns.value(row)
         record = decode_record(value, format_named(value))
-        if not is_about_parties(record):
+        if not isinstance(record, PartyNote):
             continue
         activation_id = columns.activation[row].tobytes()
         if activation_id not in firsts:

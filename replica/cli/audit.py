@@ -162,6 +162,7 @@ def _print(report: AuditReport) -> None:
         ("requests whose signature was verified", sum(report.outcomes.values())),
         *((f"  judged {outcome}", count) for outcome, count in sorted(report.outcomes.items())),
         *((f"void records, {reason}", count) for reason, count in sorted(report.voids.items())),
+        ("acts and registrations whose signature was verified", report.notes),
         ("epochs in force", len(report.epochs)),
         ("completions compared", report.completions),
         ("answers and receipts compared", report.answers),

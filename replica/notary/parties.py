@@ -161,6 +161,12 @@ def decode_party_note(value: bytes) -> PartyNote:
     raise Undecodable("neither an act about the officers nor a registration")
 
 
+def may_sign(note: PartyNote, officers: Officers) -> bool:
+    """Whether the note's key is that of an officer in force. The first officers name themselves."""
+    named = decode_officers(note.body) if isinstance(note, ActRecord) and note.name == OFFICERS else None
+    return note.public_key in (officers.keys or named or frozenset())
+
+
 def why_no_effect(note: PartyNote, officers: Officers, known: Mapping[bytes, bytes]) -> str | None:
     """Why a note would have no effect if it came next in the log; None if it would have one.
 
@@ -181,7 +187,7 @@ def why_no_effect(note: PartyNote, officers: Officers, known: Mapping[bytes, byt
         return (
             f"it follows on {note.replaces} acts about officers, and the log has {officers.acts}: look, and sign anew"
         )
-    if note.public_key not in (officers.keys or named):
+    if not may_sign(note, officers):
         return (
             f"{key} is no officer's key"
             if officers.keys
@@ -205,6 +211,6 @@ def _officers_after(officers: Officers, act: ActRecord) -> Officers:
     """Only an officer replaces the officers, once all acts before are known. The first ones name themselves."""
     acts = officers.acts + 1
     named = decode_officers(act.body)
-    if named is None or act.replaces != officers.acts or act.public_key not in (officers.keys or named):
+    if named is None or act.replaces != officers.acts or not may_sign(act, officers):
         return Officers(acts, officers.keys)
     return Officers(acts, named)

@@ -21,6 +21,7 @@ from tests.golden.samples import NOTARY_P256
 from tests.pipeline.judged import TOPIC
 from tests.pipeline.log_files import write_log
 from tests.pipeline.signed_log import NOTARY_KEY, history, log_values, publish, raised_values
+from tests.worlds.signed_notes import BERT, EVE, FINE, log_of, registration
 
 pytestmark = pytest.mark.spark
 NOTARY = bytes(NOTARY_KEY.verify_key)
@@ -47,6 +48,23 @@ def test_a_forged_signature_is_named(spark: SparkSession, tmp_path: Path) -> Non
     report = audited(spark, tmp_path, log_values(forged=5))
     assert [(finding.code.name, finding.offset) for finding in report.findings] == [("SIGNATURE_INVALID", 6)]
     assert report.watermark is None
+
+
+def test_an_act_that_nobody_signed_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: acts and registrations are audited like requests. Method: officers and their registrations, clean; then a
+    registration under another name than was signed, and one by a stranger; and on from a watermark."""
+    values = [value for _, value in log_of(FINE)]
+    report = audited(spark, tmp_path / "true", values)
+    assert report.clean and report.notes == len(FINE) and report.watermark is not None
+    forged = msgspec.structs.replace(registration(BERT, 1), operator="eve")
+    values = [value for _, value in log_of([*FINE, forged, registration(EVE)])]
+    for verified in (None, report.watermark):
+        found = audited(spark, tmp_path / str(verified is None), values, Scope(verified=verified))
+        assert [(finding.code.name, finding.offset) for finding in found.findings] == [
+            ("NOTE_SIGNATURE_INVALID", 5),
+            ("NOT_AN_OFFICER", 6),
+        ]
+        assert found.watermark is None and found.notes == (6 if verified is None else 2)
 
 
 def test_answers_are_held_against_the_log(spark: SparkSession, tmp_path: Path) -> None:
