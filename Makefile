@@ -118,7 +118,7 @@ lake: setup-tests ## The pipeline in the users' lake: a real S3 server, Delta an
 	@scripts/versitygw/build.sh
 	@scripts/jars/fetch.sh delta
 	@$(BIN)/pytest -q tests/unit/pipeline/test_places.py tests/unit/pipeline/test_archive_in_objects.py tests/integration/test_places_s3.py tests/integration/test_tables_s3.py tests/pipeline/test_archive_s3.py $(ARGS)
-	@$(BIN)/pytest -q tests/pipeline/test_tables_on_spark.py tests/pipeline/test_secured_source.py tests/pipeline/test_cluster.py $(ARGS)
+	@$(BIN)/pytest -q tests/pipeline/test_tables_on_spark.py tests/pipeline/test_secured_source.py tests/pipeline/test_cluster.py tests/pipeline/test_failures.py $(ARGS)
 
 sbom: setup ## Write the software bill of materials, CycloneDX, to build/sbom.json
 	@$(BIN)/python scripts/sbom.py build/sbom.json

@@ -50,6 +50,8 @@ def explained() -> Iterator[None]:
         yield
     except (PySparkException, Py4JError) as error:
         raise meaning_of(str(error)) from error
+    except ConnectionError as error:
+        raise PipelineFailed(f"Spark's JVM has ended, or does not answer: {error}") from error
 
 
 def meaning_of(text: str) -> NotaryError | InvariantBroken:

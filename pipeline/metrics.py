@@ -26,6 +26,20 @@ class FollowerMetrics(Collector):
         self._last: int | None = None
         self._failures: Counter[str] = Counter()
 
+    @property
+    def knows_offset(self) -> bool:
+        """Whether anybody has said how far the job is."""
+        return self._last is not None
+
+    def resumed(self, last: int, age_s: float) -> None:
+        """Note how far the job had come before this process, and how long ago, unless it has come further since.
+
+        Without this a job that is started again and again, and never succeeds, would look young.
+        """
+        if self._last is None:
+            self._began_s = self._now_s() - max(0.0, age_s)
+            self._last = last
+
     def succeeded(self, last: int) -> None:
         """Note a success that ended with this offset of the log, -1 for an empty one."""
         self._began_s = self._now_s()
@@ -39,7 +53,7 @@ class FollowerMetrics(Collector):
         name = f"notary_{self._job}"
         yield GaugeMetricFamily(
             f"{name}_age_seconds",
-            f"Time since the {self._job} had all of the log, or a run of it, or since the job started.",
+            f"Time since the {self._job} had all of the log, or a run of it; before that, since the job started.",
             value=self._now_s() - self._began_s,
         )
         failures = CounterMetricFamily(
@@ -60,10 +74,13 @@ class FollowerMetrics(Collector):
         )
 
 
-def serve_metrics(job: str, host: str, port: int, log_end: Callable[[], int]) -> FollowerMetrics:
+def metrics_of(job: str, log_end: Callable[[], int]) -> FollowerMetrics:
+    """The metrics of a job of this process, by a clock that nobody sets."""
+    return FollowerMetrics(job, log_end, time.monotonic)
+
+
+def serve_metrics(metrics: Collector, host: str, port: int) -> None:
     """Serve /metrics until the process ends. Raises OSError."""
     registry = CollectorRegistry()
-    metrics = FollowerMetrics(job, log_end, time.monotonic)
     registry.register(metrics)
     start_http_server(port, host, registry)
-    return metrics

@@ -134,8 +134,18 @@ def _connected(app: str, master: str) -> SparkSession:
     return session
 
 
+def _forget_dead_jvm() -> None:
+    """Where this process's JVM has died, let a new session start another: pyspark would go on asking the old one."""
+    gateway = SparkContext._gateway
+    if gateway is None or gateway.proc is None or gateway.proc.poll() is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
+
+
 def _started(app: str, master: str, settings: Mapping[str, str]) -> SparkSession:
     """The session of a JVM of ours, whose warnings at its start go nowhere: failures come back as our errors."""
+    _forget_dead_jvm()
     builder = SparkSession.builder.master(master).appName(f"notary-{app}")
     conf = SparkConf().setMaster(master)
     for name, value in settings.items():

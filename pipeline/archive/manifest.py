@@ -112,6 +112,16 @@ class Manifest:
         return segments[-1].facts.last if segments else -1
 
     @property
+    def newest_us(self) -> int:
+        """When the newest archived record came into the log; without one, when the archive was opened or last adopted.
+
+        Microseconds UTC. Lines do not say when they were written.
+        """
+        adopted = [line.adopted.at_us for line, _ in self._lines if line.adopted is not None]
+        archived = [segment.facts.last_ms * 1_000 for segment in self.segments[-1:]]
+        return max([self.opened.at_us, *adopted, *archived])
+
+    @property
     def position(self) -> Position:
         """The position of a reader after the last archived record, in the topic that holds the log now."""
         return self.position_before(self.last + 1)

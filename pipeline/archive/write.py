@@ -22,7 +22,7 @@ from pipeline.judging.plan import Survey, advance
 from pipeline.sources.stretch import read_stretch, stretches
 from pipeline.sources.topic import TopicView, refuse_other_log
 from replica.log.settings import LogSettings
-from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, InvariantBroken
+from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, InvariantBroken, PlaceUnavailable
 from replica.notary.places import Place
 from replica.notary.position import Position, encode_position
 from replica.notary.reading import read_records
@@ -79,10 +79,10 @@ class Archiver:
         """The archive of this topic, made with that id if there is none, ready to be continued.
 
         Raises ArchiveContended when another archiver has the place, ConfigError when the place is unsafe,
-        ArchiveDamaged when the manifest is not whole, ArchiveMismatch when it is another log's, and LogRefused when the
-        log is no longer what was archived.
+        ArchiveDamaged when the manifest is not whole, ArchiveMismatch when it is another log's, LogRefused when the
+        log is no longer what was archived, and PlaceUnavailable when the place takes nothing, here or in the context.
         """
-        with self._layout.alone():
+        with _disk_failures(self._layout), self._layout.alone():
             opened = Opened(archive_id=archive_id, topic_id=view.topic_id, at_us=now_us)
             manifest = open_manifest(self._layout, self._signer, opened)
             self._layout.refuse_unsafe()
@@ -112,6 +112,17 @@ class Archiver:
     def _record(self, manifest: Manifest) -> None:
         self._heads.record(manifest.opened.archive_id, manifest.head)
         self._on_step(Step.RECORDED, manifest)
+
+
+@contextmanager
+def _disk_failures(layout: Layout) -> Iterator[None]:
+    """A local folder's failures, as a full disk, as those of a store: they may pass."""
+    try:
+        yield
+    except ConnectionError:
+        raise  # of Spark's JVM
+    except OSError as error:
+        raise PlaceUnavailable(f"{layout.manifest}: {error.strerror or error}") from error
 
 
 def in_process(settings: LogSettings) -> WriteSegments:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args
 from uuid import uuid4
 
 import typer
@@ -25,6 +25,7 @@ from replica.cli.pipeline import (
     progress,
     require_archive,
     spark,
+    tell_failure,
 )
 from replica.notary.errors import ConfigError, LogUnavailable, StoreUnavailable
 from replica.notary.exit_codes import EXIT_FAILED
@@ -34,14 +35,16 @@ if TYPE_CHECKING:
 
     from pipeline.archive.manifest import Manifest
     from pipeline.archive.verify import Verification
-    from pipeline.archive.write import Step, WriteSegments
+    from pipeline.archive.write import OnStep, Step, WriteSegments
     from pipeline.sources.log import Connector
     from replica.config.model import Config
     from replica.store.archive_head import ArchiveHead
 
 app = typer.Typer(help="Archive the request log, and check the archive.", no_args_is_help=True)
 
-FollowOption = Annotated[bool, typer.Option("--follow", help="Go on for ever, looking every archive.interval_s.")]
+FollowOption = Annotated[
+    bool, typer.Option("--follow", help="Go on for ever, looking every archive.interval_s; failures are tried again.")
+]
 OfflineOption = Annotated[
     bool, typer.Option("--offline", help="Do not ask the database, or the log's nodes, for the newest head.")
 ]
@@ -72,17 +75,31 @@ def run(
     """
     require_archive()
     settings = load(find_config(config))
-    metrics = follower_metrics("archive", settings.archive.metrics, settings) if follow else None
+    if follow:
+        _follow(settings, engine, master, connector, as_json)
     with _writing(settings, engine, master, connector) as write:
-        while True:
-            began_s = time.monotonic()
-            before, manifest = _archive_once(write, settings)
-            _tell_run(manifest, before, time.monotonic() - began_s, as_json)
-            if metrics is not None:
-                metrics.succeeded(manifest.last)
-            if not follow:
-                return
-            time.sleep(settings.archive.interval_s)
+        _archive(write, settings, as_json)
+
+
+def _follow(config: Config, engine: str, master: str, connector: str, as_json: bool) -> NoReturn:
+    """Archive for ever. Raises an error that needs a person first, and ConfigError when the metrics' port is taken."""
+    from pipeline.archive.follow import ArchiveOnce, follow_archive
+    from pipeline.archive.manifest import load_manifest
+
+    @contextmanager
+    def ready() -> Iterator[ArchiveOnce]:
+        with _writing(config, engine, master, connector) as write:
+            yield lambda on_step: _archive(write, config, as_json, on_step)
+
+    follow_archive(
+        ready,
+        lambda: load_manifest(config.archive.folder),
+        follower_metrics("archive", config.archive.metrics, config.log.settings),
+        interval_s=config.archive.interval_s,
+        tell_failure=tell_failure,
+        now_s=time.time,
+        sleep_s=time.sleep,
+    )
 
 
 @contextmanager
@@ -104,16 +121,20 @@ def _writing(config: Config, engine: str, master: str, connector: str) -> Iterat
         yield on_spark(session, config.log.settings, of)
 
 
-def _archive_once(write: WriteSegments, config: Config) -> tuple[int, Manifest]:
-    """The last offset archived before, and the manifest now."""
+def _archive(
+    write: WriteSegments, config: Config, as_json: bool, on_step: OnStep = lambda step, manifest: None
+) -> Manifest:
+    """Archive what the log has now, say so, and return the manifest."""
     from pipeline.archive.write import Archiver, BatchSize
     from pipeline.sources.topic import look_at
 
+    began_s = time.monotonic()
     view = look_at(config.log.settings)
     with progress("archived", view.end) as show:
 
-        def on_step(step: Step, manifest: Manifest) -> None:
+        def note(step: Step, manifest: Manifest) -> None:
             show(manifest.last + 1)
+            on_step(step, manifest)
 
         archiver = Archiver(
             config.log.settings,
@@ -122,12 +143,13 @@ def _archive_once(write: WriteSegments, config: Config) -> tuple[int, Manifest]:
             config.ledgers().archive_heads(),
             size=BatchSize(segment_records=config.archive.segment_records),
             write=write,
-            on_step=on_step,
+            on_step=note,
         )
         with archiver.open(view, time.time_ns() // 1_000, str(uuid4())) as manifest:
             before = manifest.last
             archiver.archive(manifest, view.end)
-            return before, manifest
+    _tell_run(manifest, before, time.monotonic() - began_s, as_json)
+    return manifest
 
 
 def _tell_run(manifest: Manifest, before: int, took_s: float, as_json: bool) -> None:

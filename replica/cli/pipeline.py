@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from replica.cli.common import err, quiet_libraries
-from replica.notary.errors import Code, ConfigError
+from replica.cli.common import err, in_a_line, quiet_libraries
+from replica.notary.errors import Code, ConfigError, NotaryError
 from replica.notary.places import Place, place_of
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pipeline.metrics import FollowerMetrics
     from replica.active.signer import FileSigner
     from replica.config.model import Config
+    from replica.log.settings import LogSettings
 
 AUTO, SPARK, IN_PROCESS = "auto", "spark", "process"  # what writes the archive's segments
 MasterOption = Annotated[
@@ -117,18 +118,23 @@ def progress(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], N
         yield lambda now: bar.update(task, completed=now)
 
 
-def follower_metrics(job: str, where: Endpoint | None, config: Config) -> FollowerMetrics | None:
-    """Serve /metrics of a job that follows the log, where its table of the configuration says so.
+def follower_metrics(job: str, where: Endpoint | None, log: LogSettings) -> FollowerMetrics:
+    """The metrics of a job that follows the log, served at /metrics where its table of the configuration says so.
 
     Raises ConfigError when the port is taken. The lag is that of the log's end now, whatever became of the job.
     """
-    if where is None:
-        return None
-    from pipeline.metrics import serve_metrics
+    from pipeline.metrics import metrics_of, serve_metrics
     from pipeline.sources.topic import look_at
 
-    host = "" if where.host == "*" else where.host
-    try:
-        return serve_metrics(job, host, where.port, lambda: look_at(config.log.settings).end)
-    except OSError as error:
-        raise ConfigError(f"{job}.metrics: {where.host}:{where.port}: {error.strerror}") from None
+    metrics = metrics_of(job, lambda: look_at(log).end)
+    if where is not None:
+        try:
+            serve_metrics(metrics, "" if where.host == "*" else where.host, where.port)
+        except OSError as error:
+            raise ConfigError(f"{job}.metrics: {where.host}:{where.port}: {error.strerror}") from None
+    return metrics
+
+
+def tell_failure(error: NotaryError, delay_s: float) -> None:
+    """Say on standard error what failed, and when a job that follows the log tries again."""
+    err.print(f"{in_a_line(error)}; next attempt in {delay_s:g} s", markup=False)

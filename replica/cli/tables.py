@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from replica.cli.common import ConfigChoice, JsonOption, err, find_config, in_a_line, load, out, print_json
-from replica.cli.pipeline import follower_metrics, progress, require_pipeline
+from replica.cli.common import ConfigChoice, JsonOption, find_config, load, out, print_json
+from replica.cli.pipeline import follower_metrics, progress, require_pipeline, tell_failure
 
 if TYPE_CHECKING:
     from replica.config.model import Config
@@ -33,7 +34,7 @@ def run(*, follow: FollowOption = False, config: ConfigChoice = None, as_json: J
     require_pipeline("deltalake")
     settings = load(find_config(config))
     if follow:
-        asyncio.run(_follow(settings))
+        _follow(settings)
     before, now = asyncio.run(_write_once(settings))
     if as_json:
         print_json({"offset": now, "appended_records": now - before})
@@ -54,23 +55,20 @@ async def _write_once(config: Config) -> tuple[int, int]:
         return await _write(config, None, lambda offset: show(offset + 1))
 
 
-async def _follow(config: Config) -> None:
+def _follow(config: Config) -> NoReturn:
     """Append for ever. Raises an error that needs a person first, and ConfigError when the metrics' port is taken."""
-    from pipeline.tables.follow import Succeeded, keep_following
+    from pipeline.follow import Succeeded, keep_following
 
-    metrics = follower_metrics("tables", config.tables.metrics, config)
+    metrics = follower_metrics("tables", config.tables.metrics, config.log.settings)
+
+    def attempt(succeeded: Succeeded) -> None:
+        asyncio.run(_write(config, config.tables.interval_s, succeeded))
 
     def failed(error: NotaryError, delay_s: float) -> None:
-        err.print(f"{in_a_line(error)}; next attempt in {delay_s:g} s", markup=False)
-        if metrics is not None:
-            metrics.failed(error.code)
+        tell_failure(error, delay_s)
+        metrics.failed(error.code)
 
-    async def write(succeeded: Succeeded) -> None:
-        await _write(config, config.tables.interval_s, succeeded)
-
-    await keep_following(
-        write, lambda offset: None if metrics is None else metrics.succeeded(offset), failed, asyncio.sleep
-    )
+    keep_following(attempt, metrics.succeeded, failed, time.sleep)
 
 
 async def _write(config: Config, interval_s: float | None, succeeded: Callable[[int], None]) -> tuple[int, int]:

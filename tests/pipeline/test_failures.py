@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -91,3 +93,32 @@ def test_what_java_says_is_told_as_such(said: str, meant: type[NotaryError]) -> 
     error = meaning_of(f"Job aborted due to stage failure\nCaused by: {said}\n\tat org.apache.spark.X")
     assert type(error) is meant
     assert said.partition(": ")[2] in error.detail
+
+
+@pytest.mark.slow
+def test_a_job_that_follows_outlives_its_jvm() -> None:
+    """Goal: a service on Spark survives the end of Java. Method: SIGKILL the JVM under a session;
+    the failure is ours, and the next session starts another JVM."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LOSES_ITS_JVM], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout.split() == ["5", "PIPELINE_FAILED", "6"], done.stderr
+
+
+_LOSES_ITS_JVM = """
+import os, signal
+from pyspark import SparkContext
+from replica.cli.pipeline import spark
+from replica.notary.errors import NotaryError
+
+try:
+    with spark("lost", "local[1]") as session:
+        print(session.range(5).count())
+        os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+        SparkContext._gateway.proc.wait(30)
+        session.range(5).count()
+except NotaryError as error:
+    print(error.code.name)
+with spark("lost", "local[1]") as session:
+    print(session.range(6).count())
+"""

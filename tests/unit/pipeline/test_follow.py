@@ -1,12 +1,10 @@
-"""The tables' job as a service: what it tries again, and what ends it."""
+"""A job that follows the log as a service: what it tries again, and what ends it."""
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from pipeline.tables.follow import RETRY_MAX_S, Succeeded, keep_following, retry_delay_s
+from pipeline.follow import RETRY_MAX_S, Succeeded, keep_following, retry_delay_s
 from replica.notary.errors import Code, LogRefused, LogUnavailable, NotaryError, PlaceUnavailable
 
 
@@ -28,21 +26,19 @@ def test_what_may_pass_is_tried_again_and_what_needs_a_person_ends_the_job() -> 
     failures: list[tuple[str, float]] = []
     slept_s: list[float] = []
 
-    async def write(succeeded: Succeeded) -> None:
+    def attempt(succeeded: Succeeded) -> None:
         step = plan.pop(0)
         if isinstance(step, int):
             succeeded(step)
             step = LogUnavailable("later")
         raise step
 
-    async def sleep(delay_s: float) -> None:
+    def sleep(delay_s: float) -> None:
         slept_s.append(delay_s)
 
     with pytest.raises(LogRefused):
-        asyncio.run(
-            keep_following(
-                write, reached.append, lambda error, delay_s: failures.append((error.code.name, delay_s)), sleep
-            )
+        keep_following(
+            attempt, reached.append, lambda error, delay_s: failures.append((error.code.name, delay_s)), sleep
         )
     assert reached == [7]
     assert failures == [

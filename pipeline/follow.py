@@ -1,8 +1,8 @@
-"""Follows the log for ever: whatever fails for a while is tried again, later and later."""
+"""Carries on a job that follows the log for ever: whatever fails for a while is tried again, later and later."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import NoReturn
 
 from replica.notary.errors import NotaryError
@@ -10,7 +10,7 @@ from replica.notary.errors import NotaryError
 RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 60.0
 
-Succeeded = Callable[[int], None]  # with the log offset that the tables reached
+Succeeded = Callable[[int], None]  # with the log offset that the job reached
 
 
 def retry_delay_s(failures: int) -> float:
@@ -18,13 +18,13 @@ def retry_delay_s(failures: int) -> float:
     return float(min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(failures - 1, 10)))
 
 
-async def keep_following(
-    write: Callable[[Succeeded], Awaitable[None]],
+def keep_following(
+    attempt: Callable[[Succeeded], None],
     succeeded: Succeeded,
     failed: Callable[[NotaryError, float], None],
-    sleep_s: Callable[[float], Awaitable[None]],
+    sleep_s: Callable[[float], None],
 ) -> NoReturn:
-    """Run `write` again and again. It opens everything anew, follows the log, and tells each success.
+    """Attempt again and again. An attempt opens everything anew, follows the log, and tells each success.
 
     `failed` gets the error, and the seconds until the next attempt. Raises an error that needs a person first.
     """
@@ -37,11 +37,11 @@ async def keep_following(
 
     while True:
         try:
-            await write(note)
+            attempt(note)
         except NotaryError as error:
             if error.person:
                 raise
             failures += 1
             delay_s = retry_delay_s(failures)
             failed(error, delay_s)
-            await sleep_s(delay_s)
+            sleep_s(delay_s)
