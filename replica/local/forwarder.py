@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from haproxy.render import Endpoint, ReplicaAddress
 from haproxy.runtime import ServerState
 from replica.local.process import ServerFailed
+from replica.log.raft.links import close_server
 
 CHECK_EVERY_S = 0.05
 CHECK_MAX_S = 0.5
@@ -57,7 +58,7 @@ class Forwarder:
     async def stop(self) -> None:
         """Close every connection and end. May be repeated."""
         if self._server is not None:
-            self._server.close()
+            await close_server(self._server)
         tasks = [*self._connections, *self._checking]
         for task in tasks:
             task.cancel()

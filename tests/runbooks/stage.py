@@ -24,6 +24,7 @@ from replica.local.kafka import find_java, find_libs
 from replica.local.postgres import PostgresServer, find_binaries
 from replica.local.process import ServerFailed
 from replica.local.replica import ReplicaProcess
+from replica.log.raft.links import close_server
 from tests.closing import ended
 from tests.runbooks.pages import Block, read_page
 
@@ -70,7 +71,7 @@ class Stage:
         for unit in list(self._followers):
             await self._stop_follower(unit)
         if self._server is not None:
-            self._server.close()
+            await close_server(self._server)
 
     async def play(self, page: str, section: str, part: str | None = None, **variables: str) -> str:
         """Run the commands of a section, or of one part of it, in order; returns what they printed.

@@ -18,6 +18,7 @@ from typing import Any
 from replica.log.in_memory.wire import ANSWER_BYTES, Answer, Hello, Question, Wanted, frame, read_frame
 from replica.log.interface import LogReader
 from replica.log.memory import MemoryLog, MemoryTopic
+from replica.log.raft.links import close_server
 from replica.notary.errors import LogUnavailable, NotaryError
 
 STRETCH_RECORDS = 1_000
@@ -61,7 +62,7 @@ class MemoryLogServer:
     async def stop(self) -> None:
         """End every connection."""
         if self._server is not None:
-            self._server.close()
+            await close_server(self._server)
             for task in self._serving:
                 task.cancel()
             await asyncio.gather(*self._serving, return_exceptions=True)

@@ -101,11 +101,13 @@ def certificate_names(certificate: Mapping[str, Any]) -> set[str]:
 
 async def close_server(server: asyncio.Server) -> None:
     """Stop listening. A server that is closed just after it accepted a connection would leave that one open. So first
-    no more are accepted, and the last ones are handed over."""
+    no more are accepted, and the last ones are handed over. asyncio accepts, makes the transport, tells its
+    protocol and begins the handler in four turns of the loop."""
     loop = asyncio.get_running_loop()
     for listener in server.sockets:
         loop.remove_reader(listener.fileno())
-    await asyncio.sleep(0)
+    for _ in range(4):
+        await asyncio.sleep(0)
     server.close()
 
 

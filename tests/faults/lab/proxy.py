@@ -17,6 +17,8 @@ from collections.abc import Iterable
 import msgspec
 import uvloop
 
+from replica.log.raft.links import close_server
+
 CHUNK_BYTES = 65_536
 BACKLOG = 1_024
 CONNECT_MAX_S = 5.0
@@ -169,7 +171,7 @@ class FaultProxy:
     async def close(self) -> None:
         """End everything."""
         for server in self._servers:
-            server.close()
+            await close_server(server)
         await asyncio.gather(*(link.reset() for link in self._links.values()))
 
     def _named(self, names: Iterable[LinkName]) -> list[Link]:

@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
+from replica.log.raft.links import close_server
+
 
 @dataclass
 class Allowance:
@@ -32,7 +34,7 @@ class CuttingProxy:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.close()
+        await close_server(self._server)
         for link in self.links:
             link.abort()
 

@@ -11,6 +11,7 @@ from time import monotonic
 import pytest
 
 from replica.local.ports import PortReservation
+from replica.log.raft.links import close_server
 from tests.faults.lab.proxy import Delay, Door, FaultProxy, Heal, Reset, Silence
 
 LINK = ("client", "server")
@@ -66,7 +67,7 @@ async def world() -> AsyncIterator[World]:
             yield made
         finally:
             await made.close()
-            server.close()
+            await close_server(server)
 
 
 async def ended(writer: asyncio.StreamWriter) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -142,6 +142,26 @@ async def test_connections_lead_to_the_active_replica_and_are_cut_with_its_role(
             writer.close()
         finally:
             await forwarder.stop()
+
+
+@pytest.mark.parametrize("turns", range(6))
+@pytest.mark.parametrize("present", [None, "r1"])
+async def test_no_connection_outlives_it(present: str | None, turns: int) -> None:
+    """Goal: a connection that arrives while it ends is closed. Method: one, so many turns of the loop before."""
+    only = Fake("r1")
+    port = free_port()
+    async with asyncio.timeout(30), only.running():
+        forwarder = Forwarder(Endpoint(host=HOST, port=port), [only.address])
+        await forwarder.start()
+        forwarder._present = present
+        with socket.create_connection((HOST, port), timeout=5) as client:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await forwarder.stop()
+            for _ in range(3):  # what was aborted is closed two turns later
+                await asyncio.sleep(0)
+            with suppress(ConnectionResetError):
+                assert await asyncio.to_thread(client.recv, 1) == b""
 
 
 async def test_a_replica_that_does_not_answer_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
