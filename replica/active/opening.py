@@ -79,7 +79,7 @@ class Opening:
             self._check_descent(position)
         self._done("read_log")
         salvages = await parts.salvages_found.found(position.offset)
-        appender.formats = to_write(await store.bind(position.topic_id, salvages), position.barrier)
+        appender.formats = to_write(await store.bind(position.topic_id, salvages), parts.follower.formats)
         if appender.formats.rules >= DEDUPLICATING_FROM:
             await self._know_tables(position.offset, registered=appender.formats.rules >= REGISTERED_FROM)
         if self._grant is None:
@@ -167,10 +167,21 @@ class Opening:
             what = f"the barrier of epoch {self.epoch}"
             position = await until_applied(self._parts, partial(_has_epoch, self.epoch), what)
             if self._read_back.in_force is not None:
+                self._check_formats()
                 return self._read_back.in_force
             log.warning("barrier_void", epoch=self.epoch, in_force=position.epoch)
             self._check_descent(position)
             self.epoch = await self._store.raise_epoch(position.epoch, self._parts.name)
+
+    def _check_formats(self) -> None:
+        """Raises ActivationFailed where a barrier of newer formats came between what we read and our own.
+
+        An old primary grants epochs without knowing what was raised on the new one. Under older rules nothing may be
+        admitted again: they do not judge by what was accepted under newer ones. The next activation writes the newer.
+        """
+        newest = self._parts.follower.formats
+        if newest.raised(self._appender.formats) != self._appender.formats:
+            raise ActivationFailed(f"{newest} came into force meanwhile, and this activation writes older ones")
 
     async def _raise_epoch(self, position: Position) -> int:
         """The next epoch; under a lease that of the claim, which the store takes note of. Raises ActivationFailed."""

@@ -18,6 +18,7 @@ from replica.index.commands import offset_of
 from replica.index.interface import Index
 from replica.log.interface import LogInDatabase, LogRecords, RequestLog
 from replica.notary.errors import Code, LogUnavailable, NotaryError, TableLags
+from replica.notary.formats import Formats, of_barrier
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import BarrierRecord
 from replica.notary.salvage import NO_SALVAGES, Salvages
@@ -64,6 +65,7 @@ class Follower:
         self._salvages = salvages
         self._room = room
         self._applier: Applier | None = None
+        self._formats = Formats()
         self._moved = asyncio.Event()
         self._hurry = asyncio.Event()
         self._gather_s = 0.0
@@ -79,6 +81,13 @@ class Follower:
     def position(self) -> Position | None:
         """The applied position; None until the log was first reached."""
         return None if self._applier is None else self._applier.position
+
+    @property
+    def formats(self) -> Formats:
+        """The newest formats of all barriers in force that were applied here, since the start at least. The newest
+        barrier may name older ones: a replica on a primary that was succeeded may not know what was raised since."""
+        position = self.position
+        return self._formats if position is None else self._formats.raised(of_barrier(position.barrier))
 
     @property
     def applied_offset(self) -> int:
@@ -229,6 +238,7 @@ class Follower:
             log.warning("records_void", first_offset=voids[0].offset, last_offset=voids[-1].offset, reasons=reasons)
         for barrier in (found.record for found in applied.reading.barriers):
             self._require_database(barrier)
+            self._formats = self._formats.raised(of_barrier(barrier))
             log.info("barrier_in_force", epoch=barrier.epoch, replica=barrier.replica, database=barrier.database)
         self._moved.set()
         self._on_applied(applied)

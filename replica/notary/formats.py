@@ -57,13 +57,17 @@ def known() -> Known:
     return Known(tuple(sorted(FORMATS_KNOWN)), tuple(sorted(RULES)))
 
 
-def to_write(raised: Formats, in_force: BarrierRecord | None) -> Formats:
+def of_barrier(barrier: BarrierRecord | None) -> Formats:
+    """What an activation writes; without one, the first formats."""
+    return Formats() if barrier is None else Formats(barrier.record_format, barrier.rules_version)
+
+
+def to_write(raised: Formats, in_log: Formats) -> Formats:
     """The formats of the next activation: those that operators have raised, and never older than those in the log.
 
     Raises FormatUnknown when this release does not know them.
     """
-    before = Formats() if in_force is None else Formats(in_force.record_format, in_force.rules_version)
-    formats = raised.raised(before)
+    formats = raised.raised(in_log)
     if not known().includes(formats) or not are_known(formats.records, formats.rules):
         raise FormatUnknown(f"the next activation writes {formats}, which this release does not know")
     return formats

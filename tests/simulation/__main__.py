@@ -8,12 +8,12 @@ from pathlib import Path
 
 from pytest import MonkeyPatch
 
-from tests.simulation.draw import Size, draw_profile
+from tests.simulation.draw import Size
+from tests.simulation.kinds import plan_of, play
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.plan import Plan, decode_plan, encode_plan
 from tests.simulation.shrink import shrink
 from tests.simulation.soak import LARGE
-from tests.simulation.world import simulate
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
         if arguments.shrink:
             plan = shrink(plan, print)
             arguments.shrink.write_bytes(encode_plan(plan))
-        outcome = simulate(plan)
+        outcome = play(plan)
     if arguments.story:
         for line in outcome.story.lines():
             print(line)
@@ -52,7 +52,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _plan(file: Path | None, seed: int, size: Size | None) -> Plan:
-    return decode_plan(file.read_bytes()) if file else draw_profile(seed, size)
+    return decode_plan(file.read_bytes()) if file else plan_of(seed, size)
 
 
 if __name__ == "__main__":

@@ -313,11 +313,11 @@ class Topic(MemoryTopic):
         self._story = story
         self._waiting: list[asyncio.Future[None]] = []
         self.newest_at_s: float | None = None  # when the newest record came
-        self.stored_at_s: list[float] = []  # when each record came
+        self._stored_at_s: list[float] = []
 
     def store(self, value: bytes) -> None:
         self.newest_at_s = asyncio.get_running_loop().time()
-        self.stored_at_s.append(self.newest_at_s)
+        self._stored_at_s.append(self.newest_at_s)
         self._story.tell("topic", "store", offset=self.end_offset, size=len(value), bytes=value[-24:])
         super().store(value)
 
@@ -336,6 +336,14 @@ class Topic(MemoryTopic):
             await future
         finally:
             timer.cancel()
+
+    async def end(self) -> None:
+        """The run is over."""
+
+    @property
+    def stored_at_s(self) -> list[float]:
+        """When each record came."""
+        return self._stored_at_s
 
     @property
     def values(self) -> list[bytes]:

@@ -10,9 +10,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 import msgspec
 
-from tests.simulation.draw import Size, draw_profile
+from tests.simulation.draw import Size
+from tests.simulation.kinds import plan_of, play
 from tests.simulation.plan import Damage, FaultKind
-from tests.simulation.world import simulate
 
 STRIKES = (
     "statement_lost",
@@ -75,7 +75,7 @@ def run_seeds(seeds: Iterable[int], size: Size | None = None) -> Totals:
 def run_seed(seed: int, size: Size | None = None) -> Totals:
     """Run one seed."""
     try:
-        outcome = simulate(draw_profile(seed, size))
+        outcome = play(plan_of(seed, size))
     except Exception as error:
         return Totals(1, failures={seed: f"broke the simulator: {error!r}"})
     strikes: dict[str, dict[str, int]] = {}

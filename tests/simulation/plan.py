@@ -180,6 +180,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     worded: bool = False  # operators' words are in the log, and replicas follow them
     blind: bool = False  # an active looks nothing up: the log alone decides, as beside other writers
     all_serve: bool = False  # each replica has a worker, whoever holds the lock
+    on_postgres: bool = False  # the log is on Postgres
     registers: bool = False  # an officer registers the clients' key, raises the rules to 3, and changes the key
 
     @property

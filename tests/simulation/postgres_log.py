@@ -25,7 +25,7 @@ from tests.simulation.plan import FaultKind, Plan
 from tests.simulation.process import Process
 from tests.simulation.story import Story
 from tests.simulation.weather import Skies
-from tests.simulation.world import Outcome, World
+from tests.simulation.world import World
 
 SETTINGS = PostgresLogSettings(conninfo="dbname=memory", answer_max_s=1.0, poll_every_s=0.05)
 OF_A_TOPIC = (FaultKind.TAIL_LOST, FaultKind.LEADER_CUT, FaultKind.READER_SILENT)  # faults that brokers have
@@ -85,6 +85,10 @@ class PostgresTopic(Topic):
     def values(self) -> list[bytes]:
         shown = sorted(self.server.batches, key=lambda batch: batch.first_offset)
         return [value or b"" for batch in shown for value in batch.records]
+
+    @property
+    def stored_at_s(self) -> list[float]:
+        return self.server.stored_at_s
 
     def store(self, value: bytes) -> None:
         """Somebody else's append."""
@@ -174,11 +178,6 @@ class PostgresWorld(World):
         random = Random(f"{plan.seed}/log")
         if random.random() < 0.5:
             self.loop.call_later(random.uniform(0.2, plan.duration_s), self._lose_server)
-
-    async def run(self) -> Outcome:
-        outcome = await super().run()
-        await self.topic.end()
-        return outcome
 
     def make_topic(self) -> Topic:
         self.weather = ServerWeather(self.skies, [replica.name for replica in self.plan.replicas])

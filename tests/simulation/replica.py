@@ -309,7 +309,7 @@ class Replica:
             settings=settings,
             random_bytes=random.randbytes,
             salvages=world.salvages,
-            make_worker=make_worker(world, self) if plan.all_serve else None,
+            make_worker=make_worker(world, self) if plan.all_serve and not self.older else None,
         )
         door = Door(
             process,

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from tests.simulation.kinds import play
 from tests.simulation.plan import Operation, Plan
-from tests.simulation.world import simulate
 
 _T = TypeVar("_T")
 _RUNS_MAX = 600
@@ -23,7 +23,7 @@ def kind_of(violation: str) -> str:
 def failure_of(plan: Plan) -> str:
     """The kind of the first violation of a run, or what broke the simulator; empty when the run is fine."""
     try:
-        violations = simulate(plan).violations
+        violations = play(plan).violations
     except Exception as error:
         return f"broke the simulator: {type(error).__name__}"
     return kind_of(violations[0]) if violations else ""

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from tests.simulation.draw import Size, draw_profile
+from tests.simulation.draw import Size
+from tests.simulation.kinds import FIRST_OF_SOAK, plan_of, play
 from tests.simulation.many import Totals, coverage_table, run_in_parallel
 from tests.simulation.plan import encode_plan
 from tests.simulation.shrink import shrink
-from tests.simulation.world import simulate
 
-FIRST_SEED = 1_000_000  # CI has the seeds below
 FOLDER = Path("build/simulation")
 LARGE = Size(clients_max=8, operations_max=30, faults_max=20, duration_s=15.0)
 
@@ -28,7 +27,7 @@ LARGE = Size(clients_max=8, operations_max=30, faults_max=20, duration_s=15.0)
 class Progress(msgspec.Struct):
     """What the soak runs of this clone have done so far."""
 
-    next_seed: int = FIRST_SEED
+    next_seed: int = FIRST_OF_SOAK
     totals: Totals = msgspec.field(default_factory=Totals)
     elapsed_s: float = 0.0
 
@@ -96,10 +95,10 @@ def _summary(totals: Totals) -> str:
 
 def _keep_failure(seed: int, violation: str, size: Size | None) -> None:
     print(f"\nseed {seed} FAILED: {violation}\nshrinking ...", flush=True)
-    plan = shrink(draw_profile(seed, size), print)
+    plan = shrink(plan_of(seed, size), print)
     file = FOLDER / f"seed-{seed}.json"
     file.write_bytes(encode_plan(plan))
-    file.with_suffix(".txt").write_text("\n".join(simulate(plan).story.lines()) + "\n")
+    file.with_suffix(".txt").write_text("\n".join(play(plan).story.lines()) + "\n")
     print(f"replay: python -m tests.simulation --plan {file} --story")
 
 

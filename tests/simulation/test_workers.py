@@ -6,8 +6,10 @@ import re
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from tests.simulation.draw import draw
+from tests.simulation.kinds import play
 from tests.simulation.plan import FaultKind
 from tests.simulation.workers import all_serving
 from tests.simulation.world import Outcome, simulate
@@ -18,7 +20,7 @@ MISHAPS = (
     *[FaultKind.LOG_CUT, FaultKind.LOG_CLOGGED, FaultKind.CLOCK_JUMP, FaultKind.RULES_RAISED],
     *["desk_unreachable", "desk_late", "desk_lost"],
 )
-HEARD = re.compile(r"\[\w+\] (logged_anew|worker_serves|worker_stops_serving|desk_unreachable)")
+HEARD = re.compile(r"\[\w+\] (logged_anew|worker_serves|worker_stops_serving|desk_unreachable|worker_has_a_new_writer)")
 
 
 def test_no_seed_breaks_a_promise_and_every_mishap_happens() -> None:
@@ -45,6 +47,27 @@ def _doors(outcome: Outcome) -> int:
     """How many replicas gave answers."""
     told = (re.search(r" told .*by=(\S+)", line) for line in outcome.story.lines())
     return len({found[1] for found in told if found})
+
+
+ON_POSTGRES = range(51, 71)
+
+
+def test_no_seed_breaks_a_promise_with_the_log_on_postgres() -> None:
+    """Goal: the same over connections that break, and servers that are promoted. Method: other seeds; records are
+    logged anew, writers end and are replaced, and older releases run beside workers."""
+    heard: Counter[str] = Counter()
+    strikes: Counter[str] = Counter()
+    older = 0
+    for seed in ON_POSTGRES:
+        plan = replace(all_serving(draw(seed)), on_postgres=True)
+        outcome = play(plan)
+        assert outcome.violations == [], f"seed {seed}"
+        strikes.update(what for what, _ in outcome.strikes)
+        heard.update(found[1] for line in outcome.story.lines() if (found := HEARD.search(line)))
+        older += any(replica.older for replica in plan.replicas)
+    print(f"{dict(heard)}, {dict(strikes)}, older releases in {older}")
+    assert [mishap for mishap in ("append_cut", "log_backend_ended", "log_promoted") if not strikes[mishap]] == []
+    assert min(heard["logged_anew"], heard["worker_has_a_new_writer"], older) > 0
 
 
 @pytest.mark.parametrize("seed", SEEDS[:8])

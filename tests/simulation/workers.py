@@ -58,11 +58,14 @@ _SHARES = (0.1, 0.3, 0.5)  # of messages that bad weather strikes
 
 def all_serving(plan: Plan) -> Plan:
     """The same plan for two to five replicas that all serve. Where the plan raises the rules, the active alone serves
-    before that; else they are 2 from the beginning."""
+    before that, and some replicas are of an older release, without a worker; else they are 2 from the beginning."""
     random = Random(f"{plan.seed}/workers")
     replicas = _replicas(random, plan)
-    faults = [fault for fault in plan.faults if fault.kind is not FaultKind.RELEASE_CHANGED]
-    is_raised = any(fault.kind is FaultKind.RULES_RAISED for fault in faults)
+    is_raised = any(fault.kind is FaultKind.RULES_RAISED for fault in plan.faults)
+    faults = list(plan.faults)
+    if is_raised:
+        releases = Random(f"{plan.seed}/workers/releases")
+        replicas = tuple(replace(replica, older=releases.random() < 0.4) for replica in replicas)
     names = {replica.name for replica in replicas}
     faults = [fault if fault.target in names else replace(fault, target="") for fault in faults]
     for _ in range(random.choice((0, 1, 1, 2, 3))):

@@ -171,6 +171,9 @@ class World:
         for replica in self.replicas:
             replica.kill(heard_s=None)
         await asyncio.sleep(0)
+        await (
+            self.topic.end()
+        )  # nothing is awaited after the burials: a `finally` of the dead may cancel this task then
         for process in self.buried:
             process.bury()
         return Outcome(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from replica.log.postgres.delivery import Appended, Batch, Bounds, Look
 from replica.log.postgres.session import Admit, ServerIdentity
@@ -56,6 +56,14 @@ class MemoryWeather:
         return False
 
 
+class Commit(NamedTuple):
+    """A batch, with the WAL position and the loop's time of its commit, which may be long before it is shown."""
+
+    position: int
+    at_s: float
+    batch: Batch
+
+
 class MemoryServer:
     """One log on one server, with a synchronous standby."""
 
@@ -72,14 +80,20 @@ class MemoryServer:
         self.standby_is_up = True
         self.sessions_made = 0
         self.sessions: dict[MemorySession, None] = {}  # ordered, unlike a set: a seed plays the same way every time
-        self._batches: list[tuple[int, Batch]] = []  # each with the position of its commit
+        self._commits: list[Commit] = []
         self._head = asyncio.Lock()
         self._standby_moved = asyncio.Event()
 
     @property
     def batches(self) -> list[Batch]:
         """The batches that every session is shown, oldest first."""
-        return [batch for _, batch in self._batches]
+        return [commit.batch for commit in self._commits]
+
+    @property
+    def stored_at_s(self) -> list[float]:
+        """When each record that is shown was committed, by offset. Offsets are dense where the head is locked."""
+        commits = sorted(self._commits, key=lambda commit: commit.batch.first_offset)
+        return [commit.at_s for commit in commits for _ in commit.batch.records]
 
     async def connect(self, _: PostgresLogSettings, admit: Admit) -> MemorySession:
         """A session. Raises LogUnavailable while the server is down, and what `admit` raises."""
@@ -101,27 +115,29 @@ class MemoryServer:
         async with self._head:
             first = self.end_offset
             await asyncio.sleep(self.weather.commit_s())
-            self.position += APPEND_WAL_BYTES
-            committed_at = self.position
-            self._replicate_later(committed_at)
+            commit = self._commit(first, values)
+            self._replicate_later(commit.position)
             if self.weather.backend_is_ended():
-                self.show(first, values, committed_at, backend)
+                self._show(commit, backend)
                 raise LogUnavailable("the backend was ended in its wait for the standby")
-            while self.replicated < committed_at and self.weather.waits_for_standby():
+            while self.replicated < commit.position and self.weather.waits_for_standby():
                 await self._standby_moved.wait()
-            self.show(first, values, committed_at, backend)
+            self._show(commit, backend)
             return first
 
     def commit(self, first_offset: int, values: Sequence[bytes]) -> None:
         """Write a batch to the disk, and make it visible."""
-        self.position += APPEND_WAL_BYTES
-        self.show(first_offset, values, self.position)
+        self._show(self._commit(first_offset, values))
 
-    def show(self, first_offset: int, values: Sequence[bytes], position: int, backend: int = 0) -> None:
-        """Make a commit visible, and notify the listeners."""
+    def _commit(self, first_offset: int, values: Sequence[bytes]) -> Commit:
+        self.position += APPEND_WAL_BYTES
         batch = Batch(first_offset, first_offset + len(values), list(values))
-        self._batches.append((position, batch))
-        self.end_offset = max(self.end_offset, batch.next_offset)
+        return Commit(self.position, asyncio.get_running_loop().time(), batch)
+
+    def _show(self, commit: Commit, backend: int = 0) -> None:
+        """Make a commit visible, and notify the listeners."""
+        self._commits.append(commit)
+        self.end_offset = max(self.end_offset, commit.batch.next_offset)
         for session in self.sessions:
             if not self.weather.notify_is_lost() and backend not in session.known:
                 session.notified.set()
@@ -137,7 +153,7 @@ class MemoryServer:
         """The standby as the new primary, with only what was replicated. The old primary is dead."""
         promoted = MemoryServer(self.log_id or "", self.weather)
         promoted.identity = ServerIdentity(self.identity.system_identifier, self.identity.timeline + 1)
-        promoted._batches = [(at, batch) for at, batch in self._batches if at <= self.replicated]
+        promoted._commits = [commit for commit in self._commits if commit.position <= self.replicated]
         promoted.end_offset = max((batch.next_offset for batch in promoted.batches), default=0)
         promoted.position = promoted.replicated = self.replicated
         self.stop()
@@ -151,11 +167,11 @@ class MemoryServer:
 
     def cut_off(self, first_offset: int) -> None:
         """Lose the oldest batches."""
-        self._batches = [(at, batch) for at, batch in self._batches if batch.first_offset >= first_offset]
+        self._commits = [commit for commit in self._commits if commit.batch.first_offset >= first_offset]
 
     def recreate(self, log_id: str) -> None:
         """Drop the schema and create it again."""
-        self.log_id, self.end_offset, self._batches = log_id, 0, []
+        self.log_id, self.end_offset, self._commits = log_id, 0, []
 
     def _replicate_later(self, position: int) -> None:
         if delay_s := self.weather.replication_s():

@@ -11,8 +11,12 @@ from ha.lock.interface import DatabaseIdentity
 from replica.active.lineage import Descent, agree_with_log, check_descent, descent
 from replica.log.memory import MemoryLog, MemoryReader, MemoryTopic
 from replica.notary.answers import Notarised, Refused, StateStatus
+from replica.notary.counted import CountedRequest
 from replica.notary.errors import Code, DatabaseSuperseded
+from replica.notary.position import begin
+from replica.notary.reading import read_records
 from replica.notary.records import BarrierRecord, encode_record
+from replica.store.memory import MemoryStore
 from tests.simulation.virtual import run_virtually
 from tests.worlds import core_world
 from tests.worlds.core_world import World, name_of, state, submission
@@ -70,6 +74,38 @@ def test_a_replica_on_an_old_primary_writes_nothing_and_tries_again() -> None:
             assert replica.participant.epoch == 8
 
     run_virtually(story())
+
+
+@pytest.mark.parametrize("database", ["memory:memory:2", "memory:elsewhere:1"])
+def test_nothing_is_admitted_under_older_rules_than_were_in_force(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: what was accepted under rules 2 is not accepted again under rules 1, which do not look at it. Method: an
+    activation has read the log and has its epoch; then the barrier of another primary comes into force under rules 2,
+    and after it our own under rules 1. It admits nothing; the next one on this primary writes rules 2."""
+    raise_epoch = MemoryStore.raise_epoch
+
+    async def story() -> list[int]:
+        async with World() as world:
+            topic, shared = world.shared.topic, world.shared
+            shared.database.epoch = 10
+
+            async def overtaken(store: MemoryStore, above: int, replica: str) -> int:
+                epoch = await raise_epoch(store, above, replica)
+                if not topic.end_offset:
+                    topic.store(encode_record(BarrierRecord(5, b"z" * 16, "R9", database, 2, 2)))
+                return epoch
+
+            monkeypatch.setattr(MemoryStore, "raise_epoch", overtaken)
+            replica = await world.replica()
+            await replica.until_active()
+            (answer,) = await replica.submit(submission(1, [state(1)]))
+            assert isinstance(answer, Notarised)
+            reading = read_records(begin("memory-1"), topic.records(0, 1_000))
+            assert {entry.rules_version for entry in reading.counted if isinstance(entry, CountedRequest)} == {2}
+            return [found.record.rules_version for found in reading.barriers]
+
+    assert run_virtually(story()) == [2, 1, 2]
 
 
 class LogInMemoryDatabase(MemoryLog):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replica.notary.errors import FormatUnknown
-from replica.notary.formats import Formats, Known, known, to_write, why_not_raise
+from replica.notary.formats import Formats, Known, known, of_barrier, to_write, why_not_raise
 from replica.notary.records import BarrierRecord
 
 ONE, TWO, THREE, FOUR = Formats(1, 1), Formats(2, 2), Formats(2, 3), Formats(2, 4)
@@ -19,16 +19,17 @@ def barrier(formats: Formats) -> BarrierRecord:
 def test_a_release_that_knows_more_writes_the_older_until_it_is_raised() -> None:
     """Goal: a new release changes nothing by itself. Method: an empty and a running log, before and after a raise."""
     assert known() == NEW
-    assert to_write(ONE, None) == to_write(ONE, barrier(ONE)) == ONE
-    assert to_write(TWO, None) == to_write(TWO, barrier(ONE)) == TWO
-    assert to_write(ONE, barrier(TWO)) == TWO  # a database from an older backup takes nothing back
+    assert (of_barrier(None), of_barrier(barrier(TWO))) == (ONE, TWO)
+    assert to_write(ONE, ONE) == ONE
+    assert to_write(TWO, ONE) == TWO
+    assert to_write(ONE, TWO) == TWO  # a database from an older backup takes nothing back
 
 
 def test_an_older_release_does_not_write_what_it_does_not_know() -> None:
     """Goal: fail closed. Method: raised in the database, and in force in the log."""
-    for raised, in_force in ((FOUR, None), (ONE, barrier(FOUR))):
+    for raised, in_log in ((FOUR, ONE), (ONE, FOUR)):
         with pytest.raises(FormatUnknown, match="rules version 4"):
-            to_write(raised, in_force)
+            to_write(raised, in_log)
 
 
 @pytest.mark.parametrize(
