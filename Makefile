@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode workers soak fuzz embedded clients dist docs helm containers lake sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode workers soak fuzz embedded clients dist docs helm containers lake kms sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -119,6 +119,10 @@ lake: setup-tests ## The pipeline in the users' lake: a real S3 server, Delta an
 	@scripts/jars/fetch.sh delta
 	@$(BIN)/pytest -q tests/unit/pipeline/test_places.py tests/unit/pipeline/test_archive_in_objects.py tests/integration/test_places_s3.py tests/integration/test_tables_s3.py tests/pipeline/test_archive_s3.py $(ARGS)
 	@$(BIN)/pytest -q tests/pipeline/test_tables_on_spark.py tests/pipeline/test_secured_source.py tests/pipeline/test_cluster.py tests/pipeline/test_failures.py $(ARGS)
+
+kms: setup-tests ## The notary's key in a file, on a token and in a real key management service; needs Go
+	@scripts/local-kms/build.sh
+	@$(BIN)/pytest -q tests/unit/active/test_kms.py tests/integration/test_signer.py tests/integration/test_signer_kms.py $(ARGS)
 
 sbom: setup ## Write the software bill of materials, CycloneDX, to build/sbom.json
 	@$(BIN)/python scripts/sbom.py build/sbom.json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, field_validator, model_validator
 
 from replica.notary.requests import DEDUPLICATION_LIMIT_S
 
@@ -39,6 +39,29 @@ class Pkcs11Settings(BaseModel):
     token_label: str = Field(min_length=1, max_length=32, description="Label of the token.")
     key_label: str = Field(min_length=1, max_length=255, description="Label of the key pair on it, Ed25519 or P-256.")
     pin_file: Path = Field(description="File with the user's PIN alone, mode 0600.")
+
+
+class KmsSettings(BaseModel):
+    """The notary's signing key in a service that speaks AWS KMS' protocol. No secret stands here: the credentials are
+    where AWS' tools look for them, such as `AWS_ACCESS_KEY_ID` and `AWS_SHARED_CREDENTIALS_FILE` in the environment."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    key_id: str = Field(
+        min_length=1,
+        max_length=2_048,
+        description="Id, ARN or alias (`alias/NAME`) of the key: ECC_NIST_P256, SIGN_VERIFY.",
+    )
+    region: str = Field(pattern="^[a-z0-9-]{1,64}$", description="Region of the service; it is part of each request.")
+    endpoint: HttpUrl | None = Field(None, description="URL of the service, if it is not the region's own.")
+    ca_file: Path | None = Field(None, description="PEM of the authorities that its certificate is checked against.")
+    timeout_s: float = Field(
+        0.5,
+        gt=0,
+        le=30,
+        description="Longest wait for a connection, and for an answer, before a request is tried a second time. All of "
+        "it together is bounded by `core.sign_max_s`.",
+    )
 
 
 class OperatorsSettings(BaseModel):
@@ -189,7 +212,7 @@ class CoreSettings(BaseModel):
     )
     log_retry_s: float = Field(0.25, gt=0, le=60, description="Pause before the log is tried again after it failed.")
     sign_max_s: float = Field(
-        1.0, gt=0, le=30, description="Longest wait for a signature of a PKCS#11 token; past it the replica steps down."
+        1.0, gt=0, le=30, description="Longest wait for a signature of a token or KMS; past it the replica steps down."
     )
     receipt_version: Literal[1, 2] = Field(
         1,

@@ -25,4 +25,4 @@ pin() {
 
 pin requirements.lock "$@" --extra lanes --extra pipeline --extra connect "$development"
 sed 's/ \\$//; /^ /d' requirements.lock >build/pinned.txt # versions alone
-pin deploy/container/requirements.lock --constraint build/pinned.txt --extra oracle --extra pkcs11 --extra tracing
+pin deploy/container/requirements.lock --constraint build/pinned.txt --extra kms --extra oracle --extra pkcs11 --extra tracing

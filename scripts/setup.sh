@@ -145,5 +145,6 @@ if [[ -n $FOR_TESTS ]]; then
     ensure_built "Helm" scripts/helm "the chart's tests"
     ensure_built "Linter of container files" scripts/containers "tests of deploy/container"
     ensure_built "S3 server" scripts/versitygw "tests of archives in a store of objects"
+    ensure_built "KMS server" scripts/local-kms "tests of a key in a key management service"
 fi
 say "Ready after $((SECONDS - started)) s"

@@ -1,7 +1,7 @@
-"""Makes the receipts that answers carry: at once with a key in memory, in a thread with a key on a token.
+"""Makes the receipts that answers carry: at once with a key in memory, in a thread with a key that is elsewhere.
 
-A token takes milliseconds for a signature. Receipts that are requested meanwhile share the next signature. A Merkle
-tree certifies any number of transactions at once, so a slow token makes larger trees, not a longer queue.
+A token or a service takes milliseconds for a signature. Receipts that are requested meanwhile share the next one. A
+Merkle tree certifies any number of transactions at once, so a slow one makes larger trees, not a longer queue.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Then = Callable[[Sequence[Receipt] | None], None]
 
 
 class ReceiptSigner:
-    """Called on the event loop, which never waits for a token."""
+    """Called on the event loop, which never waits for a token or a service."""
 
     def __init__(self, signer: Signer, sign_max_s: float, on_failed: Callable[[str], None]) -> None:
-        """`sign_max_s`: a token that takes longer counts as failed. `on_failed` gets the reason of a failure."""
+        """`sign_max_s`: a key that takes longer counts as failed. `on_failed` gets the reason of a failure."""
         self._signer = signer
         self._sign_max_s = sign_max_s
         self._asked: list[tuple[Contents, Then, Places]] = []
@@ -43,7 +43,7 @@ class ReceiptSigner:
     def make(self, contents: Contents, then: Then, places: Places = ()) -> None:
         """Call `then` with the receipts for (transaction id, content digest) pairs, in order, now or later.
 
-        It gets None when the token does not sign in time. `places`: see make_receipts.
+        It gets None when the key does not sign in time. `places`: see make_receipts.
         """
         if not self._signer.blocks or not contents:
             then(make_receipts(contents, self._signer.public_key, self._signer.sign, places))
@@ -67,7 +67,7 @@ class ReceiptSigner:
             await self._in_thread(partial(check_signer, self._signer))
 
     async def drain(self) -> None:
-        """Wait until all requested receipts are signed and answered; `sign_max_s` bounds a token that does not sign."""
+        """Wait until all requested receipts are signed and answered; `sign_max_s` bounds a key that does not sign."""
         if self._signing is not None:
             await asyncio.wait([self._signing])
 
@@ -96,7 +96,7 @@ class ReceiptSigner:
         """Run one call at a time, in a thread that does not keep the process alive. Raises SignerUnavailable."""
         async with self._turn:
             if self._call is not None and not self._call.done():
-                raise SignerUnavailable("the token still owes an earlier signature")
+                raise SignerUnavailable("the notary's key still owes an earlier signature")
             loop = asyncio.get_running_loop()
             call: asyncio.Future[Made] = loop.create_future()
             self._call = call
@@ -104,7 +104,7 @@ class ReceiptSigner:
             await asyncio.wait([call], timeout=self._sign_max_s)
             if not call.done():
                 call.add_done_callback(lambda late: late.exception())  # nothing else reads its error
-                raise SignerUnavailable(f"the token gave no signature within {self._sign_max_s:g} s")
+                raise SignerUnavailable(f"the notary's key gave no signature within {self._sign_max_s:g} s")
             return call.result()
 
 

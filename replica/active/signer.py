@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from replica.notary.errors import ConfigError, SignerUnavailable
 from replica.notary.secret_files import check_secret
 from replica.notary.signatures import Algorithm, notary_signature_holds
-from replica.settings import Pkcs11Settings
+from replica.settings import KmsSettings, Pkcs11Settings
 
 
 class Signer(Protocol):
@@ -74,21 +74,23 @@ class P256FileSigner:
         return r.to_bytes(32, "big") + s.to_bytes(32, "big")
 
 
-OPEN_MAX_S = 30.0  # longest wait for a token at a start; it signs later within `core.sign_max_s`
+OPEN_MAX_S = 30.0  # longest wait for a token or service at a start; it signs later within `core.sign_max_s`
 
 
-def open_signer(key_file: Path | None, token: Pkcs11Settings | None, open_max_s: float = OPEN_MAX_S) -> Signer:
-    """The notary's key, from the configured file or token. Raises ConfigError, and SignerUnavailable.
+def open_signer(where: Path | Pkcs11Settings | KmsSettings, open_max_s: float = OPEN_MAX_S) -> Signer:
+    """The notary's key, from a file, a token or a key management service. Raises ConfigError, and SignerUnavailable.
 
-    It gives a token that does not answer up after `open_max_s` seconds.
+    It gives a token or service that does not answer up after `open_max_s` seconds.
     """
-    if token is not None:
-        from replica.active.pkcs11 import Pkcs11Signer  # with a library that most installations do without
+    if isinstance(where, Path):
+        return load_notary_signer(where)
+    if isinstance(where, KmsSettings):
+        from replica.active.kms import KmsSigner  # both with a library that most installations do without
 
-        return _within(open_max_s, partial(Pkcs11Signer, token))
-    if key_file is None:
-        raise ConfigError("neither notary_key_file nor [pkcs11] says where the notary's key is")
-    return load_notary_signer(key_file)
+        return _within(open_max_s, partial(KmsSigner, where))
+    from replica.active.pkcs11 import Pkcs11Signer
+
+    return _within(open_max_s, partial(Pkcs11Signer, where))
 
 
 def _within(wait_max_s: float, opened: Callable[[], Signer]) -> Signer:
@@ -105,7 +107,7 @@ def _within(wait_max_s: float, opened: Callable[[], Signer]) -> Signer:
     try:
         return found.result(wait_max_s)
     except TimeoutError:
-        raise SignerUnavailable(f"the token gave no answer within {wait_max_s:g} s") from None
+        raise SignerUnavailable(f"the notary's key gave no answer within {wait_max_s:g} s") from None
 
 
 def load_signer(path: Path) -> FileSigner:

@@ -19,6 +19,7 @@ def plaintext_connections(config: Config) -> list[str]:
         *config.log.settings.plaintext_connections(),
         *_database(config.database.conninfo),
         *_tracing(config),
+        *_kms(config),
     ]
 
 
@@ -32,6 +33,12 @@ def _tracing(config: Config) -> Iterator[str]:
     url = config.tracing.endpoint
     if url is not None and url.scheme != "https" and not is_local(url.host or ""):
         yield "a collector of traces beyond this machine: tracing.endpoint needs https"
+
+
+def _kms(config: Config) -> Iterator[str]:
+    url = None if config.kms is None else config.kms.endpoint
+    if url is not None and url.scheme != "https" and not is_local(url.host or ""):
+        yield "a key management service beyond this machine: kms.endpoint needs https"
 
 
 def _database(conninfo: str) -> Iterator[str]:

@@ -123,6 +123,7 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
             "data_dir": absolute(config.data_dir),
             "notary_key_file": None if config.notary_key_file is None else absolute(config.notary_key_file),
             "pkcs11": _with_absolute_files(config.pkcs11, absolute),
+            "kms": _with_absolute_files(config.kms, absolute),
             "notary_keys_file": None if config.notary_keys_file is None else absolute(config.notary_keys_file),
             "database": database,
             "api": api,

@@ -30,7 +30,7 @@ from replica.notary.loopback import is_loopback
 from replica.notary.operators import OperatorKey, read_operators
 from replica.notary.places import Remote, place_of
 from replica.notary.secret_files import read_secret
-from replica.settings import AdminSettings, CoreSettings, OperatorsSettings, Pkcs11Settings
+from replica.settings import AdminSettings, CoreSettings, KmsSettings, OperatorsSettings, Pkcs11Settings
 from replica.store.open import kind_of, parse_conninfo, with_password
 from replica.store.sqlite.kind import SQLITE
 from replica.store.sqlite.tables import FILE
@@ -176,7 +176,7 @@ class Config(BaseSettings):
     notary_key_file: Path | None = Field(
         None,
         description="The notary's signing key, PKCS#8 PEM, mode 0600; one key for all replicas. Left out where it is "
-        "on a token: `[pkcs11]`.",
+        "elsewhere: `[pkcs11]`, `[kms]`.",
     )
     notary_keys_file: Path | None = Field(
         None,
@@ -211,6 +211,9 @@ class Config(BaseSettings):
     pkcs11: Pkcs11Settings | None = Field(
         None, description="The notary's signing key on a PKCS#11 token, instead of `notary_key_file`."
     )
+    kms: KmsSettings | None = Field(
+        None, description="The notary's signing key in a key management service, instead of `notary_key_file`."
+    )
     haproxy: dict[str, Any] = Field(
         default_factory=dict, description="Any setting of HAProxy but the endpoint and the replicas, which stand above."
     )
@@ -222,8 +225,8 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _one_notary_key(self) -> Self:
-        if (self.notary_key_file is None) == (self.pkcs11 is None):
-            raise ValueError("either notary_key_file or [pkcs11] says where the notary's key is")
+        if [self.notary_key_file, self.pkcs11, self.kms].count(None) != 2:
+            raise ValueError("either notary_key_file or [pkcs11] or [kms] says where the notary's key is")
         return self
 
     @model_validator(mode="after")
@@ -376,8 +379,10 @@ class Config(BaseSettings):
         return with_password(database.conninfo, read_secret(database.password_file))
 
     def notary_signer(self) -> Signer:
-        """The notary's signing key. Raises ConfigError, and SignerUnavailable when the token does not answer."""
-        return open_signer(self.notary_key_file, self.pkcs11)
+        """The notary's signing key. Raises ConfigError, and SignerUnavailable when token or service do not answer."""
+        where = self.notary_key_file or self.pkcs11 or self.kms
+        assert where is not None, "the model takes exactly one"
+        return open_signer(where)
 
     def notary_keys(self) -> list[NotaryKey]:
         """The keys that its receipts may name. Raises ConfigError, and SignerUnavailable."""

@@ -23,12 +23,12 @@ def _configuration(facts: Facts) -> Verdict:
     return ok("valid")  # the facts were gathered with it; `refused_configuration` handles one that is not usable
 
 
-@CHECKS.of_file("notary-key", "chmod 600 the file, or see [pkcs11]; a new notary makes one: notary keys create")
+@CHECKS.of_file("notary-key", "chmod 600 the file, or see [pkcs11], [kms]; a new notary makes one: notary keys create")
 def _notary_key(facts: Facts) -> Verdict:
     """The notary's signing key is there, Ed25519 or P-256, signs, nobody else can read it, and receipts may name it."""
     ended = facts.files.notary_key_ended
     if ended is not None:
-        fix = "set notary_key_file (pkcs11.key_label) to the new key, and restart: runbooks/key-rotation.md"
+        fix = "set notary_key_file (pkcs11.key_label, kms.key_id) to the new key, and restart: runbooks/key-rotation.md"
         return problem(f"it signs, although the list of the notary's keys says that it ended at {ended:%Y-%m-%d}", fix)
     return ok("it signs, and nobody else can read it")
 

@@ -103,7 +103,7 @@ class ParticipantFiles:
                 "reader_password_file": self.password_file(reader),
             }
         before = self.settings()
-        if "pkcs11" not in before:
+        if not {"pkcs11", "kms"} & before.keys():
             own["notary_key_file"] = self._key_path.name
         text = render_config(merged(merged(own, before), in_todays_names(values)), _TITLE)
         partial = self.config_path.with_suffix(".partial")

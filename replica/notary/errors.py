@@ -320,8 +320,9 @@ class Code(Enum):
     )
     SIGNER_UNAVAILABLE = (
         0,
-        "The token that holds the notary's key does not sign",
-        "Check the token, its label and its PIN: notary doctor. Another replica takes over if its token answers.",
+        "The token or service that holds the notary's key does not sign",
+        "Check the token or service, the key's name and the right to use it: notary doctor. A replica that can sign "
+        "takes over.",
         Retry.SAME,
     )
     TOPIC_UNSAFE = (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
@@ -17,6 +18,8 @@ import pytest
 from replica.local.kafka import KafkaCluster, start_broker
 from replica.local.ports import PortReservation
 from replica.local.postgres import PostgresServer
+from tests.worlds import kms_server
+from tests.worlds.kms_server import KmsServer
 
 ROLE = "notary"
 ROLE_PASSWORD = "notary-of-the-tests"
@@ -25,6 +28,18 @@ _numbers = itertools.count(1)
 
 MakeDatabase = Callable[[], Awaitable[str]]
 MakeTopic = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture
+def kms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KmsServer]:
+    """A new key management service, and in the environment what AWS' libraries need to ask it."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in kms_server.ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    made = KmsServer(tmp_path / "kms")
+    yield made
+    made.stop()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,5 @@
-"""The notary's signing key in a file and on a PKCS#11 token (SoftHSM): one contract, and what only a token can do."""
+"""The notary's signing key in a file, on a PKCS#11 token (SoftHSM), in a KMS: one contract, and what only a token can
+do. What only a KMS can do: test_signer_kms.py."""
 
 from __future__ import annotations
 
@@ -37,6 +38,7 @@ from tests.unit.cli.test_config import write_config
 from tests.waiting import eventually
 from tests.worlds import core_world
 from tests.worlds.core_world import name_of, state, submission
+from tests.worlds.kms_server import KmsServer
 
 MODULE = Path("/usr/lib/softhsm/libsofthsm2.so")
 REMOTE_MODULE = Path("/usr/lib/x86_64-linux-gnu/pkcs11/p11-kit-client.so")
@@ -128,32 +130,32 @@ def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Token]:
     yield made
 
 
-def file_signer(folder: Path, _: Token) -> Signer:
+def file_signer(folder: Path) -> Signer:
     create_key(folder / "notary.key")
-    return open_signer(folder / "notary.key", None)
+    return open_signer(folder / "notary.key")
 
 
-def token_signer(_: Path, token: Token) -> Signer:
+def token_signer(token: Token) -> Signer:
     from replica.active.pkcs11 import create_token_key
 
     public_key = create_token_key(token.settings())
-    signer = open_signer(None, token.settings())
+    signer = open_signer(token.settings())
     assert signer.public_key == public_key
     return signer
 
 
-def p256_file_signer(folder: Path, _: Token) -> Signer:
+def p256_file_signer(folder: Path) -> Signer:
     created = create_key(folder / "notary.key", "p256")
-    signer = open_signer(folder / "notary.key", None)
+    signer = open_signer(folder / "notary.key")
     assert signer.public_key == created
     return signer
 
 
-def p256_token_signer(_: Path, token: Token) -> Signer:
+def p256_token_signer(token: Token) -> Signer:
     from replica.active.pkcs11 import create_token_key
 
     public_key = create_token_key(token.settings(), "p256")
-    signer = open_signer(None, token.settings())
+    signer = open_signer(token.settings())
     assert (signer.public_key, len(public_key)) == (public_key, 65)
     return signer
 
@@ -169,10 +171,25 @@ def verify_with_another_library(public_key: bytes, signature: bytes, message: by
     point.verify(encode_dss_signature(r, s), message, ec.ECDSA(SHA256()))
 
 
-@pytest.fixture(params=[file_signer, token_signer, p256_file_signer, p256_token_signer])
-def signer(request: pytest.FixtureRequest, tmp_path: Path, token: Token) -> Signer:
+def kms_signer(kms: KmsServer) -> Signer:
+    kms.create()
+    return open_signer(kms.settings())
+
+
+KINDS = [
+    (file_signer, "tmp_path"),
+    (p256_file_signer, "tmp_path"),
+    (token_signer, "token"),
+    (p256_token_signer, "token"),
+    (kms_signer, "kms"),
+]
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind[0].__name__)
+def signer(request: pytest.FixtureRequest) -> Signer:
     """A signer of each kind, with a new key."""
-    made: Signer = request.param(tmp_path, token)
+    make, needed = request.param
+    made: Signer = make(request.getfixturevalue(needed))
     return made
 
 
@@ -239,7 +256,7 @@ def test_a_lost_session_is_opened_again(token: Token) -> None:
     """Goal: a restart of the token costs nothing. Method: end all sessions under the signer, four ways; sign."""
     import pkcs11
 
-    signer = token_signer(Path(), token)
+    signer = token_signer(token)
     library = pkcs11.lib(str(MODULE))
     losses: list[Callable[[], object]] = [
         library.reinitialize,
@@ -254,14 +271,14 @@ def test_a_lost_session_is_opened_again(token: Token) -> None:
 
 def test_a_token_that_is_gone_is_told_and_serves_again_when_it_is_back(token: Token) -> None:
     """Goal: a clear error, and no restart needed. Method: take the token away, sign, put it back, sign."""
-    signer = token_signer(Path(), token)
+    signer = token_signer(token)
     token.take_away()
     signer.close()  # type: ignore[attr-defined]
     for _ in range(2):
         with pytest.raises(SignerUnavailable, match="there is no token 'notary'"):
             signer.sign(b"x")
     with pytest.raises(SignerUnavailable):
-        open_signer(None, token.settings())
+        open_signer(token.settings())
     token.put_back()
     check_signer(signer)
 
@@ -272,7 +289,7 @@ def test_another_key_under_the_label_is_not_signed_with(token: Token) -> None:
 
     from replica.active.pkcs11 import create_token_key, open_session
 
-    signer = token_signer(Path(), token)
+    signer = token_signer(token)
     session = open_session(token.settings(), writable=True)
     for found in session.get_objects({pkcs11.Attribute.LABEL: "notary-1"}):
         found.destroy()
@@ -288,7 +305,7 @@ def test_a_refused_pin_is_tried_once(token: Token) -> None:
     """Goal: no replica locks the token by trying again and again. Method: a PIN that changes under a signer; count."""
     from replica.active import pkcs11 as room
 
-    signer = token_signer(Path(), token)
+    signer = token_signer(token)
     tries = []
     original = room.open_session
     token.pin_file.write_text("000000")
@@ -300,7 +317,7 @@ def test_a_refused_pin_is_tried_once(token: Token) -> None:
                 signer.sign(b"x")
     assert len(tries) == 1
     with pytest.raises(ConfigError, match="does not take the PIN"):
-        open_signer(None, token.settings())
+        open_signer(token.settings())
 
 
 @pytest.mark.parametrize(
@@ -314,9 +331,9 @@ def test_a_refused_pin_is_tried_once(token: Token) -> None:
 )
 def test_what_is_wrong_is_named(token: Token, changes: dict[str, Any], refusal: str) -> None:
     """Goal: an operator knows what to correct. Method: one wrong setting each."""
-    token_signer(Path(), token)
+    token_signer(token)
     with pytest.raises(ConfigError, match=refusal):
-        open_signer(None, token.settings(**changes))
+        open_signer(token.settings(**changes))
 
 
 async def test_a_token_that_is_silent_while_it_is_opened_again_stops_no_event_loop(
@@ -327,7 +344,7 @@ async def test_a_token_that_is_silent_while_it_is_opened_again_stops_no_event_lo
     from replica.active.pkcs11 import create_token_key
 
     create_token_key(token.settings())
-    signer = open_signer(None, token.settings(module=REMOTE_MODULE))
+    signer = open_signer(token.settings(module=REMOTE_MODULE))
     signer.close()  # type: ignore[attr-defined]
     served.signal(signal.SIGSTOP)
     server = served._server.pid
@@ -349,8 +366,8 @@ async def test_a_token_that_is_silent_while_it_is_opened_again_stops_no_event_lo
 async def test_a_silent_token_is_given_up_at_a_start(token: Token, served: Served) -> None:
     """Goal: a start, or the doctor, ends with an error that names the token. Method: open a key on a frozen server."""
     served.signal(signal.SIGSTOP)
-    with pytest.raises(SignerUnavailable, match=r"the token gave no answer within 0\.5 s"):
-        open_signer(None, token.settings(module=REMOTE_MODULE), open_max_s=0.5)
+    with pytest.raises(SignerUnavailable, match=r"the notary's key gave no answer within 0\.5 s"):
+        open_signer(token.settings(module=REMOTE_MODULE), open_max_s=0.5)
     served.signal(signal.SIGCONT)
 
     async def is_done() -> bool:
@@ -364,7 +381,7 @@ async def test_a_replica_whose_token_fails_steps_down_and_comes_back_with_it(
 ) -> None:
     """Goal: no client gets a success without a receipt, nothing is lost. Method: take the token from a running core,
     ask; it steps down and does not serve; put it back; the same request gets the recorded answer and its receipt."""
-    signer = token_signer(Path(), token)
+    signer = token_signer(token)
     monkeypatch.setattr(core_world, "SIGNER", signer)
     async with core_world.World() as world:
         replica = await world.replica()
@@ -416,7 +433,7 @@ def test_commands_make_show_and_rotate_a_key_on_the_token(token: Token, tmp_path
     assert config.notary_signer().public_key.hex() == created
     assert "notary-key" not in look_at_files(config).problems
     rotated = run("keys", "rotate", "notary-2")
-    signer = open_signer(None, token.settings(key_label="notary-2"))
+    signer = open_signer(token.settings(key_label="notary-2"))
     assert signer.public_key.hex() == rotated["public_key"] != created
     keys = known_keys(Path(rotated["keys_file"]), signer.public_key)
     assert [key.public_key for key in keys] == [created, rotated["public_key"]]
@@ -426,5 +443,5 @@ def test_commands_make_show_and_rotate_a_key_on_the_token(token: Token, tmp_path
 
 def test_no_thread_is_left(token: Token) -> None:
     """Goal: a token does not keep a process from ending. Method: the names of all threads that are not daemons."""
-    check_signer(token_signer(Path(), token))
+    check_signer(token_signer(token))
     assert [thread.name for thread in threading.enumerate() if not thread.daemon] == ["MainThread"]

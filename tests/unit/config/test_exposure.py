@@ -32,6 +32,7 @@ def given(changes: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values(**changes).items() if value is not None}
 
 
+KMS = {"key_id": "alias/notary-1", "region": "eu-west-2"}
 EXPOSED = [
     {"replicas": [REPLICA | {"host": "10.0.0.1"}]},
     {"kafka": {"bootstrap_servers": "127.0.0.1:9092,broker-2:9092"}},
@@ -45,6 +46,7 @@ EXPOSED = [
     {"database": {"conninfo": "host=db dbname=notary sslmode=require", "scope": "notary"}},
     {"database": {"conninfo": "oracle://notary@db-1:1521/notary", "scope": "NOTARY"}},
     {"tracing": {"endpoint": "http://collector:4318/v1/traces"}},
+    {"kms": KMS | {"endpoint": "http://kms:8080"}, "notary_key_file": None},
     {"log": {"kind": "postgres", "postgres": {"conninfo": "host=db sslmode=require"}}, "kafka": None},
 ]
 PROTECTED = [
@@ -59,6 +61,9 @@ PROTECTED = [
     {"database": {"conninfo": "oracle://notary@tcps://db-1:2484/notary", "scope": "NOTARY"}},
     {"tracing": {"endpoint": "https://collector:4318/v1/traces"}},
     {"tracing": {"endpoint": "http://127.0.0.1:4318/v1/traces"}},
+    {"kms": KMS, "notary_key_file": None},
+    {"kms": KMS | {"endpoint": "https://kms:8080"}, "notary_key_file": None},
+    {"kms": KMS | {"endpoint": "http://127.0.0.1:8080"}, "notary_key_file": None},
     {"log": {"kind": "postgres", "postgres": {"conninfo": "host=db sslmode=verify-full"}}, "kafka": None},
     {"log": {"kind": "postgres", "postgres": {"conninfo": "host=/run/postgresql"}}, "kafka": None},
 ]
