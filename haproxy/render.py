@@ -67,6 +67,10 @@ class ReplicaAddress(BaseModel):
         description="Port of the admin listener on the replica's own machine; without one there is no status page, and"
         " the replica cannot be steered.",
     )
+    may_lead: bool = Field(
+        True,
+        description="Whether it may hold the lock. With `serving = all` more replicas may serve than may lead.",
+    )
 
 
 def _network_address(text: str) -> str:

@@ -71,6 +71,7 @@ class HealthDocument(msgspec.Struct, frozen=True, kw_only=True):
     serving: str = "one"  # "all": `active` is whether it serves, and `role` whether it holds the lock
     not_serving: str | None = None  # why its worker does not serve; None: it does, or there is none
     not_serving_detail: str = ""  # the same in words
+    may_lead: bool = True  # whether it may hold the lock, as configured
 
     def as_json_object(self) -> dict[str, object]:
         """Plain values, in the same order."""
@@ -122,6 +123,7 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     serving: str = "one"  # "all": `active` is whether it serves, whoever holds the lock
     not_serving: str | None = None  # why its worker does not serve; None: it does, or there is none
     not_serving_detail: str = ""
+    may_lead: bool = True  # whether it may hold the lock
 
     @property
     def leads(self) -> bool:

@@ -129,11 +129,13 @@ class Participant(Generic[SessionT]):
         salvages: Salvages = NO_SALVAGES,
         ledger: DerivedLedger | None = None,
         make_worker: Callable[[Parts], Worker] | None = None,
+        may_lead: bool = True,
     ) -> None:
         """`ledger`: what this replica derives from the log, in either role; None where completions are published to a
         database that replicas share. `make_worker`: what serves here whoever holds the lock; None: the active alone
-        serves. There is at most one of them."""
+        serves. There is at most one of them. `may_lead`: whether this replica may ever ask for the lock."""
         self.name = name
+        self.may_lead = may_lead
         self._make_store = make_store
         self._leadership = leadership
         self._notes = notes or NoNotes()
@@ -296,9 +298,10 @@ class Participant(Generic[SessionT]):
 
     def readiness(self) -> Readiness:
         """Whether to ask for the lock, and how far the index lags."""
+        barred = not self.may_lead or self._notes.is_barred()
         if self._settings.standby == "disconnected" and not self._following:
-            return Readiness(True, 0, self._notes.is_barred())
-        return Readiness(self.follower.reaches_log(), self._lag_records(), self._notes.is_barred())
+            return Readiness(True, 0, barred)
+        return Readiness(self.follower.reaches_log(), self._lag_records(), barred)
 
     def _lag_records(self) -> int:
         """Records that are to be applied, or whose commands or registrations are to be indexed, or that the ledger

@@ -94,6 +94,7 @@ class ReplicaSettings:
     admin_port: int | None
     peers: tuple[str, ...]  # names of all replicas, this one's as well
     health_urls: Mapping[str, str]  # where each of them shows its health, for the status page
+    barred: frozenset[str] = frozenset()  # those that may not hold the lock
     serving: Literal["one", "all"] = "one"
     cluster: str = "notary"  # name of the whole, for people
     endpoint: str = ""  # URL that applications are given
@@ -158,6 +159,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         salvages=start.salvages,
         ledger=ledger,
         make_worker=_make_worker(settings),
+        may_lead=settings.name not in settings.barred,
     )
     link = LinkServer(settings.folder / "link.sock", start.generation, participant, settings.link)
     participant.on_standing_changed(link.announce)
@@ -408,6 +410,7 @@ async def _serve_operators(
         registrar=core.participant,
         book=PartyBook(core.index, core.request_log),
         consent=consent,
+        barred=settings.barred,
     )
     log = core.request_log if isinstance(core.request_log, ConsensusLog) else None
     admin = AdminListener(steering, probes.detail, page.routes(), settings.admin, port, consensus=log)

@@ -19,8 +19,8 @@ from ha.lock.interface import NEVER_S, LockOwner
 class Readiness:
     """How fit a passive replica is to lead. `lag_records`: how many records its index lags the log it last saw.
 
-    A disconnected standby does not know. It reports (True, 0), and finds out when it activates. `barred`: operators
-    have paused fail-over, and this replica is not the one that keeps leading.
+    A disconnected standby does not know. It reports (True, 0), and finds out when it activates. `barred`: this replica
+    may never lead, or operators have paused fail-over, and it is not the one that keeps leading.
     """
 
     reaches_log: bool

@@ -102,8 +102,8 @@ def _refusals(
         yield f"{owner.name} holds the lock and answers, so it is about to lead; if it does not, stop it on its machine"
     if pause is not None and pause.keeper in answering:
         yield f"fail-over is paused for {pause.keeper}, which answers and will lead: else run notary resume"
-    if not any(health.reaches_log for health in answering.values()):
-        yield "no replica that answers reaches the log, so none could lead: runbooks/broker-loss.md"
+    if not any(health.reaches_log and health.may_lead for health in answering.values()):
+        yield "no replica that answers and may lead reaches the log, so none could lead: runbooks/broker-loss.md"
     if owner is None and pause is None:
         yield "the lock is free and nothing keeps the replicas from it: their logs show why none leads"
 

@@ -44,6 +44,7 @@ def replica_settings(config: Config, name: str) -> ReplicaSettings:
         tracing=config.tracing,
         admin_port=address.admin_port,
         peers=tuple(replica.name for replica in config.replicas),
+        barred=frozenset(replica.name for replica in config.replicas if not replica.may_lead),
         serving=config.serving,
         cluster=config.cluster,
         endpoint=config.endpoint_url,

@@ -71,8 +71,10 @@ def switchover(
     is active, 1 when it is not: then the old one is active again, or the text says what to do.
     """
     settings = load(find_config(config))
-    for name in filter(None, (to, if_active)):
-        settings.replica(name)  # now, and not when the time has come
+    if to is not None:
+        settings.candidate(to)  # now, and not when the time has come
+    if if_active is not None:
+        settings.replica(if_active)
     if at is not None:
         run(_wait_until(read_time(at, datetime.now(UTC)), settings, to))
     with acting(settings, "switchover", {"to": to, "if_active": if_active}, reason) as act:

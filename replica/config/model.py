@@ -278,8 +278,17 @@ class Config(BaseSettings):
 
     def _all_may_serve(self) -> None:
         """Check what replicas that all serve rely on (docs/decisions/0021-workers.md)."""
+        leaders = [replica.name for replica in self.replicas if replica.may_lead]
         if self.serving == "one":
+            if len(leaders) < len(self.replicas):
+                raise ValueError(
+                    "replicas.may_lead = false needs serving = all: with one, who may not lead never serves"
+                )
             return
+        if not leaders:
+            raise ValueError(
+                "replicas.may_lead is false for all: nobody could hold the lock. Let two of them, at least"
+            )
         if self.election.kind == "lease":
             raise ValueError(
                 "serving = all does not go with election.kind = lease: what other replicas log would count as signs of"
@@ -355,6 +364,14 @@ class Config(BaseSettings):
         near = get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"no replica is called {name!r}; configured are {', '.join(known)}{hint}")
+
+    def candidate(self, name: str) -> ReplicaAddress:
+        """The replica of that name, which may hold the lock. Raises ConfigError."""
+        found = self.replica(name)
+        if not found.may_lead:
+            able = ", ".join(replica.name for replica in self.replicas if replica.may_lead)
+            raise ConfigError(f"{name} may not hold the lock (replicas.may_lead = false); name one that may: {able}")
+        return found
 
     def admin_url(self, name: str) -> str | None:
         """The admin listener of one replica, from its own machine only; None: it has none. Raises ConfigError."""

@@ -117,6 +117,7 @@ class ReplicaFacts:
     serves: bool = False  # it answers requests: the active does, with `serving = "all"` others as well
     not_serving: str = ""  # why it does not, where it should as all do
     ready: bool = False
+    may_lead: bool = True
     version: str = ""
     front_ends: int = 0
     has_admin_port: bool = True

@@ -165,6 +165,8 @@ def _passives(facts: Facts) -> Verdict:
     """Another replica could take over, and every one that is configured runs."""
     silent = [replica.name for replica in facts.replicas if not replica.answers]
     able = [replica.name for replica in facts.replicas if replica.ready and not replica.active]
+    if not any(replica.may_lead and not replica.active for replica in facts.replicas):
+        return problem("no other replica may hold the lock", "let another one: replicas.may_lead, docs/settings.md")
     if not able:
         return problem("no passive could take over", "start another replica: runbooks/replica-replacement.md")
     if silent:

@@ -197,7 +197,7 @@ async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddre
     answered_ns = time_ns()
     steerable = address.admin_port is not None
     if health is None:
-        return ReplicaFacts(name=address.name, answers=False, has_admin_port=steerable)
+        return ReplicaFacts(name=address.name, answers=False, has_admin_port=steerable, may_lead=address.may_lead)
     return ReplicaFacts(
         name=address.name,
         answers=True,
@@ -205,6 +205,7 @@ async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddre
         serves=health.active,
         not_serving=_why_not(health),
         ready=health.ready,
+        may_lead=address.may_lead,
         version=health.version,
         front_ends=health.front_ends,
         has_admin_port=steerable,

@@ -25,7 +25,7 @@ async def watch_roles(cluster: LocalCluster, say: Say) -> None:
 
 def _describe_worker(health: ReplicaHealth) -> str:
     """The same where all serve: whether it serves, and whether it holds the lock."""
-    lock = f", holds the lock, epoch {health.epoch}" if health.leads else ""
+    lock = f", holds the lock, epoch {health.epoch}" if health.leads else "" if health.may_lead else ", may not lead"
     if health.active:
         return f"SERVES{lock}"
     why = f": {health.not_serving_detail}" if health.not_serving_detail else ""

@@ -185,7 +185,10 @@ class Steering:
         registrar: Registrar,
         book: Book,
         consent: Consent | None = None,
+        barred: Collection[str] = (),
     ) -> None:
+        """`barred`: the peers that may not hold the lock."""
+        self._barred = barred
         self._registrar = registrar
         self._book = book
         self._consent = consent or NoConsent()
@@ -204,6 +207,8 @@ class Steering:
             raise SteeringRefused(
                 "NO_SUCH_PEER", f"{call.to} is no other replica; configured are {', '.join(self._peers)}"
             )
+        if call.to in self._barred:
+            raise SteeringRefused("MAY_NOT_LEAD", f"{call.to} may not hold the lock (replicas.may_lead = false)")
         log.info("switchover_asked", to=call.to)
         report = await self._elector.switchover(call.to)
         if report.outcome is Handover.NOT_ACTIVE:

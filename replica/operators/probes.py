@@ -39,7 +39,7 @@ def make_probes(
         readiness = participant.readiness()
         warm = readiness.reaches_log and readiness.lag_records < election_settings.catch_up_records_per_s
         leads = is_active() and (participant.worker is None or election.is_leading())
-        return leads or (election.is_candidate() and warm and bool(link.front_ends))
+        return leads or (participant.may_lead and election.is_candidate() and warm and bool(link.front_ends))
 
     def is_ready() -> bool:
         return is_active() or leads_or_could()
@@ -73,6 +73,7 @@ def make_probes(
             parties_lag_records=follower.parties_lag_records,
             answers=submission_latency(link.api_counts()),
             clock_us=wall_us(),
+            may_lead=participant.may_lead,
             serving="one" if worker is None else "all",
             not_serving=None if unfit is None else unfit[0].value,
             not_serving_detail="" if unfit is None else unfit[1],

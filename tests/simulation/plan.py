@@ -139,6 +139,7 @@ class ReplicaPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     restart_s: float = 0.3
     deduplication_max_s: float = 7 * 86_400.0  # operators may change it, one replica after the other
     older: bool = False  # of a release that knows rules 1 only, and nothing of acceptances
+    may_lead: bool = True
     clock_apart_s: float = 0.0  # by which its wall clock is ahead of the database's, all the time
 
 

@@ -310,6 +310,7 @@ class Replica:
             random_bytes=random.randbytes,
             salvages=world.salvages,
             make_worker=make_worker(world, self) if plan.all_serve and not self.older else None,
+            may_lead=self.plan.may_lead,
         )
         door = Door(
             process,

@@ -20,7 +20,7 @@ from replica.active.fitness import Limits
 from replica.active.numbers import writable
 from replica.active.parts import Parts
 from replica.active.worker import Worker
-from replica.checker.judge import Judged, JudgedRequest
+from replica.checker.judge import Judged, JudgedBarrier, JudgedRequest
 from replica.notary.errors import StoreUnavailable
 from replica.store.desk import DeskSeen, Drawn
 from replica.store.memory import MemoryDesk
@@ -36,6 +36,8 @@ WORKERS_MAX = 5
 _APART_MAX_S = 0.9  # of a clock that may stamp
 _FAR_APART_S = (-60.0, -1.6, 1.6, 5.0, 60.0)
 _FAR_APART_SHARE = 0.25  # of the plans with at least three replicas: one of them has such a clock
+_CANDIDATES = 2  # who may lead, in some of the plans with more replicas
+_FEW_MAY_LEAD_SHARE = 0.3
 _SLACK_US = 200_000  # a round trip to the database, and clocks that run at different rates
 _OF_THE_HOLDER = (
     FaultKind.CRASH,
@@ -66,6 +68,8 @@ def all_serving(plan: Plan) -> Plan:
     if is_raised:
         releases = Random(f"{plan.seed}/workers/releases")
         replicas = tuple(replace(replica, older=releases.random() < 0.4) for replica in replicas)
+    elif Random(f"{plan.seed}/workers/candidates").random() < _FEW_MAY_LEAD_SHARE:
+        replicas = tuple(replace(one, may_lead=at < _CANDIDATES) for at, one in enumerate(replicas))
     names = {replica.name for replica in replicas}
     faults = [fault if fault.target in names else replace(fault, target="") for fault in faults]
     for _ in range(random.choice((0, 1, 1, 2, 3))):
@@ -257,6 +261,10 @@ def check_workers(world: World, walked: Sequence[Judged]) -> None:
     for submission, times in counted.items():
         if times > world.handed_in[submission]:
             world.blame(f"{submission} counts {times} times, and was handed in {world.handed_in[submission]} times")
+    barred = {replica.name for replica in world.plan.replicas if not replica.may_lead}
+    for barrier in (one.record for one in walked if isinstance(one, JudgedBarrier)):
+        if barrier.replica in barred:
+            world.blame(f"{barrier.replica} took the lock, epoch {barrier.epoch}, and may not lead")
     ahead_max_us = round(world.election.clock_skew_max_s * 1e6) + JUMP_MAX_US + _SLACK_US
     for one in requests:
         stored_us = START_US + round(world.topic.stored_at_s[one.offset] * 1e6)

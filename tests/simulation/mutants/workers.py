@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from pytest import MonkeyPatch
 
 import replica.active.worker
+from ha.election.states import Readiness
 from replica.active.numbers import range_of
 from replica.active.own_records import Again, OwnRead, OwnRecords
 from replica.active.shift import WorkerAppender
@@ -18,6 +19,7 @@ from replica.following.apply import Applied
 from replica.notary.counted import CountedRequest
 from replica.notary.position import Position
 from replica.notary.records import NO_OFFSET
+from replica.participant import Participant
 from replica.store.interface import Completion
 from replica.store.memory import MemoryDatabase, MemoryStore
 from tests.simulation.draw import draw
@@ -91,6 +93,17 @@ def completions_written_by_two(patch: MonkeyPatch) -> None:
 @_worker_mutant("a worker stamps records whatever its clock says")
 def fast_clock_stamps(patch: MonkeyPatch) -> None:
     patch.setattr(Worker, "why_not_stamp", lambda _: None)
+
+
+@_worker_mutant("a worker that may not lead takes the lock")
+def leads_although_it_may_not(patch: MonkeyPatch) -> None:
+    readiness = Participant.readiness
+
+    def willing(self: Participant[Any]) -> Readiness:
+        self.may_lead = True
+        return readiness(self)
+
+    patch.setattr(Participant, "readiness", willing)
 
 
 @_worker_mutant("a completion that a promoted database lacks is taken for a pruned one")

@@ -110,6 +110,32 @@ def test_a_replica_that_stops_answers_its_own_and_the_others_serve_on() -> None:
     run_virtually(story())
 
 
+def test_who_may_not_lead_serves_and_leaves_the_lock_to_others() -> None:
+    """Goal: workers can be more than candidates. Method: three serve, one may lead; its lock ends; then it stops, and
+    nobody takes the lock for a minute, while the others' clients are answered."""
+
+    async def story() -> None:
+        async with all_serve() as world, serving(world) as replicas:
+            holder = holder_of(replicas)
+            others = [each for each in replicas if each is not holder]
+            for each in others:
+                each.participant.may_lead = False
+            for n in range(5):
+                world.shared.lock_server.end_all()
+                await asyncio.sleep(3.0)
+                assert holder_of(replicas) is holder, n
+            await holder.stop()
+            await asyncio.sleep(60.0)
+            assert not any(each.election.is_leading() for each in others)
+            asking = [keep_asking(each, 1_000 * at, 20) for at, each in enumerate(others, 1)]
+            assert failed([answer for found in await asyncio.gather(*asking) for answer in found]) == []
+            others[1].participant.may_lead = True
+            await asyncio.sleep(10.0)
+            assert holder_of(others) is others[1]
+
+    run_virtually(story())
+
+
 def test_look_ups_are_answered_by_whoever_is_asked() -> None:
     """Goal: no replica denies what another notarised. Method: notarised at one, asked at all at once; then a missing
     one; then while nobody holds the lock."""

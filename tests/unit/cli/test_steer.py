@@ -226,6 +226,7 @@ async def test_pruning_is_refused_when_it_is_not_safe_or_not_ours(call: PruneCal
         (SwitchoverCall("r1"), True, Handover.TAKEN_OVER, "FAILOVER_PAUSED"),
         (SwitchoverCall("r1", "r1"), False, Handover.TAKEN_OVER, "NO_SUCH_PEER"),
         (SwitchoverCall("r1", "r9"), False, Handover.TAKEN_OVER, "NO_SUCH_PEER"),
+        (SwitchoverCall("r1", "r3"), False, Handover.TAKEN_OVER, "MAY_NOT_LEAD"),
         (SwitchoverCall("r1", "r2"), False, Handover.NOT_ACTIVE, "NOT_ACTIVE"),
     ],
 )
@@ -235,9 +236,11 @@ async def test_a_replica_refuses_what_it_cannot_do(
     """Goal: a call that is not for this replica, or not now, changes nothing. Method: each reason alone."""
     elector = Elector(outcome)
     with pytest.raises(SteeringRefused) as caught:
-        await Steering("r1", ("r1", "r2"), elector, lambda: paused, Pruner(), registrar=NOBODY, book=NOBODY).switchover(
-            call
+        names = ("r1", "r2", "r3")
+        steering = Steering(
+            "r1", names, elector, lambda: paused, Pruner(), registrar=NOBODY, book=NOBODY, barred={"r3"}
         )
+        await steering.switchover(call)
     assert caught.value.code == code
     assert elector.asked == (["r2"] if code == "NOT_ACTIVE" else [])
 

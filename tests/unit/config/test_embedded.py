@@ -107,6 +107,25 @@ def test_where_all_cannot_serve_it_is_refused(tmp_path: Path, changes: dict[str,
         config_of(tmp_path, **changes, serving="all")
 
 
+def may_lead(*answers: bool) -> list[dict[str, Any]]:
+    ports = [{"api_port": 7_000 + 10 * at, "health_port": 7_001 + 10 * at} for at in range(len(answers))]
+    return [{"name": f"w{at}", "host": "127.0.0.1", "may_lead": may, **ports[at]} for at, may in enumerate(answers)]
+
+
+def test_more_replicas_may_serve_than_may_lead(tmp_path: Path) -> None:
+    """Goal: somebody may lead, and only with all serving is another choice of use. Method: some, none, and with one."""
+    some = SHARED | {"replicas": may_lead(True, False, False)}
+    config = config_of(tmp_path, **some, serving="all")
+    assert config.candidate("w0").name == "w0"
+    assert replica_settings(config, "w0").barred == {"w1", "w2"}
+    with pytest.raises(ConfigError, match=r"w1 may not hold the lock .*: w0$"):
+        config.candidate("w1")
+    with pytest.raises(ConfigError, match="needs serving = all"):
+        config_of(tmp_path, **some)
+    with pytest.raises(ConfigError, match="nobody could hold the lock"):
+        config_of(tmp_path, **SHARED | {"replicas": may_lead(False, False)}, serving="all")
+
+
 def test_connections_are_spread_where_all_serve(tmp_path: Path) -> None:
     """Goal: HAProxy sends new connections to whoever has fewest; another choice is the operator's. Method: render."""
     choices = {

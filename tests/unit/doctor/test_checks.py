@@ -258,6 +258,7 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("haproxy", Severity.WARNING, replicas({}, {"serves": True}), "haproxy-loss"),
     ("passives", Severity.PROBLEM, replicas({}, {"ready": False}, SILENT), "start another"),
     ("passives", Severity.WARNING, replicas({}, SILENT), "start it"),
+    ("passives", Severity.PROBLEM, replicas({}, {"may_lead": False}, {"may_lead": False}), "replicas.may_lead"),
     ("index-digests", Severity.PROBLEM, replicas(DIGESTS, DIGESTS, OTHER_DIGESTS), "notary index diff"),
     ("commands", Severity.WARNING, replicas({}, {"commands_lag_records": 7}), "no notary format raise"),
     ("formats", Severity.WARNING, formats(Formats(1, 1), rules=1), "notary format raise"),
