@@ -19,6 +19,7 @@ from replica.log.kafka import stretch
 from replica.log.kafka.librdkafka import PARTITION
 from replica.log.kafka.pointers import MAGIC, POINTER_BYTES, POINTERS
 from replica.log.kafka.settings import KafkaSettings
+from replica.log.kafka.topic import has_payload_topic
 from replica.log.settings import LogSettings, dump_settings
 from replica.notary.errors import ConfigError
 from replica.notary.secret_files import check_secret
@@ -41,11 +42,12 @@ def log_frame(
     """The records with offsets in [first, end): `offset`, `timestamp_ms`, `key`, `value`, `headers`.
 
     About `splits` partitions, each a stretch of the log in log order. `connector`: Spark's own, the Python one, or
-    Spark's if its jars are there. Raises ConfigError. The query fails if any record of the range cannot be had, and as
+    Spark's if its jars are there and the log has no topic of payloads, which Spark's cannot read. Raises ConfigError,
+    and LogUnavailable. The query fails if any record of the range cannot be had, and as
     LogUnavailable (pipeline/failures.py) when brokers are silent for SILENCE_MAX_S.
     """
     if isinstance(settings, KafkaSettings):
-        if connector == "spark" or (connector == "auto" and connector_jars()):
+        if connector == "spark" or (connector == "auto" and connector_jars() and not has_payload_topic(settings)):
             return _through_spark(spark, settings, first, end, splits)
     elif connector == "spark":
         raise ConfigError(f"log.kind is {settings.kind}, and Spark's connector reads Kafka only: --connector python")

@@ -18,11 +18,16 @@ app = typer.Typer(help="Create and check the request log's topic.", no_args_is_h
 
 @app.command()
 def create(config: ConfigChoice = None) -> None:
-    """Create the topic with the settings of the contract; one that exists is checked and left as it is."""
+    """Create the topic with the settings of the contract; one that exists is checked and left as it is.
+
+    Where log.kafka.payload_partitions is above 0, the topic of payloads as well.
+    """
     configured = load(find_config(config))
     settings = _topic(configured)
     topic_id = run(create_log(configured, settings))
     out.print(f"topic {settings.topic} keeps the contract; its id is {topic_id}")
+    for further in settings.topics[1:]:
+        out.print(f"topic {further} keeps the contract")
 
 
 @app.command()
@@ -48,9 +53,9 @@ def access(
     """
     from replica.log.kafka.acl import TopicRole, grant_command
 
-    topic = _topic(load(find_config(config))).topic
-    for role, principal in zip(TopicRole, (replicas, reader, creator), strict=True):
-        typer.echo(grant_command(role, principal, topic))
+    for topic in _topic(load(find_config(config))).topics:
+        for role, principal in zip(TopicRole, (replicas, reader, creator), strict=True):
+            typer.echo(grant_command(role, principal, topic))
 
 
 def _topic(config: Config) -> KafkaSettings:

@@ -18,7 +18,7 @@ from pipeline.sources.log import Connector, log_frame
 from pipeline.sources.stretch import stretches
 from replica.local.kafka import KafkaCluster
 from replica.log.kafka import stretch as kafka_stretch
-from replica.log.kafka.pointers import pointer_to
+from replica.log.kafka.pointers import payload_topic, pointer_to
 from replica.log.kafka.settings import KafkaSettings
 from replica.notary.errors import ConfigError, LogUnavailable
 
@@ -97,16 +97,21 @@ def test_a_log_without_its_beginning_fails_the_query(
     assert log_frame(spark, settings, 5, 10, connector=connector).count() == 5
 
 
-def test_sparks_connector_refuses_pointers_to_payloads(spark: SparkSession, kafka_broker: KafkaCluster) -> None:
-    """Goal: no job takes a pointer for a record. Method: one pointer, read with Spark's connector."""
-    topic = "pointers"
+def test_sparks_connector_refuses_pointers_to_payloads_and_auto_does_not_choose_it(
+    spark: SparkSession, kafka_broker: KafkaCluster
+) -> None:
+    """Goal: no job takes a pointer for a record, and who names no connector gets the record. Method: one pointer."""
+    topic, record = "pointers", b"\x98\x01\x02 a request"
     asyncio.run(kafka_broker.create_topic(topic))
+    asyncio.run(kafka_broker.create_topic(payload_topic(topic)))
     producer = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers})
-    producer.produce(topic, pointer_to(b"payload", 0, 0), partition=0)
+    producer.produce(payload_topic(topic), record, partition=0)
+    producer.produce(topic, pointer_to(record, 0, 0), partition=0)
     assert producer.flush(20) == 0
     settings = KafkaSettings(bootstrap_servers=kafka_broker.bootstrap_servers, topic=topic, single_broker=True)
     with pytest.raises(ConfigError, match="--connector python"), explained():
         log_frame(spark, settings, 0, 1, connector="spark").collect()
+    assert [row.value for row in log_frame(spark, settings, 0, 1).collect()] == [record]
 
 
 @pytest.fixture

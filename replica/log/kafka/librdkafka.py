@@ -39,6 +39,10 @@ class TopicMissing(LogMissing):
     """The brokers know no topic of this name."""
 
 
+class TopicHidden(LogUnavailable):
+    """We have no right to ask this about the topic."""
+
+
 class ClientLog:
     """Turns the client's own log lines into the event `kafka_client`. They name brokers and states, never secrets."""
 
@@ -92,6 +96,23 @@ def consumer_config(settings: KafkaSettings) -> dict[str, Any]:
     }
 
 
+def producer_config(settings: KafkaSettings) -> dict[str, Any]:
+    """Properties of everyone who appends: acknowledged by all in-sync brokers, bounded in records, bytes and time."""
+    return client_config(settings) | {
+        "acks": "all",
+        "enable.idempotence": False,
+        "linger.ms": settings.append_linger_s * 1_000,
+        "compression.type": settings.compression,
+        "message.max.bytes": MESSAGE_MAX_BYTES,
+        "message.timeout.ms": ms(settings.append_timeout_s),
+        "request.timeout.ms": ms(min(settings.append_timeout_s, settings.answer_max_s)),
+        "retry.backoff.ms": 50,
+        "retry.backoff.max.ms": 500,
+        "queue.buffering.max.messages": settings.append_queue_max,
+        "queue.buffering.max.kbytes": settings.append_queue_max_mib * 1_024,
+    }
+
+
 def connect(kind: Callable[[dict[str, Any]], _T], config: dict[str, Any]) -> _T:
     """A client of this kind, connecting in the background. Raises ConfigError when it refuses its properties."""
     try:
@@ -106,11 +127,21 @@ def passes_by_itself(error: KafkaError) -> bool:
 
 
 def meaning_of(error: KafkaError, doing: str) -> NotaryError:
-    """Our error for a librdkafka error: LogRefused or TopicMissing if offset or topic are gone, else LogUnavailable."""
+    """Our error for a librdkafka error: LogRefused or TopicMissing if offset or topic are gone, else LogUnavailable.
+
+    TopicHidden, where a right is missing, is a LogUnavailable.
+    """
     detail = f"{doing}: {error.name()}, {error.str()}"
     if error.code() in _NO_TOPIC:
         return TopicMissing(f"{detail}. Create it if this notary is new; if not, its records must be restored first")
+    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return TopicHidden(detail)
     return LogRefused(detail) if error.code() in _OFFSET_GONE | _ANOTHER_TOPIC else LogUnavailable(detail)
+
+
+def says_no_topic(error: KafkaError) -> bool:
+    """Whether a broker knows no such topic or partition."""
+    return error.code() in _NO_TOPIC
 
 
 def offset_is_gone(error: KafkaError) -> bool:

@@ -1,4 +1,4 @@
-"""The request log on Kafka, through librdkafka: one topic, one partition, no transactions, no consumer group.
+"""The request log on Kafka, through librdkafka: one partition gives the order, no transactions, no consumer group.
 
 The event loop never waits for a broker. librdkafka sends the writer's records from its own threads. The reader has one
 thread that waits for records. Clients are opened and closed in threads as well.
@@ -17,10 +17,10 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from replica.log.interface import LogRecords, RoundTrip
+from replica.log.kafka.agreement import agreed_end_offset, refuse_lost_payload
+from replica.log.kafka.contract import all_violations, losses, refuse_lost, refuse_unsafe
 from replica.log.kafka.librdkafka import (
-    MESSAGE_MAX_BYTES,
     PARTITION,
-    client_config,
     connect,
     consumer_config,
     error_in,
@@ -28,12 +28,14 @@ from replica.log.kafka.librdkafka import (
     ms,
     offset_is_gone,
     passes_by_itself,
+    producer_config,
 )
-from replica.log.kafka.payloads import Payloads
+from replica.log.kafka.payload_writer import PayloadWriter, is_large, open_payload_writer
+from replica.log.kafka.payloads import PayloadLate, Payloads
 from replica.log.kafka.pointers import pointer_in
 from replica.log.kafka.round_trips import STATISTICS_EVERY_S, RoundTrips
 from replica.log.kafka.settings import CLOSE_MAX_S, KafkaSettings
-from replica.log.kafka.topic import TopicAdmin, agreed_end_offset, refuse_unsafe, violations
+from replica.log.kafka.topic import TopicAdmin
 from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable, NotaryError
 from replica.notary.records import check_sizes
 
@@ -46,6 +48,9 @@ POLL_MAX_S = 0.02  # the longest single wait of the reader's thread, and so of a
 IDENTITY_WAIT_S = 0.5  # how long `end_offset` waits for the topic's id, in addition to the offset
 IDENTITY_AGE_MAX_S = 30.0  # greatest age of the last confirmed topic id; a dead broker hides the id for up to 15 s
 
+# One request on its way at a time: what is appended meanwhile goes together, so that batches grow with the load while a
+# lone record waits for nothing, and a retry cannot overtake. Safety rests on none of this.
+_ORDERED = {"max.in.flight.requests.per.connection": 1, "delivery.report.only.error": True}
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
 
@@ -72,24 +77,23 @@ class KafkaLog:
         return self.round_trips.by_broker
 
     async def check(self) -> str:
-        """Check the topic's contract (replica/log/kafka/topic.py) and return its id. Later readers rely on the id.
+        """Check the topics' contract (replica/log/kafka/contract.py) and return the id of the log's.
 
-        Raises LogRefused (TOPIC_UNSAFE), which names every violation or says that there is no topic; LogTruncated when
-        the first records are gone; and LogUnavailable.
+        Later readers rely on the id. Raises LogRefused (TOPIC_UNSAFE), which names every violation; LogMissing;
+        LogTruncated when the first records are gone, LogRefused (LOG_PAYLOAD_MISSING) when first payloads are; and
+        LogUnavailable.
         """
-        facts = await self._admin.facts()
-        refuse_unsafe(self._settings.topic, facts, self._settings.single_broker)
-        if first := await self._admin.first_offset():
-            raise LogTruncated(f"topic {self._settings.topic} begins at offset {first}: the records before are gone")
-        self._topic_id = facts.topic_id
+        found = await self._admin.topics()
+        refuse_unsafe(found, self._settings)
+        refuse_lost(found, self._settings)
+        self._topic_id = found.log.topic_id
         self._confirmed_at_s = asyncio.get_running_loop().time()
-        return facts.topic_id
+        return found.log.topic_id
 
     async def hazards(self) -> Sequence[str]:
         """See `RequestLog.hazards`."""
-        facts, first = await self._admin.facts(), await self._admin.first_offset()
-        gone = [f"it begins at offset {first}: the records before are gone"] if first else []
-        return [*violations(facts, self._settings.single_broker), *gone]
+        found = await self._admin.topics()
+        return all_violations(found, self._settings) + losses(found, self._settings)
 
     async def end_offset(self) -> int:
         """The offset that the next record will get.
@@ -119,10 +123,16 @@ class KafkaLog:
         return reader
 
     async def open_writer(self) -> KafkaWriter:
-        """A writer that knows the topic's leader, so that the first append is sent at once. Raises LogUnavailable."""
+        """A writer that knows the topics' leaders, so that the first append is sent at once. Raises LogUnavailable."""
         failures = DeliveryFailures()
-        producer = await asyncio.to_thread(_connect_producer, self._settings, failures, self.round_trips)
-        writer = KafkaWriter(producer, self._settings.topic, failures, self._forget_writer)
+        payloads = await open_payload_writer(self._settings)
+        try:
+            producer = await asyncio.to_thread(_connect_producer, self._settings, failures, self.round_trips)
+        except BaseException:
+            if payloads is not None:
+                await payloads.close()
+            raise
+        writer = KafkaWriter(producer, self._settings.topic, failures, self._forget_writer, payloads)
         self._open.add(writer)
         return writer
 
@@ -143,9 +153,11 @@ class KafkaLog:
         """Raise the true cause of a reader's failure, where it differs from the apparent one.
 
         When the leader does not answer, the topic may be the cause. And an offset that the leader does not have may be
-        missing only on that broker, because it is cut off from its peers.
+        missing only on that broker, because it is cut off from its peers. A payload that stays away may be lost.
         """
         await self._confirm_identity()
+        if isinstance(failure, PayloadLate):
+            await refuse_lost_payload(self._settings, failure.pointer)
         if isinstance(failure, LogTruncated):
             await self._require_offset(next_offset)
             raise LogUnavailable(f"{failure.detail}; but other brokers have that offset")
@@ -324,15 +336,24 @@ class KafkaWriter:
     """
 
     def __init__(
-        self, producer: Producer, topic: str, failures: DeliveryFailures, on_close: Callable[[KafkaWriter], None]
+        self,
+        producer: Producer,
+        topic: str,
+        failures: DeliveryFailures,
+        on_close: Callable[[KafkaWriter], None],
+        payloads: PayloadWriter | None = None,
     ) -> None:
+        """`payloads`: writes large requests apart; None: they go to the topic whole."""
         self._producer: Producer | None = producer
         self._topic = topic
         self._failures = failures
         self._told_count = 0
         self._log_from_s = 0.0
         self._on_close = on_close
-        self._closing: asyncio.Future[None] | None = None
+        self._closing: asyncio.Future[Any] | None = None
+        self._payloads = payloads
+        if payloads is not None:
+            payloads.start(self._settle)
         self._timer = asyncio.get_running_loop().call_later(SERVE_EVERY_S, self._serve)
 
     @property
@@ -348,6 +369,12 @@ class KafkaWriter:
     def append(self, value: bytes) -> None:
         """Hand a record to librdkafka; see `LogWriter.append`. Raises InvariantBroken past RECORD_MAX_BYTES."""
         producer = self._open_for([value])
+        if self._payloads is not None and is_large(value):
+            self._payloads.write(value)
+        else:
+            self._produce(producer, value)
+
+    def _produce(self, producer: Producer, value: bytes) -> None:
         try:
             try:
                 producer.produce(self._topic, value, partition=PARTITION)
@@ -361,14 +388,33 @@ class KafkaWriter:
 
     def append_all(self, values: Sequence[bytes]) -> None:
         """See `LogWriter.append_all`. One by one, librdkafka sends the first alone, the rest in several requests."""
+        producer = self._open_for(values)
+        if self._payloads is not None:
+            for value in filter(is_large, values):  # first, because their pointers wait for them
+                self._payloads.write(value)
+            values = [value for value in values if not is_large(value)]
+        self._produce_all(producer, values)
+
+    def _produce_all(self, producer: Producer, values: Sequence[bytes]) -> None:
         messages = [{"value": value} for value in values]
         try:
-            self._open_for(values).produce_batch(self._topic, messages, partition=PARTITION)
+            producer.produce_batch(self._topic, messages, partition=PARTITION)
         except KafkaException as exception:
             raise LogUnavailable(f"appending: {error_in(exception).str()}") from None
         for message in messages:
             if "_error" in message:  # for instance, the queue was full
-                self.append(message["value"])
+                self._produce(producer, message["value"])
+
+    def _settle(self, pointers: Sequence[bytes], lost: Sequence[KafkaError]) -> None:
+        """Append pointers whose payloads were acknowledged; a lost payload is a lost append. Nothing once closed."""
+        if self._producer is None:
+            return
+        for error in lost:
+            self._failures.note(error)
+        try:
+            self._produce_all(self._producer, pointers)
+        except LogUnavailable as failure:  # nobody waits here who could be told: it counts as given up
+            self._failures.add(len(pointers), failure.detail)
 
     def _open_for(self, values: Sequence[bytes]) -> Producer:
         if self._producer is None:
@@ -382,7 +428,10 @@ class KafkaWriter:
             self._timer.cancel()
             self._tell_failures()
             dropped, self._producer = [self._producer], None
-            self._closing = asyncio.ensure_future(asyncio.to_thread(_purge_and_drop, dropped))
+            parts = [asyncio.to_thread(_purge_and_drop, dropped)]
+            if self._payloads is not None:
+                parts.append(self._payloads.close())
+            self._closing = asyncio.gather(*parts)
             self._on_close(self)
         await _wait_closed(self._closing, "writer")
 
@@ -410,15 +459,24 @@ class DeliveryFailures:
         self.last = ""
 
     def __call__(self, error: KafkaError | None, _: Message) -> None:
-        if error is not None and error.code() not in _PURGED:
-            self.count += 1
-            self.last = f"{error.name()}, {error.str()}"
+        if error is not None:
+            self.note(error)
+
+    def note(self, error: KafkaError) -> None:
+        """Count one record that was not delivered, for this reason."""
+        if error.code() not in _PURGED:
+            self.add(1, f"{error.name()}, {error.str()}")
+
+    def add(self, count: int, detail: str) -> None:
+        """Count records that were given up."""
+        self.count += count
+        self.last = detail
 
 
 def _connect_producer(settings: KafkaSettings, failures: DeliveryFailures, round_trips: RoundTrips) -> Producer:
     """A producer that knows the partition's leader. Blocks for up to `connect_timeout_s`."""
     statistics = {"stats_cb": round_trips, "statistics.interval.ms": ms(STATISTICS_EVERY_S)}
-    producer = connect(Producer, _producer_config(settings, failures) | statistics)
+    producer = connect(Producer, producer_config(settings) | _ORDERED | statistics | {"on_delivery": failures})
     doing = f"opening a writer to topic {settings.topic}"
     try:
         topic = producer.list_topics(settings.topic, timeout=settings.connect_timeout_s).topics[settings.topic]
@@ -442,28 +500,7 @@ def _purge_and_drop(dropped: list[Producer | None]) -> None:
         producer.poll(0)  # releases what the client keeps for each purged record
 
 
-def _producer_config(settings: KafkaSettings, on_delivery: DeliveryFailures) -> dict[str, Any]:
-    return client_config(settings) | {
-        "acks": "all",
-        "enable.idempotence": False,
-        # One request on its way at a time: what is appended meanwhile goes together, so that batches grow with the load
-        # while a lone record waits for nothing, and a retry cannot overtake. Safety rests on none of this.
-        "max.in.flight.requests.per.connection": 1,
-        "linger.ms": settings.append_linger_s * 1_000,
-        "compression.type": settings.compression,
-        "message.max.bytes": MESSAGE_MAX_BYTES,
-        "message.timeout.ms": ms(settings.append_timeout_s),
-        "request.timeout.ms": ms(min(settings.append_timeout_s, settings.answer_max_s)),
-        "retry.backoff.ms": 50,
-        "retry.backoff.max.ms": 500,
-        "queue.buffering.max.messages": settings.append_queue_max,
-        "queue.buffering.max.kbytes": settings.append_queue_max_mib * 1_024,
-        "delivery.report.only.error": True,
-        "on_delivery": on_delivery,
-    }
-
-
-async def _wait_closed(closing: asyncio.Future[None], what: str) -> None:
+async def _wait_closed(closing: asyncio.Future[Any], what: str) -> None:
     done, _ = await asyncio.wait([closing], timeout=CLOSE_MAX_S)
     if not done:
         log.warning("log_close_slow", what=what, waited_s=CLOSE_MAX_S)

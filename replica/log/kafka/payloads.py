@@ -18,9 +18,9 @@ from replica.log.kafka.librdkafka import (
     connect,
     consumer_config,
     error_in,
-    meaning_of,
     offset_is_gone,
     passes_by_itself,
+    says_no_topic,
 )
 from replica.log.kafka.pointers import Pointer, merged, name_payload, payload_topic
 from replica.log.kafka.settings import KafkaSettings
@@ -34,6 +34,14 @@ _LOOK_AGAIN_S = 0.1
 _WATERMARKS_MAX_S = 0.5
 
 
+class PayloadLate(LogUnavailable):
+    """A payload is not there, and brokers do not say that it is gone. Whether it is lost can be asked of all."""
+
+    def __init__(self, detail: str, pointer: Pointer) -> None:
+        super().__init__(detail)
+        self.pointer = pointer
+
+
 class Payloads:
     """The payloads of one log, for one thread."""
 
@@ -45,10 +53,13 @@ class Payloads:
     def record(self, value: bytes, pointer: Pointer, wait_s: float, may_wait: Callable[[], bool]) -> bytes | None:
         """The record in place of `value`, a pointer; None if its payload does not come within `wait_s`.
 
-        Raises LogRefused (LOG_PAYLOAD_MISSING) when the payload is gone or another one, and LogUnavailable, also when
-        this payload was asked for over PAYLOAD_LATE_MAX_S.
+        Raises LogRefused (LOG_PAYLOAD_MISSING) when the payload is gone or another one; PayloadLate when it was asked
+        for over PAYLOAD_LATE_MAX_S, or its topic is unknown; and LogUnavailable.
         """
-        payload = self._of(pointer.partition).get(pointer.offset, wait_s, may_wait)
+        try:
+            payload = self._of(pointer.partition).get(pointer.offset, wait_s, may_wait)
+        except _NoTopic as error:
+            raise PayloadLate(error.detail, pointer) from None
         if payload is None:
             self._refuse_late(pointer)
             return None
@@ -66,12 +77,16 @@ class Payloads:
             self._late_since_s = now_s
         elif now_s - self._late_since_s > PAYLOAD_LATE_MAX_S:
             where = name_payload(payload_topic(self._settings.topic), pointer.partition, pointer.offset)
-            raise LogUnavailable(f"{where} is not there yet")
+            raise PayloadLate(f"{where} is not there yet", pointer)
 
     def _of(self, partition: int) -> _Partition:
         if partition not in self._partitions:
             self._partitions[partition] = _Partition(self._settings, partition)
         return self._partitions[partition]
+
+
+class _NoTopic(LogUnavailable):
+    """A broker knows no such topic or partition: one that has just started may not know it yet."""
 
 
 class _Partition:
@@ -134,7 +149,8 @@ class _Partition:
 
     def _unavailable(self, error: KafkaError, offset: int) -> LogUnavailable:
         """Also for a topic that is unknown or another one: brokers that start may not know it yet, digests tell."""
-        return LogUnavailable(meaning_of(error, f"reading {self._name(offset)}").detail)
+        kind = _NoTopic if says_no_topic(error) else LogUnavailable
+        return kind(f"reading {self._name(offset)}: {error.name()}, {error.str()}")
 
     def _seek(self, offset: int) -> None:
         self._next = offset

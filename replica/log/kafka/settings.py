@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from replica.log.kafka.pointers import PARTITIONS_MAX, payload_topic
 from replica.log.words import LogWords
 from replica.notary.loopback import is_loopback
 from replica.notary.secret_files import check_readable, check_secret, read_secret
 
+TOPIC_NAME_MAX = 249  # Kafka's own limit
 CLOSE_MAX_S = 1.0  # a client that needs longer to close does so in the background
 
 Seconds = Annotated[float, Field(gt=0, le=60)]
@@ -123,13 +125,32 @@ class KafkaSettings(BaseModel):
     )
     append_queue_max_mib: int = Field(64, ge=1, le=2_048, description="The same, in MiB.")
     compression: Literal["none", "lz4", "zstd"] = Field("none", description="Of record batches, by the client.")
+    payload_partitions: int = Field(
+        0,
+        ge=0,
+        le=PARTITIONS_MAX,
+        description="Requests above 4 kB go to so many partitions of the topic `<topic>-payloads`, and a pointer to "
+        "each to the log's own topic; 0: every request goes to the log's topic whole. Readers need no setting.",
+    )
     read_ahead_mib: int = Field(16, ge=2, le=1_024, description="Records fetched ahead of the reader.")
     security: KafkaSecurity = Field(KafkaSecurity(), description="How the connection to the brokers is protected.")
+
+    @model_validator(mode="after")
+    def _payload_topic_has_a_name(self) -> Self:
+        name = payload_topic(self.topic)
+        if self.payload_partitions and len(name) > TOPIC_NAME_MAX:
+            raise ValueError(f"{name} has {len(name)} characters, and the name of a topic at most {TOPIC_NAME_MAX}")
+        return self
 
     @property
     def label(self) -> str:
         """The log's name for people: the topic's name."""
         return self.topic
+
+    @property
+    def topics(self) -> Sequence[str]:
+        """The topics that replicas write to: the log's, and that of payloads where some are to be written."""
+        return [self.topic, payload_topic(self.topic)] if self.payload_partitions else [self.topic]
 
     @property
     def address(self) -> str:

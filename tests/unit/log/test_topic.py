@@ -12,11 +12,21 @@ from confluent_kafka.admin import ListOffsetsResultInfo
 from pydantic import ValidationError
 
 from replica.log.kafka import topic
-from replica.log.kafka.librdkafka import TopicMissing, meaning_of
+from replica.log.kafka.agreement import View, agreed, most_lack
+from replica.log.kafka.contract import (
+    LogTopics,
+    TopicFacts,
+    all_violations,
+    losses,
+    refuse_lost,
+    refuse_unsafe,
+    violations,
+)
+from replica.log.kafka.librdkafka import MESSAGE_MAX_BYTES, TopicHidden, TopicMissing, meaning_of
 from replica.log.kafka.log import KafkaLog
 from replica.log.kafka.settings import KafkaSecurity, KafkaSettings
-from replica.log.kafka.topic import MESSAGE_MAX_BYTES, TopicAdmin, TopicFacts, View, agreed, refuse_unsafe, violations
-from replica.notary.errors import Code, ConfigError, LogRefused, LogUnavailable
+from replica.log.kafka.topic import TopicAdmin
+from replica.notary.errors import Code, ConfigError, LogRefused, LogTruncated, LogUnavailable
 
 SAFE = {
     "min.insync.replicas": "2",
@@ -31,6 +41,10 @@ SAFE = {
 def facts(partitions: int = 1, copies: int = 3, **settings: str) -> TopicFacts:
     changed = {name.replace("_", "."): value for name, value in settings.items()}
     return TopicFacts("id", partitions, copies, SAFE | changed)
+
+
+def kafka_settings(**given: object) -> KafkaSettings:
+    return KafkaSettings.model_validate({"bootstrap_servers": "a:1", "topic": "log", **given})
 
 
 def test_a_topic_that_keeps_the_contract_passes() -> None:
@@ -62,7 +76,8 @@ def test_all_problems_are_told_at_once() -> None:
     """Goal: the operator repairs the topic in one go. Method: break three settings, one of them not reported at all."""
     unsafe = facts(partitions=0, retention_ms="5")
     with pytest.raises(LogRefused) as refused:
-        refuse_unsafe("requests", TopicFacts("id", 0, 0, dict(unsafe.settings) | {"cleanup.policy": ""}), True)
+        found = LogTopics(TopicFacts("id", 0, 0, dict(unsafe.settings) | {"cleanup.policy": ""}), 0)
+        refuse_unsafe(found, kafka_settings(topic="requests", single_broker=True))
     assert refused.value.code is Code.TOPIC_UNSAFE
     for name in ("topic requests", "partitions is 0", "replication factor is 0", "cleanup.policy", "retention.ms"):
         assert name in refused.value.detail
@@ -78,6 +93,55 @@ def test_one_broker_excuses_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
+    ("payloads", "written", "complaints"),
+    [
+        (None, 0, []),
+        (facts(partitions=4), 0, []),  # nothing is written any more, and the log may point to what was
+        (facts(partitions=4), 4, []),
+        (facts(partitions=4), 3, []),
+        (None, 3, ["topic log-payloads is not there, and payloads are to be written to it"]),
+        (facts(partitions=4), 5, ["partitions is 4, required is 5 or more (topic log-payloads)"]),
+        (facts(partitions=4, retention_ms="1"), 0, ["retention.ms is 1, required is -1 (topic log-payloads)"]),
+        (facts(cleanup_policy="compact"), 1, ["cleanup.policy is compact, required is delete (topic log-payloads)"]),
+        (facts(copies=1), 1, ["replication factor is 1, required is 3 or more (topic log-payloads)"]),
+    ],
+)
+def test_the_topic_of_payloads_keeps_the_contract_too(
+    payloads: TopicFacts | None, written: int, complaints: list[str]
+) -> None:
+    """Goal: payloads are kept as the log is, also when none is written any more. Method: with and without."""
+    found = LogTopics(facts(), 0, payloads)
+    assert all_violations(found, kafka_settings(payload_partitions=written)) == complaints
+
+
+def test_a_beginning_that_is_gone_is_named_for_each_partition() -> None:
+    """Goal: no lost record or payload goes unseen. Method: one partition of three, then the log as well."""
+    settings = kafka_settings()
+    refuse_lost(LogTopics(facts(), 0, facts(partitions=3), (0, 0, 0)), settings)
+    found = LogTopics(facts(), 0, facts(partitions=3), (0, 7, 0))
+    with pytest.raises(LogRefused, match="partition 1 of topic log-payloads begins at offset 7") as refused:
+        refuse_lost(found, settings)
+    assert refused.value.code is Code.LOG_PAYLOAD_MISSING
+    both = LogTopics(facts(), 5, facts(partitions=3), (0, 7, 0))
+    assert [text.split(":")[0] for text in losses(both, settings)] == [
+        "it begins at offset 5",
+        "partition 1 of topic log-payloads begins at offset 7",
+    ]
+    with pytest.raises(LogTruncated, match="topic log: it begins at offset 5"):
+        refuse_lost(both, settings)
+
+
+def test_the_topic_of_payloads_needs_a_name_that_kafka_takes() -> None:
+    """Goal: a name that is too long is met at the start. Method: the longest, one more; and with none needed."""
+    assert kafka_settings(topic="t" * 240, payload_partitions=1).payload_partitions == 1
+    assert kafka_settings(topic="t" * 249).payload_partitions == 0
+    with pytest.raises(ValidationError, match="has 250 characters"):
+        kafka_settings(topic="t" * 241, payload_partitions=1)
+    with pytest.raises(ValidationError, match="32"):
+        kafka_settings(payload_partitions=33)
+
+
+@pytest.mark.parametrize(
     ("code", "kind"),
     [
         (KafkaError._AUTO_OFFSET_RESET, LogRefused),
@@ -86,7 +150,7 @@ def test_one_broker_excuses_nothing_else() -> None:
         (KafkaError.UNKNOWN_TOPIC_OR_PART, TopicMissing),
         (KafkaError._ALL_BROKERS_DOWN, LogUnavailable),
         (KafkaError.NOT_ENOUGH_REPLICAS, LogUnavailable),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, LogUnavailable),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, TopicHidden),
     ],
 )
 def test_an_error_is_refused_or_tried_again(code: int, kind: type[Exception]) -> None:
@@ -282,6 +346,27 @@ def test_a_leader_is_whom_most_brokers_name(views: list[View], leader: int | Non
             agreed(views)
     else:
         assert agreed(views).leader == leader
+
+
+@pytest.mark.parametrize(
+    ("payload", "log", "lost"),
+    [
+        ({1: -2, 2: -2, 3: -2}, {1: 1, 2: 1, 3: 1}, True),
+        ({1: -2, 2: -2, 3: 3}, {1: 1, 2: 1, 3: 1}, True),
+        ({1: -2, 2: -2}, {1: 1, 2: 1}, True),
+        ({1: -2, 2: 3, 3: 3}, {1: 1, 2: 1, 3: 1}, False),
+        ({1: -2}, {1: 1}, False),  # one of three answers
+        ({1: -2, 2: -2, 3: -2}, {1: -2, 2: -2, 3: -2}, False),  # they start, and know no topic at all
+        ({1: -2, 2: -2, 3: -2}, {1: 1, 2: -2, 3: -2}, False),
+        ({1: -1, 2: -1, 3: -1}, {1: 1, 2: 1, 3: 1}, False),  # there, without a leader
+    ],
+)
+def test_a_topic_of_payloads_is_gone_when_most_brokers_know_the_log_only(
+    payload: dict[int, int], log: dict[int, int], lost: bool
+) -> None:
+    """Goal: brokers that start or are cut off do not end replicas. Method: mixes of views, the unreachable left out."""
+    views = [[View(broker, leader, ALL) for broker, leader in each.items()] for each in (payload, log)]
+    assert most_lack(*views) is lost
 
 
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]])
