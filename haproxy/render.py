@@ -109,6 +109,11 @@ class KeepalivedSettings(BaseModel):
     )
     preempt_delay_s: int = Field(30, ge=0, le=1_000, description="How long it waits before it does; whole.")
 
+    config_file: ConfigPath = Field(
+        "/etc/keepalived/keepalived.conf",
+        description="Where the rendered file is installed; notary doctor compares it.",
+    )
+
     @model_validator(mode="after")
     def _two_nodes(self) -> Self:
         if self.primary_address == self.backup_address:

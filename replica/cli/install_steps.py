@@ -35,9 +35,9 @@ STEPS = (
     Step("Replicas", "systemctl enable --now notary@NAME", ("active", "passives", "steering")),
     Step("Formats", "notary format raise; notary switchover", ("formats",), WORSE_THAN_OK),
     Step("HAProxy", "notary haproxy render", ("haproxy-configuration", "endpoint")),
-    Step("keepalived", "notary haproxy render --keepalived primary"),
-    Step("Prometheus", "monitoring/prometheus.yml, monitoring/alerts.yml"),
-    Step("Archive", "systemctl enable --now notary-archive"),
+    Step("keepalived", "notary haproxy render --keepalived primary", ("keepalived",)),
+    Step("Prometheus", "monitoring/prometheus.yml, monitoring/alerts.yml", ("monitoring",), WORSE_THAN_OK),
+    Step("Archive", "systemctl enable --now notary-archive", ("archive",)),
     Step("See that it works", "notary status, notary doctor, notary try"),
 )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from replica.doctor import judge_database, judge_here, judge_service
+from replica.doctor import judge_around, judge_database, judge_here, judge_service
 from replica.doctor.facts import Facts
 from replica.doctor.verdict import Checks, Finding, Severity
 
-_CHECKS = Checks(judge_here.CHECKS | judge_database.CHECKS | judge_service.CHECKS)
+_CHECKS = Checks(judge_here.CHECKS | judge_database.CHECKS | judge_service.CHECKS | judge_around.CHECKS)
 
 
 def examine(facts: Facts) -> list[Finding]:

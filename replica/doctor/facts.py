@@ -141,6 +141,34 @@ class BalancerFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeepalivedFacts:
+    """keepalived's file on this machine, beside what is rendered for the two nodes."""
+
+    program: bool  # keepalived is installed here: this is one of the two machines
+    path: str
+    as_rendered: bool | None  # as for one of the nodes; None: there is no such file, or it cannot be read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiverFacts:
+    """The archiver, by its metrics. `address`: where they are asked for; `here`: on this machine, as they name none."""
+
+    address: str
+    here: bool
+    age_s: float | None  # since it had all of the log, or since it started; None: it does not answer
+    lag_records: float | None = None  # None: not archived yet, or the log does not answer it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AroundFacts:
+    """What stands around the replicas. None: it is not configured."""
+
+    keepalived: KeepalivedFacts | None = None
+    archiver: ArchiverFacts | None = None
+    exporters: Mapping[str, bool] = field(default_factory=dict)  # HAProxy's, by address: whether each answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Everything, as of one moment."""
 
@@ -157,3 +185,4 @@ class Facts:
     log: LogFacts
     replicas: tuple[ReplicaFacts, ...]
     balancer: BalancerFacts
+    around: AroundFacts

@@ -22,6 +22,7 @@ from ledger_api.server.settings import TokenSettings
 from ledger_api.server.tokens import parse_keys
 from replica.config.model import Config
 from replica.doctor.facts import BalancerFacts, ClockFacts, Facts, LogFacts, ReplicaFacts
+from replica.doctor.look_around import look_around
 from replica.doctor.look_database import look_at_database
 from replica.doctor.look_here import look_at_files, look_at_machine
 from replica.health import ReplicaHealth
@@ -44,11 +45,12 @@ async def look(config: Config) -> Facts:
     """
     async with aiohttp.ClientSession() as session:
         replicas = await asyncio.gather(*(_look_at_replica(session, address) for address in config.replicas))
-        database, log, balancer, issuer_problem = await asyncio.gather(
+        database, log, balancer, issuer_problem, around = await asyncio.gather(
             look_at_database(config),
             look_at_log(config),
             look_at_balancer(config, session),
             look_at_issuer(config.api.tokens),
+            look_around(config, session),
         )
     files = look_at_files(config)
     if issuer_problem is not None:
@@ -67,6 +69,7 @@ async def look(config: Config) -> Facts:
         log=log,
         replicas=tuple(replicas),
         balancer=balancer,
+        around=around,
     )
 
 

@@ -85,6 +85,8 @@ export interface Problem {
   readonly retry: Retry;
   readonly requestId: string;
   readonly retryAfterS: number;
+  /** The bound of pruning, where the problem names it; else null. */
+  readonly prunedTo: number | null;
 }
 
 export type Result = Notarised | Refused | NotNow | Problem;
@@ -158,13 +160,14 @@ export function problemOf(document: Json): Problem {
     retry,
     requestId: typeof document["request_id"] === "string" ? document["request_id"] : "",
     retryAfterS: number(document["retry_after_s"]),
+    prunedTo: integerOrNull(document, "pruned_to"),
   };
 }
 
 /** The problem of a code, for what comes without a document. */
 export function problem(code: string, detail: string, status = 400): Problem {
   const retry = isKnown(code) ? RETRY_BY_CODE[code] : "no";
-  return { kind: "problem", code, status, title: code, detail, remedy: "", retry, requestId: "", retryAfterS: 0 };
+  return { kind: "problem", code, status, title: code, detail, remedy: "", retry, requestId: "", retryAfterS: 0, prunedTo: null };
 }
 
 /** An answer in a frame of a stream, byte strings as bytes. Throws AnswerUnreadable. */

@@ -1,7 +1,8 @@
 /** Reading the streams of completions and updates without a gap and without a duplicate, across fail-overs. */
 
 import { bearerHeader, isOfToken } from "./access.js";
-import { type Conflict, integer, integerOrNull, type Json, parseJson, type Problem, problemIn, problemOf, text } from "./answers.js";
+import { type Conflict, integer, integerOrNull, type Json, parseJson, type Problem, problem as problemOfCode, problemIn, problemOf, text } from "./answers.js";
+import { Bookmark } from "./bookmark.js";
 import { checkOffset } from "./bytes.js";
 import type { Connection } from "./connection.js";
 import { AnswerUnreadable, NotaryError, StreamEnded } from "./errors.js";
@@ -12,8 +13,8 @@ import { clockS, sleepS, timerMs } from "./retry.js";
 const SILENCE_MAX_S = 30; // above the interval of the server's checkpoints: who says nothing for so long is gone
 
 export interface FeedOptions {
-  /** The ledger offset that you have dealt with; left out: 0, the beginning. */
-  readonly after?: number;
+  /** What you have dealt with: a ledger offset, or better a bookmark, which also recognises the ledger; left out: 0, the beginning. */
+  readonly after?: number | Bookmark;
   readonly userId?: string;
   readonly parties?: readonly string[];
 }
@@ -53,19 +54,56 @@ export interface Update {
 /**
  * What is published after `after`, live once caught up, for ever: it connects again by itself.
  *
- * Whoever keeps the offset of the last one goes on behind it later, on any replica. Throws StreamEnded when going on is
- * of no use: pruned, not to be seen, or, told until the policy's deadline, an offset of another ledger; AnswerUnreadable
- * when what is there speaks something else until the deadline.
+ * Whoever keeps the offset of the last one goes on behind it later, on any replica. Whoever keeps its bookmark, and follows
+ * with the same filter, also learns that the ledger is another one: StreamEnded with LEDGER_CHANGED. Throws StreamEnded when
+ * going on is of no use: pruned, not to be seen, or, told until the policy's deadline, an offset behind the ledger's end;
+ * AnswerUnreadable when what is there speaks something else until the deadline.
  */
-export async function* follow<Entry extends { offset: number }>(
+export function follow<Entry extends Completion | Update>(
   connection: Connection,
   path: string,
   kind: string,
   read: (document: Json) => Entry,
   options: FeedOptions,
 ): AsyncGenerator<Entry, void> {
+  const behind = (after: number): AsyncGenerator<Entry, void> => followBehind(connection, path, kind, read, after, options);
+  return options.after instanceof Bookmark ? followBookmark(behind, options.after) : behind(options.after ?? 0);
+}
+
+/** Reads the entry at the bookmark again, compares it, and goes on after it. */
+async function* followBookmark<Entry extends Completion | Update>(
+  behind: (after: number) => AsyncGenerator<Entry, void>,
+  kept: Bookmark,
+): AsyncGenerator<Entry, void> {
+  let isCompared = false;
+  try {
+    for await (const entry of behind(kept.offset - 1)) {
+      if (isCompared) yield entry;
+      else if (kept.marks(entry)) isCompared = true;
+      else throw ledgerChanged(kept);
+    }
+  } catch (error) {
+    const isOnlyThatPruned = error instanceof StreamEnded && error.code === "OFFSET_PRUNED" && error.problem.prunedTo === kept.offset;
+    if (!isOnlyThatPruned) throw error;
+  }
+  yield* behind(kept.offset);
+}
+
+function ledgerChanged(kept: Bookmark): StreamEnded {
+  const detail = `what this ledger shows at offset ${kept.offset} is not what was read there`;
+  return new StreamEnded(problemOfCode("LEDGER_CHANGED", detail, 0), kept.offset);
+}
+
+async function* followBehind<Entry extends { offset: number }>(
+  connection: Connection,
+  path: string,
+  kind: string,
+  read: (document: Json) => Entry,
+  from: number,
+  options: FeedOptions,
+): AsyncGenerator<Entry, void> {
   const { bearer, policy } = connection;
-  let after = options.after ?? 0;
+  let after = from;
   checkOffset("after", after);
   let failures = 0;
   const failed = new Set<string>(); // endpoints without a stream for us, in this round

@@ -2,6 +2,7 @@
 
 export type { Access, Token } from "./access.js";
 export type { Accepted, AcceptedEarly, Conflict, Notarised, NotNow, Problem, Refused, Result } from "./answers.js";
+export { Bookmark } from "./bookmark.js";
 export { changeId, contentDigest, encodeRequest, microseconds, type Request, type TimeWindow } from "./canonical.js";
 export { type ClientOptions, type Commit, type LedgerEnd, type LogTransaction, NotaryClient, type NotaryDescription, type StateStatus, type SubmitOptions, type TransactionStatus } from "./client.js";
 export { type Code, isKnown, type Retry, RETRY_BY_CODE } from "./codes.js";

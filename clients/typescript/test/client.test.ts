@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
-import { chmodSync, mkdtempSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdtempSync, readFileSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { test } from "node:test";
 
-import { type ClientOptions, NotaryClient, RetryPolicy } from "../src/index.js";
+import { Bookmark, type ClientOptions, NotaryClient, RetryPolicy } from "../src/index.js";
 import { Double, NOTARY_KEY, notActive, PARTY, PLACE, problemDocument, QUICK, type Reply, type Seen, success } from "./double.js";
 
 const TX_ID = "ab".repeat(32);
@@ -244,6 +244,32 @@ test("completions go on after the last offset, without a gap or a duplicate", as
     const asked = notary.seen.map((seen) => new URL(seen.url, notary.endpoint).searchParams.get("after"));
     assert.deepEqual(asked, ["0", "2", "2", "2", "3", "7", "7", "8"].slice(0, asked.length));
     assert.match(notary.seen[0]?.url ?? "", /party=O%3DA%2CC%3DGB&user_id=u&follow=true$/);
+  });
+});
+
+test("a bookmark of another ledger is refused, and one of this goes on", async () => {
+  const vectors = JSON.parse(readFileSync(new URL("../../../../tests/golden/vectors/bookmarks.json", import.meta.url), "utf8")) as { entry: Record<string, unknown>; bookmark: string }[];
+  const { entry, bookmark } = vectors[0] as (typeof vectors)[0];
+  const kept = Bookmark.parse(bookmark);
+  const line = (change: object, kind: string): string => JSON.stringify({ kind, user_id: "u", command_id: "c", act_as: [], submission_id: "s", code: "NOTARISED", ...entry, ...change }) + "\n";
+  const next = { offset: kept.offset + 1 };
+  for (const kind of ["completion", "update"] as const) {
+    const read = (client: NotaryClient) => (kind === "completion" ? client.completions({ after: kept }) : client.updates({ after: kept }));
+    await withNotary(() => ({ body: line({}, kind) + line(next, kind), open: true }), async (client, notary) => {
+      assert.equal((await read(client).next()).value?.offset, next.offset);
+      assert.match(notary.seen[0]?.url ?? "", new RegExp(`after=${kept.offset - 1}&`));
+    });
+    for (const change of [{ recorded_at: "2026-01-02T03:04:05.000007Z" }, { tx_id: "00".repeat(32) }, { content_digest: "00".repeat(32) }, { log_offset: 1 }, next]) {
+      await withNotary(() => ({ body: line(change, kind) + line(next, kind), open: true }), async (client) => {
+        await assert.rejects(read(client).next(), { name: "StreamEnded", code: "LEDGER_CHANGED", after: kept.offset });
+      });
+    }
+  }
+  const pruned = (pruned_to: number): Reply => ({ status: 410, body: problemDocument("OFFSET_PRUNED", 410, "no", { pruned_to }) });
+  const replies: Reply[] = [pruned(kept.offset), { body: line(next, "completion"), open: true }, pruned(kept.offset + 1)];
+  await withNotary((_, call) => replies[call] as Reply, async (client) => {
+    assert.equal((await client.completions({ after: kept }).next()).value?.offset, next.offset);
+    await assert.rejects(client.completions({ after: kept }).next(), { code: "OFFSET_PRUNED" });
   });
 });
 

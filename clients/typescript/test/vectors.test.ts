@@ -5,7 +5,8 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import { parseStateRef } from "../src/canonical.js";
-import { changeId, contentDigest, encodeRequest, Party, type Receipt, RETRY_BY_CODE, verifyReceipt } from "../src/index.js";
+import { Bookmark, changeId, contentDigest, encodeRequest, Party, type Receipt, RETRY_BY_CODE, verifyReceipt } from "../src/index.js";
+import { updateOf } from "../src/feeds.js";
 import { submissionDocument } from "../src/signing.js";
 import { leafHash, rootFromPath } from "../src/receipts.js";
 
@@ -188,6 +189,15 @@ test("what the notary would refuse is refused before it is signed", () => {
 test("the parties of a command are sorted by their UTF-8", () => {
   const party = Party.generate("O=A");
   assert.deepEqual(party.sign({ actAs: ["O=\u{1f600}", "O=\uff5e", "O=A"] }).actAs, ["O=A", "O=\uff5e", "O=\u{1f600}"]);
+});
+
+test("a bookmark is the same text in every language, and a text that is none is refused", () => {
+  for (const { entry, bookmark } of golden("vectors/bookmarks.json")) {
+    assert.equal(String(Bookmark.of(updateOf({ act_as: [], ...entry }))), bookmark);
+  }
+  for (const text of ["", "7", `0-${"0".repeat(32)}`, `7-${"g".repeat(32)}`, `${2 ** 53}-${"0".repeat(32)}`]) {
+    assert.throws(() => Bookmark.parse(text), { name: "BadRequest" });
+  }
 });
 
 test("codes and their retry are those of the catalogue", () => {

@@ -13,11 +13,14 @@ import pytest
 from ha.lock.interface import DatabaseIdentity, LockOwner, ServerLease
 from replica.doctor.checks import check_names, descriptions, examine, refused_configuration
 from replica.doctor.facts import (
+    ArchiverFacts,
+    AroundFacts,
     BalancerFacts,
     ClockFacts,
     DatabaseFacts,
     Facts,
     FileFacts,
+    KeepalivedFacts,
     LogFacts,
     MachineFacts,
     PostgresFacts,
@@ -91,6 +94,11 @@ HEALTHY = Facts(
     log=LOG,
     replicas=REPLICAS,
     balancer=BalancerFacts(answers=True, up=("r1",)),
+    around=AroundFacts(
+        keepalived=KeepalivedFacts(program=True, path="keepalived.conf", as_rendered=True),
+        archiver=ArchiverFacts(address="archive:1", here=False, age_s=30.0, lag_records=5.0),
+        exporters={"haproxy-1:1": True, "haproxy-2:1": True},
+    ),
 )
 
 
@@ -110,6 +118,18 @@ def test_replicas_that_share_no_database_have_no_finding_about_one() -> None:
     assert found["log-identity"].text == "t"
     another = replace(facts, database=replace(facts.database, bound_topic_id="other"))
     assert [one.check for one in examine(another) if one.severity is Severity.PROBLEM] == ["log-identity"]
+
+
+def keepalived(as_rendered: bool | None) -> Facts:
+    return around(keepalived=KeepalivedFacts(program=True, path="keepalived.conf", as_rendered=as_rendered))
+
+
+def archiver(age_s: float | None, lag_records: float | None = 0.0) -> Facts:
+    return around(archiver=ArchiverFacts(address="archive:1", here=False, age_s=age_s, lag_records=lag_records))
+
+
+def around(**changes: Any) -> Facts:
+    return replace(HEALTHY, around=replace(HEALTHY.around, **changes))
 
 
 def files(**changes: Any) -> Facts:
@@ -278,6 +298,14 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("haproxy-configuration", Severity.PROBLEM, balancer(refused="unknown keyword"), "notary haproxy check"),
     ("haproxy", Severity.PROBLEM, balancer(up=("r2",)), "haproxy-loss"),
     ("endpoint", Severity.PROBLEM, balancer(endpoint_problem="connection refused"), "haproxy-loss"),
+    ("keepalived", Severity.PROBLEM, keepalived(as_rendered=False), "notary haproxy render --keepalived"),
+    ("keepalived", Severity.PROBLEM, keepalived(as_rendered=None), "notary haproxy render --keepalived"),
+    ("monitoring", Severity.WARNING, around(exporters={}), "settings.md"),
+    ("monitoring", Severity.WARNING, around(exporters={"haproxy-1:1": True, "haproxy-2:1": False}), "haproxy-loss.md"),
+    ("archive", Severity.PROBLEM, archiver(None), "notary-archive"),
+    ("archive", Severity.PROBLEM, archiver(3_601.0), "archive.md"),
+    ("archive", Severity.PROBLEM, archiver(30.0, 1_000_001.0), "archive.md"),
+    ("archive", Severity.PROBLEM, archiver(3_601.0, None), "archive.md"),
 ]
 
 
@@ -315,6 +343,19 @@ def test_a_clock_is_not_blamed_for_a_slow_answer() -> None:
     slow = replicas({"clock": ClockFacts(ahead_s=-4.2, within_s=1.1)})
     (found,) = [one for one in examine(slow) if one.check == "clock-replicas"]
     assert found.severity is Severity.OK
+
+
+def test_what_another_machine_has_is_not_missed_here() -> None:
+    """Goal: a replica's machine is not blamed for lacking what HAProxy's or the archive's has. Method: neither is here;
+    neither is configured."""
+    elsewhere = around(
+        keepalived=KeepalivedFacts(program=False, path="keepalived.conf", as_rendered=None),
+        archiver=ArchiverFacts(address="127.0.0.1:1", here=True, age_s=None),
+    )
+    found = {one.check: one.severity for one in examine(elsewhere)}
+    assert (found["keepalived"], found["archive"]) == (Severity.UNKNOWN, Severity.UNKNOWN)
+    found = {one.check: one.severity for one in examine(around(keepalived=None, archiver=None))}
+    assert (found["keepalived"], found["archive"]) == (Severity.OK, Severity.UNKNOWN)
 
 
 def test_the_whole_difference_of_two_clocks_is_told() -> None:

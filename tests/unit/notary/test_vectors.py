@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 from nacl.signing import SigningKey
 
-from ledger_api.client import Deduplication, Party, encode_submission
+from ledger_api.client import Bookmark, Deduplication, Party, encode_submission
+from ledger_api.wire.feed import UpdateDocument
 from ledger_api.wire.submissions import SubmissionDocument, submission_from_document
 from replica.notary.canonical import change_id, content_digest, decode_request, encode_request
 from replica.notary.errors import BadRequest
@@ -29,6 +30,17 @@ def _vectors(name: str) -> Any:
 
 
 REQUESTS = {case["name"]: case for case in _vectors("canonical.json")}
+
+
+@pytest.mark.parametrize("case", _vectors("bookmarks.json"), ids=lambda case: case["bookmark"])
+def test_a_bookmark(case: dict[str, Any]) -> None:
+    """Goal: a kept bookmark is read by every client and release. Method: offset, and SHA-256 of five lines."""
+    entry = case["entry"]
+    names = ("offset", "tx_id", "content_digest", "log_offset", "recorded_at")
+    digest = sha256("\n".join(str(entry[name]) for name in names).encode()).hexdigest()[:32]
+    assert f"{entry['offset']}-{digest}" == case["bookmark"]
+    update = msgspec.convert({**entry, "kind": "update", "act_as": []}, UpdateDocument)
+    assert str(Bookmark.of(update)) == case["bookmark"]
 
 
 def _by_hand(case: dict[str, Any]) -> str:

@@ -70,7 +70,10 @@ public sealed interface Answer {
         }
     }
 
-    /** The request cannot be taken as it is: change what the detail names. Nothing was logged. */
+    /**
+     * The request cannot be taken as it is: change what the detail names. Nothing was logged. {@code prunedTo}: the bound of
+     * pruning, where the problem names it; else null.
+     */
     record Problem(
             String code,
             int status,
@@ -79,12 +82,13 @@ public sealed interface Answer {
             String remedy,
             Code.Retry retry,
             String requestId,
-            double retryAfterS)
+            double retryAfterS,
+            Long prunedTo)
             implements Result {
         /** The problem of a code, for what comes without a document. */
         static Problem of(String code, String detail, int status) {
             Code.Retry retry = Code.of(code).map(Code::retry).orElse(Code.Retry.NO);
-            return new Problem(code, status, code, detail, "", retry, "", 0);
+            return new Problem(code, status, code, detail, "", retry, "", 0, null);
         }
 
         boolean isOfToken() {

@@ -143,7 +143,8 @@ final class Documents {
                 text(document, "remedy"),
                 retry.equals("no") ? Code.Retry.NO : Code.Retry.SAME,
                 document.path("request_id").asText(""),
-                document.path("retry_after_s").asDouble(0));
+                document.path("retry_after_s").asDouble(0),
+                integerOrNull(document, "pruned_to"));
     }
 
     /** An answer in a frame of a stream. Throws AnswerUnreadable. */

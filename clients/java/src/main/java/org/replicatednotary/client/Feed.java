@@ -18,9 +18,10 @@ import java.util.function.Function;
  * What is published after a ledger offset, without a gap or a duplicate, live once caught up, for ever: it connects again by
  * itself. Close it to end it, from any thread. Otherwise it is for one thread.
  *
- * <p>Whoever keeps the offset of the last one goes on behind it later, on any replica. {@link #next} throws StreamEnded when
- * going on is of no use: pruned, not to be seen, or, told until the policy's deadline, an offset of another ledger;
- * AnswerUnreadable when what is there speaks something else until the deadline.
+ * <p>Whoever keeps the offset of the last one goes on behind it later, on any replica. Whoever keeps its {@link Bookmark}, and
+ * follows with the same filter, also learns that the ledger is another one: StreamEnded with LEDGER_CHANGED. {@link #next} throws
+ * StreamEnded when going on is of no use: pruned, not to be seen, or, told until the policy's deadline, an offset behind the
+ * ledger's end; AnswerUnreadable when what is there speaks something else until the deadline.
  */
 public final class Feed<T extends Published> implements Iterator<T>, AutoCloseable {
     private static final double SILENCE_MAX_S = 30; // above the interval of the server's checkpoints
@@ -30,6 +31,7 @@ public final class Feed<T extends Published> implements Iterator<T>, AutoCloseab
     private final Function<JsonNode, T> read;
     private final String filter;
     private long after;
+    private Bookmark kept; // to be compared with the entry at its offset; null once it was
     private int failures;
     private double toldS;
     private String token;
@@ -55,6 +57,12 @@ public final class Feed<T extends Published> implements Iterator<T>, AutoCloseab
         this.filter = query + (userId == null ? "" : "&user_id=" + encode(userId)) + "&follow=true";
     }
 
+    /** Reads the entry at the bookmark again, compares it, and goes on after it. */
+    Feed(Connection connection, String path, String kind, Function<JsonNode, T> read, Bookmark kept, String userId, List<String> parties) {
+        this(connection, path, kind, read, kept.offset() - 1, userId, parties);
+        this.kept = kept;
+    }
+
     @Override
     public boolean hasNext() {
         return !closed;
@@ -66,7 +74,7 @@ public final class Feed<T extends Published> implements Iterator<T>, AutoCloseab
             try {
                 Lines current = lines == null ? connect() : lines;
                 T found = current == null ? null : take(current);
-                if (found != null) {
+                if (found != null && !isAtBookmark(found)) {
                     return found;
                 }
             } catch (NotaryException.AnswerUnreadable error) {
@@ -164,7 +172,29 @@ public final class Feed<T extends Published> implements Iterator<T>, AutoCloseab
         return entry;
     }
 
+    /** Whether this entry was dealt with before: the one that the bookmark was made of. */
+    private boolean isAtBookmark(T entry) {
+        if (kept == null) {
+            return false;
+        }
+        if (!Bookmark.of(entry).equals(kept)) {
+            leave();
+            String detail = "what this ledger shows at offset " + kept.offset() + " is not what was read there";
+            throw new NotaryException.StreamEnded(Answer.Problem.of(Code.LEDGER_CHANGED.name(), detail, 0), kept.offset());
+        }
+        kept = null;
+        return true;
+    }
+
     private void heed(Answer.Problem problem) {
+        boolean isOnlyBookmarkPruned = kept != null
+                && problem.code().equals(Code.OFFSET_PRUNED.name())
+                && Long.valueOf(kept.offset()).equals(problem.prunedTo());
+        if (isOnlyBookmarkPruned) {
+            after = kept.offset();
+            kept = null;
+            return;
+        }
         double nowS = Connection.clockS();
         double deadlineS = connection.policy.deadlineS();
         if (problem.retry() == Code.Retry.NO) {

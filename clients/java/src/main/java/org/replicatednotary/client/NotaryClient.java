@@ -188,8 +188,18 @@ public final class NotaryClient implements AutoCloseable {
         return new Feed<>(connection, "/v1/completions", "completion", Completion::of, after, userId, parties);
     }
 
+    /** As {@link #completions(long, String, List)}, after a bookmark: StreamEnded with LEDGER_CHANGED where the ledger is another one. */
+    public Feed<Completion> completions(Bookmark after, String userId, List<String> parties) {
+        return new Feed<>(connection, "/v1/completions", "completion", Completion::of, after, userId, parties);
+    }
+
     /** Transactions that were notarised after a ledger offset, each once, for ever. Close it. */
     public Feed<Update> updates(long after, List<String> parties) {
+        return new Feed<>(connection, "/v1/updates", "update", Update::of, after, null, parties);
+    }
+
+    /** As {@link #updates(long, List)}, after a bookmark: StreamEnded with LEDGER_CHANGED where the ledger is another one. */
+    public Feed<Update> updates(Bookmark after, List<String> parties) {
         return new Feed<>(connection, "/v1/updates", "update", Update::of, after, null, parties);
     }
 

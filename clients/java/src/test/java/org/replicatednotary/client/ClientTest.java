@@ -52,6 +52,8 @@ class ClientTest {
 
     /** The last reply is given again and again. */
     private NotaryClient client(Access access, Reply... replies) throws IOException {
+        stop(); // a test may have one after the other
+        seen.clear();
         server = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
         server.createContext("/", exchange -> answer(exchange, replies));
         server.start();
@@ -280,6 +282,49 @@ class ClientTest {
         }
         assertEquals(List.of(1L, 2L, 3L, 8L), offsets);
         assertEquals("/v1/completions?after=0&party=O%3DA%2CC%3DGB&user_id=u&follow=true", seen.get(0).url());
+    }
+
+    @Test
+    void aBookmarkOfAnotherLedgerIsRefusedAndOneOfThisGoesOn() throws IOException {
+        JsonNode vector = Golden.json("vectors/bookmarks.json").get(0);
+        ObjectNode entry = vector.get("entry").deepCopy();
+        entry.put("kind", "completion").put("user_id", "u").put("command_id", "c").put("submission_id", "s").put("code", "NOTARISED");
+        entry.putArray("act_as");
+        Bookmark kept = Bookmark.parse(vector.get("bookmark").asText());
+        String next = entry.deepCopy().put("offset", kept.offset() + 1) + "\n";
+        try (NotaryClient client = client(lines(entry + "\n" + next));
+                Feed<Completion> feed = client.completions(kept, null, List.of())) {
+            assertEquals(kept.offset() + 1, feed.next().offset());
+            assertTrue(seen.get(0).url().startsWith("/v1/completions?after=" + (kept.offset() - 1)));
+        }
+        String update = entry.deepCopy().put("kind", "update") + "\n" + next.replace("completion", "update");
+        try (NotaryClient client = client(lines(update));
+                Feed<Update> feed = client.updates(kept, List.of())) {
+            assertEquals(kept.offset() + 1, feed.next().offset());
+        }
+        List<ObjectNode> others = List.of(
+                entry.deepCopy().put("recorded_at", "2026-01-02T03:04:05.000007Z"),
+                entry.deepCopy().put("tx_id", "00".repeat(32)),
+                entry.deepCopy().put("content_digest", "00".repeat(32)),
+                entry.deepCopy().put("log_offset", 1),
+                entry.deepCopy().put("offset", kept.offset() + 1));
+        for (ObjectNode other : others) {
+            try (NotaryClient client = client(lines(other + "\n"));
+                    Feed<Completion> feed = client.completions(kept, null, List.of())) {
+                NotaryException.StreamEnded ended = assertThrows(NotaryException.StreamEnded.class, feed::next);
+                assertEquals("LEDGER_CHANGED", ended.code());
+                assertEquals(kept.offset(), ended.after());
+            }
+        }
+        ObjectNode pruned = problem("OFFSET_PRUNED", 410, "no").put("pruned_to", kept.offset());
+        try (NotaryClient client = client(json(410, pruned), lines(next));
+                Feed<Completion> feed = client.completions(kept, null, List.of())) {
+            assertEquals(kept.offset() + 1, feed.next().offset());
+        }
+        try (NotaryClient client = client(json(410, pruned.deepCopy().put("pruned_to", kept.offset() + 1)));
+                Feed<Completion> feed = client.completions(kept, null, List.of())) {
+            assertEquals("OFFSET_PRUNED", assertThrows(NotaryException.StreamEnded.class, feed::next).code());
+        }
     }
 
     private static String line(int offset) {

@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
@@ -269,6 +270,18 @@ class VectorsTest {
     void thePartiesOfACommandAreSortedByTheirUtf8() {
         List<String> given = List.of("O=\ud83d\ude00", "O=\uff5e", "O=A");
         assertEquals(List.of("O=A", "O=\uff5e", "O=\ud83d\ude00"), Party.generate("O=A").sign(Transaction.of().withActAs(given)).actAs());
+    }
+
+    @Test
+    void aBookmarkIsTheSameTextInEveryLanguageAndATextThatIsNoneIsRefused() {
+        for (JsonNode vector : Golden.json("vectors/bookmarks.json")) {
+            ObjectNode entry = vector.get("entry").deepCopy();
+            entry.putArray("act_as");
+            assertEquals(vector.get("bookmark").asText(), Bookmark.of(Update.of(entry)).toString());
+        }
+        for (String text : List.of("", "7", "0-" + "0".repeat(32), "7-" + "g".repeat(32), Long.MAX_VALUE + "0-" + "0".repeat(32))) {
+            assertThrows(NotaryException.BadRequest.class, () -> Bookmark.parse(text));
+        }
     }
 
     @Test
