@@ -16,12 +16,20 @@ from replica.notary.errors import Code, NotaryError
 class FollowerMetrics(Collector):
     """Lag and age, worked out when they are asked for, so that a job that hangs shows as one that lags."""
 
-    def __init__(self, job: str, log_end: Callable[[], int], now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        job: str,
+        log_end: Callable[[], int],
+        now_s: Callable[[], float],
+        lag_s: Callable[[int], float] | None = None,
+    ) -> None:
         """`job` is in the metrics' names; `log_end`: the log's end now, raises NotaryError when it is not to be had;
-        `now_s`: any clock, seconds."""
+        `now_s`: any clock, seconds; `lag_s`: seconds since the oldest record after an offset came into the log, raises
+        NotaryError likewise."""
         self._job = job
         self._log_end = log_end
         self._now_s = now_s
+        self._lag_s = lag_s
         self._began_s = now_s()
         self._last: int | None = None
         self._failures: Counter[str] = Counter()
@@ -67,16 +75,23 @@ class FollowerMetrics(Collector):
         yield GaugeMetricFamily(f"{name}_offset", f"Last offset of the log in the {self._job}.", value=self._last)
         try:
             lag = max(0, self._log_end() - 1 - self._last)
+            lag_s = None if self._lag_s is None else self._lag_s(self._last)
         except NotaryError:
             return  # the log does not answer; the age goes on
         yield GaugeMetricFamily(
             f"{name}_lag_records", f"Records that the log has and the {self._job} has not.", value=lag
         )
+        if lag_s is not None:
+            yield GaugeMetricFamily(
+                f"{name}_lag_seconds",
+                f"Age of the oldest record that the {self._job} has not; 0 without one.",
+                value=lag_s,
+            )
 
 
-def metrics_of(job: str, log_end: Callable[[], int]) -> FollowerMetrics:
+def metrics_of(job: str, log_end: Callable[[], int], lag_s: Callable[[int], float] | None = None) -> FollowerMetrics:
     """The metrics of a job of this process, by a clock that nobody sets."""
-    return FollowerMetrics(job, log_end, time.monotonic)
+    return FollowerMetrics(job, log_end, time.monotonic, lag_s)
 
 
 def serve_metrics(metrics: Collector, host: str, port: int) -> None:

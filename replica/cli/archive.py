@@ -21,6 +21,7 @@ from replica.cli.pipeline import (
     archive_folder,
     archive_public_key,
     archive_signer,
+    ending_for_good,
     follower_metrics,
     progress,
     require_archive,
@@ -91,15 +92,16 @@ def _follow(config: Config, engine: str, master: str, connector: str, as_json: b
         with _writing(config, engine, master, connector) as write:
             yield lambda on_step: _archive(write, config, as_json, on_step)
 
-    follow_archive(
-        ready,
-        lambda: load_manifest(config.archive.folder),
-        follower_metrics("archive", config.archive.metrics, config.log.settings),
-        interval_s=config.archive.interval_s,
-        tell_failure=tell_failure,
-        now_s=time.time,
-        sleep_s=time.sleep,
-    )
+    with ending_for_good():
+        follow_archive(
+            ready,
+            lambda: load_manifest(config.archive.folder),
+            follower_metrics("archive", config.archive.metrics, config.log.settings),
+            interval_s=config.archive.interval_s,
+            tell_failure=tell_failure,
+            now_s=time.time,
+            sleep_s=time.sleep,
+        )
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import typer
 
 from replica.cli import log_set_up
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, run
+from replica.cli.log_copy import copy_log
 from replica.cli.salvage import make_salvage
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ app.command("create")(log_set_up.create)
 app.command("check")(log_set_up.check)
 app.command("roles")(log_set_up.roles)
 app.command("salvage")(make_salvage)
+app.command("copy")(copy_log)
 
 READ_WAIT_S = 1.0
 READ_MAX_RECORDS = 500

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from replica.cli.common import err, in_a_line, quiet_libraries
+from replica.cli.common import err, in_a_line, quiet_libraries, show_error
 from replica.notary.errors import Code, ConfigError, NotaryError
+from replica.notary.exit_codes import EXIT_CONFIGURATION
 from replica.notary.places import Place, place_of
 
 if TYPE_CHECKING:
@@ -118,7 +119,9 @@ def progress(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], N
         yield lambda now: bar.update(task, completed=now)
 
 
-def follower_metrics(job: str, where: Endpoint | None, log: LogSettings) -> FollowerMetrics:
+def follower_metrics(
+    job: str, where: Endpoint | None, log: LogSettings, lag_s: Callable[[int], float] | None = None
+) -> FollowerMetrics:
     """The metrics of a job that follows the log, served at /metrics where its table of the configuration says so.
 
     Raises ConfigError when the port is taken. The lag is that of the log's end now, whatever became of the job.
@@ -126,7 +129,7 @@ def follower_metrics(job: str, where: Endpoint | None, log: LogSettings) -> Foll
     from pipeline.metrics import metrics_of, serve_metrics
     from pipeline.sources.topic import look_at
 
-    metrics = metrics_of(job, lambda: look_at(log).end)
+    metrics = metrics_of(job, lambda: look_at(log).end, lag_s)
     if where is not None:
         try:
             serve_metrics(metrics, "" if where.host == "*" else where.host, where.port)
@@ -138,3 +141,13 @@ def follower_metrics(job: str, where: Endpoint | None, log: LogSettings) -> Foll
 def tell_failure(error: NotaryError, delay_s: float) -> None:
     """Say on standard error what failed, and when a job that follows the log tries again."""
     err.print(f"{in_a_line(error)}; next attempt in {delay_s:g} s", markup=False)
+
+
+@contextmanager
+def ending_for_good() -> Iterator[None]:
+    """What needs a person ends a job that follows the log with a code after which no supervisor starts it again."""
+    try:
+        yield
+    except NotaryError as error:
+        show_error(error)
+        raise typer.Exit(EXIT_CONFIGURATION) from None

@@ -41,7 +41,7 @@ ReportOption = Annotated[Path | None, typer.Option("--json", help="Write the rep
 def copy(to: CopyOption, folder: FolderOption = None, config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     """Bring the second site's copy of the archive up to date; every segment is verified there.
 
-    A copy of the log itself is kept by: notary restore run --resume --to-servers BROKERS, over and over.
+    A copy of the log itself is kept by: notary log copy --follow.
     """
     require_pipeline()
     from pipeline.archive.copy import copy_archive

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, out, print_json
-from replica.cli.pipeline import follower_metrics, progress, require_pipeline, tell_failure
+from replica.cli.pipeline import ending_for_good, follower_metrics, progress, require_pipeline, tell_failure
 
 if TYPE_CHECKING:
     from replica.config.model import Config
@@ -68,7 +68,8 @@ def _follow(config: Config) -> NoReturn:
         tell_failure(error, delay_s)
         metrics.failed(error.code)
 
-    keep_following(attempt, metrics.succeeded, failed, time.sleep)
+    with ending_for_good():
+        keep_following(attempt, metrics.succeeded, failed, time.sleep)
 
 
 async def _write(config: Config, interval_s: float | None, succeeded: Callable[[int], None]) -> tuple[int, int]:

@@ -136,6 +136,24 @@ class ArchiveSettings(BaseModel):
     )
 
 
+class LogCopySettings(BaseModel):
+    """The copy of the request log at a second site, which `notary log copy` writes; replicas do not use it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    to: Path | None = Field(
+        None,
+        description="Configuration file of the second site: the log that it names gets the records. On Postgres "
+        "it logs in as that log's owner.",
+    )
+    interval_s: float = Field(
+        2.0, ge=0.1, le=86_400, description="How often `notary log copy --follow` looks for new records."
+    )
+    metrics: Endpoint | None = Field(
+        None, description="Where Prometheus finds /metrics of `notary log copy --follow`; off by default."
+    )
+
+
 class TablesSettings(BaseModel):
     """The log as tables in the format of Delta Lake, which `notary tables run` appends to; replicas do not use it."""
 
@@ -207,6 +225,7 @@ class Config(BaseSettings):
     link: LinkSettings = LinkSettings()
     archive: ArchiveSettings = ArchiveSettings()
     tables: TablesSettings = TablesSettings()
+    log_copy: LogCopySettings = LogCopySettings()
     client: ClientSettings = ClientSettings()
     pkcs11: Pkcs11Settings | None = Field(
         None, description="The notary's signing key on a PKCS#11 token, instead of `notary_key_file`."

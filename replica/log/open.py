@@ -57,19 +57,25 @@ def open_log_admin(settings: LogSettings) -> LogAdmin:
 
 
 def refill_log(
-    settings: LogSettings, records: Iterable[StoredRecord], first: int, end: int, on_record: Callable[[int], None]
+    settings: LogSettings,
+    records: Iterable[StoredRecord],
+    first: int,
+    end: int,
+    on_record: Callable[[int], None],
+    *,
+    goes_on: bool = False,
 ) -> str:
     """Put records [first, end) back at their original offsets, after the records that are there; return the identity.
 
     No other client may append meanwhile. Where the settings say that the log keeps no times, records get those of the
-    restore. `on_record` is called with the number of records in the log. Raises
-    RestoreRefused when a record gets another offset, or this kind of log cannot be restored; and LogUnavailable.
+    restore. `on_record` is called with the number of records in the log. `goes_on`: more follow, up to `finish_refill`.
+    Raises RestoreRefused when a record gets another offset, or this kind of log cannot be restored; and LogUnavailable.
     """
     match settings:
         case KafkaSettings():
             from replica.log.kafka.refill import refill as refill_topic
 
-            return refill_topic(settings, records, first, end, on_record)
+            return refill_topic(settings, records, first, end, on_record, goes_on=goes_on)
         case PostgresLogSettings():
             from replica.log.postgres.refill import refill
 
@@ -80,3 +86,11 @@ def refill_log(
             return refill_nodes(settings, records, first, end, on_record)
         case _:
             raise RestoreRefused(f"log.kind is {settings.kind}: such a log is not restored")
+
+
+def finish_refill(settings: LogSettings) -> None:
+    """Leave a log that was refilled as one that replicas write. May be repeated. Raises LogUnavailable."""
+    if isinstance(settings, KafkaSettings):
+        from replica.log.kafka.refill import finish
+
+        finish(settings)

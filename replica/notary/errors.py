@@ -526,6 +526,13 @@ class Code(Enum):
         "The request log cannot be restored, salvaged or adopted safely as asked",
         "Do what the line above says; `notary restore plan` shows all that stands against a restore.",
     )
+    LOG_COPY_REFUSED = (
+        0,
+        "The second site's log is no copy of this one, or somebody else writes to it",
+        "Nothing more is copied. Find out who wrote there; if the second site has taken over, this site must not serve."
+        " Otherwise delete that log and copy anew; see runbooks/log-copy.md.",
+        *_A_PERSON,
+    )
     SALVAGE_DAMAGED = (
         0,
         "The file is not a tail salvage that the operator's key signed",
@@ -712,6 +719,12 @@ class RestoreRefused(NotaryError):
     """A restore would be unsafe, or it ended before its end; a person must change something, or resume it."""
 
     default_code = Code.RESTORE_REFUSED
+
+
+class LogCopyRefused(NotaryError):
+    """A second site's log is no copy of this one: nothing is written to it, a person must look."""
+
+    default_code = Code.LOG_COPY_REFUSED
 
 
 class SalvageDamaged(NotaryError):

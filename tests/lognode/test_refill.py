@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -11,10 +12,14 @@ import pytest
 from pipeline.archive.manifest import Manifest
 from pipeline.archive.restore import archived_records, plan_restore, run_restore
 from pipeline.archive.restore_plan import RestorePlan, Until
+from pipeline.log_copy import LogCopier
 from replica.log.admin import StoredRecord
+from replica.log.in_memory.server import MemoryLogServer, TimedTopic
+from replica.log.in_memory.settings import MemoryLogSettings
 from replica.log.open import refill_log
 from replica.log.raft import refill
-from replica.notary.errors import RestoreRefused
+from replica.log.settings import LogSettings
+from replica.notary.errors import LogCopyRefused, RestoreRefused
 from tests.lognode.test_log import NodesHere
 from tests.unit.log.test_contract import read_all
 from tests.worlds.archive_world import SIGNER, make_archive, some_log
@@ -116,3 +121,33 @@ async def test_what_log_nodes_do_not_keep_is_refused(odd: StoredRecord, nodes: N
     """Goal: nothing is dropped in silence. Method: a key, no value, headers."""
     with pytest.raises(RestoreRefused, match="do not keep"):
         await asyncio.to_thread(refill_log, nodes.log_settings(), [odd], 0, 1, lambda count: None)
+
+
+async def test_a_log_is_copied_to_log_nodes(nodes: NodesHere) -> None:
+    """Goal: a second site may keep its log on nodes. Method: copy a log that grows; another's record."""
+    topic = TimedTopic("memory:1")
+    server = MemoryLogServer(topic)
+    with tempfile.TemporaryDirectory(prefix="log-") as folder:  # a short path: a socket's has 107 bytes at most
+        source = MemoryLogSettings(socket_path=Path(folder) / "log.sock")
+        await server.start(source.socket_path)
+        for part in (VALUES[:20], VALUES[20:]):
+            for value in part:
+                topic.store(value)
+            assert await asyncio.to_thread(copy, source, nodes.log_settings()) == len(part)
+        await nodes.put(b"another's")
+        with pytest.raises(LogCopyRefused):
+            await asyncio.to_thread(copy, source, nodes.log_settings())
+        await server.stop()
+    log = nodes.log()
+    try:
+        reader = await log.open_reader(0)
+        assert [value for _, value in await read_all(reader, len(VALUES) + 1)] == [*VALUES, b"another's"]
+    finally:
+        await log.close()
+
+
+def copy(source: MemoryLogSettings, target: LogSettings) -> int:
+    """How many records a new copier copies."""
+    copier = LogCopier(source, target, lambda _: None)
+    copier.open()
+    return copier.copy(lambda end: None, goes_on=False)

@@ -25,6 +25,7 @@ from pipeline.archive.restore_plan import Until
 from pipeline.archive.write import Archiver, BatchSize
 from pipeline.jobs.rebuild import rebuild_index
 from pipeline.jobs.slices import parquet_log
+from pipeline.log_copy import LogCopier
 from pipeline.session import spark_session
 from pipeline.sources.topic import look_at
 from pipeline.tables.write import open_writer
@@ -79,6 +80,13 @@ def tables(place: str, index: str) -> None:
             writer.append(values[start : start + 5])
 
 
+def log_copy(source: dict[str, Any], target: dict[str, Any]) -> None:
+    """As `notary log copy` does."""
+    copier = LogCopier(KafkaSettings.model_validate(source), KafkaSettings.model_validate(target), lambda _: None)
+    copier.open()
+    copier.copy(lambda end: None, goes_on=False)
+
+
 def _kill_at(point: str) -> None:
     """Wrap the function at the point; of a class, its method."""
     found = re.fullmatch(r"([\w.]+):([\w.]+)([+-])(\d+)", point)
@@ -107,6 +115,6 @@ def _kill_at(point: str) -> None:
 
 if __name__ == "__main__":
     _kill_at(sys.argv[1])
-    {"archive": archive, "restore": restore, "rebuild": rebuild, "tables": tables}[sys.argv[2]](
+    {"archive": archive, "restore": restore, "rebuild": rebuild, "tables": tables, "log_copy": log_copy}[sys.argv[2]](
         **msgspec.json.decode(sys.argv[3])
     )

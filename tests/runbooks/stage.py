@@ -35,8 +35,21 @@ _KAFKA_TOOLS = {
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
 }
-_UNITS = ("notary@", "notary-log@", "kafka@", "postgresql@", "haproxy", "notary-archive", "notary-tables")
-_FOLLOWERS = {"notary-archive": "archive", "notary-tables": "tables"}  # units, and the commands that they run
+_UNITS = (
+    "notary@",
+    "notary-log@",
+    "kafka@",
+    "postgresql@",
+    "haproxy",
+    "notary-archive",
+    "notary-log-copy",
+    "notary-tables",
+)
+_FOLLOWERS = {  # units, and the commands that they run
+    "notary-archive": ("archive", "run"),
+    "notary-log-copy": ("log", "copy"),
+    "notary-tables": ("tables", "run"),
+}
 Said = tuple[int, str]
 
 
@@ -248,7 +261,7 @@ class Stage:
         await self._stop_follower(unit)
         with self._follower_log(unit).open("ab") as log:
             self._followers[unit] = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "replica.cli", _FOLLOWERS[unit], "run", "--follow"),
+                *(sys.executable, "-m", "replica.cli", *_FOLLOWERS[unit], "--follow"),
                 cwd=self.cluster.folder,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from ledger_api.client import NotaryClient
+from replica.config.load import load_config
 from replica.index.rocks import RocksIndex
 from replica.local.cluster import ClusterSettings
 from replica.local.participant import DATABASE, OWNER, ROLE, ParticipantFiles
@@ -126,6 +128,53 @@ async def forget_the_salvage(stage: Stage) -> None:
     replica.start()
     await eventually(lambda: says(replica, "SALVAGE_MISSING"), 60.0)
     await replica.stop()
+
+
+@pytest.mark.only_kafka("the second site's log is a topic; other kinds: tests/pipeline/test_log_copy.py")
+async def test_log_copy(folder: Path) -> None:
+    """Goal: a second site goes on with the copied log, and every answer holds. Method: copy under load, kill the job;
+    lose the log, all indexes and the replicas; play; the second site's configuration takes the place of the first."""
+    further = {"log_copy": {"to": "second.toml", "interval_s": 0.5}}
+    async with staged(ClusterSettings(folder=folder / "log-copy", topics_deletable=True, further=further)) as stage:
+        cluster = stage.cluster
+        second = cluster.folder / "second.toml"
+        here, there = rf'^#? *topic = "{cluster.topic}"', 'topic = "second-site"'
+        text, found = re.subn(here, there, cluster.config_path.read_text(), flags=re.MULTILINE)
+        assert found == 1
+        second.write_text(text)
+        async with under_load(stage, "log-copy") as load:
+            for _ in range(2):
+                await stage.play("log-copy", "Steps", "Start the job again")
+                await stage.play("log-copy", "Verification")
+            await stage.play("log-copy", "Checks")
+        lost = cluster.kafka_settings
+        await eventually(lambda: copied(stage), 60.0)
+        for replica in cluster.replicas.values():
+            await replica.stop()
+            shutil.rmtree(cluster.config.replica_dir(replica.name) / "index")
+        await cluster.kafka.delete_topic(lost.topic)
+        await stage.play("log-copy", "Steps", "The first site is lost", SECOND=str(second))
+        second.replace(cluster.config_path)
+        cluster.config = load_config(cluster.config_path)
+        for replica in cluster.replicas.values():
+            replica.start()
+        await cluster.wait_for_active()
+        await audit(cluster, [load.history])
+        async with under_load(stage, "after"):
+            await asyncio.sleep(5.0)
+    stage.assert_all_played("log-copy")
+
+
+async def copied(stage: Stage) -> bool:
+    """Whether the second site's log has all that the log has."""
+    process = await asyncio.create_subprocess_exec(
+        *("notary", "log", "copy", "--status", "--json"),
+        cwd=stage.cluster.folder,
+        env=stage.environment({}),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    printed, _ = await process.communicate()
+    return bool(json.loads(printed)["behind_records"] == 0)
 
 
 async def test_index_mismatch(folder: Path, request: pytest.FixtureRequest) -> None:

@@ -27,8 +27,19 @@ OnRecord = Callable[[int], None]
 """Takes the number of records that are in the topic."""
 
 
-def refill(settings: KafkaSettings, records: Iterable[StoredRecord], first: int, end: int, on_record: OnRecord) -> str:
+def refill(
+    settings: KafkaSettings,
+    records: Iterable[StoredRecord],
+    first: int,
+    end: int,
+    on_record: OnRecord,
+    *,
+    goes_on: bool = False,
+) -> str:
     """Write records with offsets [first, end) after the records that are there, and return the topic's id.
+
+    `goes_on`: more follow, so the topic goes on keeping the records' own times until `finish`. If that were set to and
+    fro for each run, a broker that learns of it late would stamp a record.
 
     Creates the topic if there is none. Raises RestoreRefused when a record gets another offset than its own, and
     LogUnavailable.
@@ -36,8 +47,14 @@ def refill(settings: KafkaSettings, records: Iterable[StoredRecord], first: int,
     topic_id = asyncio.run(create_topic(settings))
     _set_times(settings, KEEP_TIMES)
     _produce(settings, records, first, end, on_record)
-    _set_times(settings, BROKER_TIMES)
+    if not goes_on:
+        finish(settings)
     return topic_id
+
+
+def finish(settings: KafkaSettings) -> None:
+    """Let the brokers stamp what is appended from now on, as the topic of a log that replicas write does."""
+    _set_times(settings, BROKER_TIMES)
 
 
 def _produce(

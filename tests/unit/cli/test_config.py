@@ -74,6 +74,7 @@ def test_what_is_set_survives_a_round_trip() -> None:
         "link": {},
         "archive": {},
         "tables": {},
+        "log_copy": {},
         "operators": {},
         "admin": {},
         "watch": {},

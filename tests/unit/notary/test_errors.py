@@ -59,6 +59,7 @@ def test_what_needs_a_person_is_said_in_the_catalogue() -> None:
         "INDEX_MISMATCH",
         "KEY_UNSAFE",
         "LEDGERS_SHARE_DATABASE",
+        "LOG_COPY_REFUSED",
         "LOG_MISMATCH",
         "LOG_MISSING",
         "LOG_PAYLOAD_MISSING",

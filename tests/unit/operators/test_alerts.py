@@ -83,6 +83,10 @@ def healthy() -> Samples:
         shown["up", labels(**archiver, job="notary-archive")] = lambda _: 1.0
         shown["notary_archive_age_seconds", labels(**archiver)] = lambda _: 30.0
         shown["notary_archive_lag_records", labels(**archiver)] = lambda _: 100_000.0
+        copier = {"cluster": cluster, "instance": f"{cluster}-archive:9106"}
+        shown["up", labels(**copier, job="notary-log-copy")] = lambda _: 1.0
+        shown["notary_log_copy_age_seconds", labels(**copier)] = lambda _: 3.0
+        shown["notary_log_copy_lag_seconds", labels(**copier)] = lambda _: 2.0
         tables = {"cluster": cluster, "instance": f"{cluster}-archive:9105"}
         shown["up", labels(**tables, job="notary-tables")] = lambda _: 1.0
         shown["notary_tables_age_seconds", labels(**tables)] = lambda _: 5.0
@@ -170,6 +174,9 @@ FAULTS: dict[str, Callable[[Samples], None]] = {
     "NotaryArchiveLate": of(P, "notary_archive_age_seconds", lambda _: 3_700.0),
     "NotaryArchiveLags": of(P, "notary_archive_lag_records", lambda _: 2e6),
     "NotaryArchiverDown": of(P, "up", lambda _: 0.0, job="notary-archive"),
+    "NotaryLogCopyLate": of(P, "notary_log_copy_age_seconds", lambda _: 400.0),
+    "NotaryLogCopyLags": of(P, "notary_log_copy_lag_seconds", lambda _: 90.0),
+    "NotaryLogCopyDown": of(P, "up", lambda _: 0.0, job="notary-log-copy"),
     "NotaryTablesLate": of(P, "notary_tables_age_seconds", lambda _: 700.0),
     "NotaryTablesLag": of(P, "notary_tables_lag_records", lambda _: 2e6),
     "NotaryTablesDown": of(P, "up", lambda _: 0.0, job="notary-tables"),

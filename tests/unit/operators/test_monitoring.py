@@ -96,8 +96,8 @@ def exposition() -> str:
 def samples() -> set[str]:
     """Names of all time series of a replica, and of the jobs that follow the log."""
     jobs = CollectorRegistry()
-    for job in ("archive", "tables"):
-        metrics = FollowerMetrics(job, lambda: 1, lambda: 0.0)
+    for job, lag_s in (("archive", None), ("log_copy", lambda last: 0.0), ("tables", None)):
+        metrics = FollowerMetrics(job, lambda: 1, lambda: 0.0, lag_s)
         metrics.succeeded(0)
         jobs.register(metrics)
     families = text_string_to_metric_families(exposition() + generate_latest(jobs).decode())

@@ -184,6 +184,7 @@ EXECUTED = {
     "log removable": "tests/lognode/test_nodes.py",
     "log retire": "tests/lognode/test_nodes.py",
     "log roles": "tests/integration/log_postgres/test_commands.py",
+    "log copy": "runbooks/log-copy.md",
     "log salvage": "runbooks/topic-loss.md",
     "log-node": "docs/install-embedded.md",
     "restore adopt": "tests/pipeline/test_commands.py",

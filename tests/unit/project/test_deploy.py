@@ -65,6 +65,7 @@ def test_systemd_accepts_every_unit(name: str, tmp_path: Path) -> None:
         "notary-log@.service",
         "notary-doctor.service",
         "notary-archive.service",
+        "notary-log-copy.service",
         "notary-tables.service",
     ],
 )

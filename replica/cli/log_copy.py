@@ -1,0 +1,129 @@
+"""`notary log copy`: a second site's log, kept at the same offsets as this one."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from replica.cli.common import ConfigChoice, JsonOption, find_config, load, out, print_json
+from replica.cli.pipeline import ending_for_good, follower_metrics, progress, require_archive, tell_failure
+from replica.notary.errors import ConfigError, LogRefused, LogUnavailable
+
+if TYPE_CHECKING:
+    from replica.config.model import Config
+    from replica.log.settings import LogSettings
+
+ToOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--to", help="Configuration file of the second site, whose [log] gets the records; else log_copy.to.",
+        dir_okay=False, exists=True,
+    ),
+]  # fmt: skip
+FollowOption = Annotated[
+    bool, typer.Option("--follow", help="Go on for ever, looking every log_copy.interval_s; failures are tried again.")
+]
+StatusOption = Annotated[bool, typer.Option("--status", help="Only say where both logs end.")]
+FinishOption = Annotated[
+    bool, typer.Option("--finish", help="Only make the copy a log that replicas may write; the site's own is gone.")
+]
+
+
+def copy_log(
+    *,
+    to: ToOption = None,
+    follow: FollowOption = False,
+    status: StatusOption = False,
+    finish: FinishOption = False,
+    config: ConfigChoice = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy the log to a second site's log: the same records at the same offsets, each once, whatever is killed when.
+
+    A copy goes on after its last record, once its newest records were compared with the log's. One that differs, and
+    one that somebody else writes, is refused. Without --follow the copy ends as a log that replicas may write.
+    """
+    require_archive()
+    if follow + status + finish > 1:
+        raise ConfigError("--follow, --status and --finish exclude one another")
+    settings = load(find_config(config))
+    target = _target(settings, to)
+    if follow:
+        _follow(settings, target)
+    if status:
+        _tell(_status(settings.log.settings, target), as_json)
+    elif finish:
+        _tell(_finish(target), as_json)
+    else:
+        _tell(_copy(settings.log.settings, target), as_json)
+
+
+def _target(config: Config, to: Path | None) -> LogSettings:
+    named = to or config.log_copy.to
+    if named is None:
+        raise ConfigError("name the second site's configuration file: --to FILE, or log_copy.to")
+    return load(named).log.settings
+
+
+def _copy(source: LogSettings, target: LogSettings) -> dict[str, Any]:
+    from pipeline.log_copy import LogCopier
+    from pipeline.sources.topic import look_at
+
+    began_s = time.monotonic()
+    copier = LogCopier(source, target, time.sleep)
+    copier.open()
+    with progress("copied", look_at(source).end, copier.last + 1) as show:
+        count = copier.copy(show, goes_on=False)
+    return {"copied_records": count, "last": copier.last, "took_s": round(time.monotonic() - began_s, 3)}
+
+
+def _follow(config: Config, target: LogSettings) -> NoReturn:
+    from pipeline.log_copy import follow_copy, lag_s
+
+    source, settings = config.log.settings, config.log_copy
+    with ending_for_good():
+        follow_copy(
+            source,
+            target,
+            follower_metrics("log_copy", settings.metrics, source, lag_s=lambda last: lag_s(source, last, time.time())),
+            interval_s=settings.interval_s,
+            tell_failure=tell_failure,
+            now_s=time.time,
+            sleep_s=time.sleep,
+        )
+
+
+def _status(source: LogSettings, target: LogSettings) -> dict[str, Any]:
+    from pipeline.log_copy import end_of, lag_s, refuse_itself
+    from pipeline.sources.topic import look_at
+
+    end = end_of(target)
+    found: dict[str, Any] = {"copy_end": end}
+    try:
+        refuse_itself(source, target)
+        log_end = look_at(source).end
+        behind_s = lag_s(source, end - 1, time.time())
+        found |= {"log_end": log_end, "behind_records": log_end - end, "behind_s": round(behind_s, 3)}
+    except (LogUnavailable, LogRefused) as error:
+        found |= {"log": error.detail}
+    return found
+
+
+def _finish(target: LogSettings) -> dict[str, Any]:
+    from pipeline.sources.topic import look_at
+    from replica.log.open import finish_refill
+
+    finish_refill(target)
+    view = look_at(target)
+    return {"copy_end": view.end, "log_id": view.topic_id}
+
+
+def _tell(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    for name, value in found.items():
+        out.print(f"{name.replace('_', ' '):>15}  {value}", markup=False)
