@@ -6,7 +6,8 @@ few hundred bytes. The plan follows from all surveys: which activation is in for
 before, and the highest stamp before. With the plan, each slice can be judged alone.
 
 A claim to a lease is void if its holder has a counting record after the one that the claim names. So a survey also has
-the offset of the newest record of each activation, and the walk through the surveys judges claims as a replica does.
+the offset of the newest record of each activation's holder, and the walk through the surveys judges claims as a replica
+does.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pipeline.judging.cursor import Array
 from pipeline.judging.ranges import Ranges, common, of_numbers, union, within
 from replica.notary.counted import CountedNote
 from replica.notary.errors import FormatUnknown, InvariantBroken
-from replica.notary.leases import is_leased, witness_in
+from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, is_leased, witness_in
 from replica.notary.parties import Officers, PartyNote, in_force_after
 from replica.notary.position import BEGIN, LeasedPosition, Position, version_of
 from replica.notary.reading import VoidReason, are_known, read_records
@@ -43,7 +44,7 @@ _first_offset = attrgetter("first_offset")
 
 class Run(msgspec.Struct, frozen=True, array_like=True):
     """Records of one activation and format between two barriers (or a slice's ends), see `Columns.activation`;
-    `stamp_us` is the highest of its requests, `newest_offset` that of its last record, of any kind.
+    `stamp_us` is the highest of its requests, `newest_offset` that of the holder's last record, of any kind; -1: none.
 
     A sequence number that the run has twice is counted once, as its first record.
     """
@@ -366,9 +367,15 @@ def _runs(columns: Columns, start: int, end: int, rule: Rule | None) -> tuple[Ru
         if rule is not None and rule.activation_id == activation_id:
             rows = rows[~within(numbers, rule.repeats)]
         stamp_us = int(columns.stamp_us[rows].max(initial=0))
-        newest_offset = columns.first_offset + int(rows[-1]) if len(rows) else BEGIN
+        of_holder = rows[_of_holder(columns.sequence[rows])]
+        newest_offset = columns.first_offset + int(of_holder[-1]) if len(of_holder) else BEGIN
         runs.append(Run(activation_id, of_numbers(np.sort(numbers)), stamp_us, newest_offset))
     return tuple(runs)
+
+
+def _of_holder(sequences: Array) -> Array:
+    """Which of these numbers are of the activation's holder."""
+    return (sequences < OTHERS_FROM) | (sequences >= SIGNS_OF_LIFE_FROM)
 
 
 def _first_of_sequence(columns: Columns, start: int, end: int, activation_id: bytes) -> Array:

@@ -13,12 +13,11 @@ from ha.lock.silence import LeaseView
 from replica.following.follower import Follower
 from replica.log.interface import ConsensusLog, Lifeline, LogEnd, LogWriter, RequestLog, TimedLog, WatchingLog
 from replica.notary.errors import NotaryError
-from replica.notary.leases import NOTHING_WITNESSED, claim_text, release_text, releaser_in
+from replica.notary.leases import NOTHING_WITNESSED, SIGNS_OF_LIFE_FROM, claim_text, release_text, releaser_in
 from replica.notary.position import BEGIN, LeasedPosition, Position
 from replica.notary.records import ACTIVATION_ID_BYTES, BarrierRecord, Record, SettlementRecord, encode_record
 from replica.notary.rules import DEDUPLICATING_FROM
 
-SIGNS_OF_LIFE_FROM = 2**62  # their sequence numbers: a range of their own, above all that an activation gives away
 _FORMAT = DEDUPLICATING_FROM  # claims name format and rules 2, whatever else is known: readers judge them from there
 ResultT = TypeVar("ResultT")
 

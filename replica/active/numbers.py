@@ -12,13 +12,15 @@ from __future__ import annotations
 import msgspec
 
 from replica.notary.errors import InvariantBroken
-from replica.notary.leases import releaser_in
+from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, releaser_in
 from replica.notary.position import Position
 from replica.notary.records import BarrierRecord
 from replica.notary.rules import DEDUPLICATING_FROM
 
-NUMBERS_PER_RANGE = 2**40  # at 50,000 records a second they last 254 days
-RANGES_MAX = 2**63 // NUMBERS_PER_RANGE - 1  # above the range of whoever holds the lock, which begins with 0
+NUMBERS_PER_RANGE = OTHERS_FROM  # 2**40: at 50,000 records a second they last 254 days
+RANGES_MAX = (
+    SIGNS_OF_LIFE_FROM // NUMBERS_PER_RANGE - 1
+)  # above the range of who holds lock or lease, which begins with 0
 FEW_LEFT = 2**32  # a worker with fewer numbers draws its next range: a day before it needs it
 SEEN_RANGES_MAX = 1_000  # in a position; each lost append leaves a hole, and every run of records stores them all
 

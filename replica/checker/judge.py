@@ -138,7 +138,9 @@ class ReferenceJudge:
         self.offset = -1  # of the newest record read
         self.barrier: BarrierRecord | None = None  # in force
         self.sequences: set[int] = set()  # met in the activation in force
-        self.holder_wrote_at = -1  # offset of the newest record that counts of the activation in force
+        self.holder_wrote_at = (
+            -1
+        )  # offset of the newest record that counts of the holder in force, its barrier included
         self.stamp_us = 0  # highest of all counting requests so far
         self.consumed: dict[bytes, bytes] = {}  # state -> consuming transaction id
         self.notarised: dict[bytes, tuple[bytes, int]] = {}  # transaction id -> content digest, offset
@@ -207,8 +209,7 @@ class ReferenceJudge:
     def _without_verdict(self, record: SettlementRecord | NoteRecord, barrier: BarrierRecord) -> Judged:
         if record.sequence in self.sequences:
             return JudgedVoid(self.offset, REPEAT)
-        self.sequences.add(record.sequence)
-        self.holder_wrote_at = self.offset
+        self._count(record.sequence)
         if isinstance(record, SettlementRecord):
             return JudgedSettlement(self.offset, record, barrier, self.stamp_us)
         if isinstance(record, ActRecord) and record.name == "officers":
@@ -216,6 +217,12 @@ class ReferenceJudge:
         if isinstance(record, RegistrationRecord) and record.public_key in self.officers:
             self._register(record)
         return JudgedNote(self.offset, record, barrier, self.stamp_us)
+
+    def _count(self, sequence: int) -> None:
+        """Numbers from 2^40 up to 2^62 are of replicas that do not hold the lease."""
+        self.sequences.add(sequence)
+        if not 1 << 40 <= sequence < 1 << 62:
+            self.holder_wrote_at = self.offset
 
     def _register(self, record: RegistrationRecord) -> None:
         """What an officer signed has an effect once."""
@@ -236,8 +243,7 @@ class ReferenceJudge:
     def _request(self, record: RequestRecord, barrier: BarrierRecord, request: Request, digest: bytes) -> Judged:
         if record.sequence in self.sequences:
             return JudgedVoid(self.offset, REPEAT)
-        self.sequences.add(record.sequence)
-        self.holder_wrote_at = self.offset
+        self._count(record.sequence)
         self.stamp_us = max(self.stamp_us, record.stamp_us)
         command = _change_id(record.submission)
         before = self.accepted.get(command)

@@ -3,6 +3,9 @@
 Leadership by a lease (`election.kind = "lease"`) has no lock server: the log is it. The barrier that opens an
 activation is the claim to the lease. Its database text names the newest record of the holder that the claimant had
 read. A holder that wrote after that lives, and keeps the lease. Texts of any other form are those of databases.
+
+Where every replica serves, others write under the holder's activation as well. Their sequence numbers lie between
+those of the holder, which begin with 0, and its signs of life. So a dead holder does not live on in what others write.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from replica.notary.records import BarrierRecord
 CLAIM = "lease"
 RELEASE = "release"
 NOTHING_WITNESSED = -1  # the first claim to an empty log; barriers of no lease
+OTHERS_FROM = 2**40  # sequence numbers below are of the lease's holder: its settlements, notes and, alone, its requests
+SIGNS_OF_LIFE_FROM = 2**62  # and so are these: a range of their own, above all that replicas are given
 _JUDGED_FROM = 2  # version of the rules
 _CLAIM = re.compile(r"lease:.+:(-1|0|[1-9][0-9]{0,18})", re.ASCII | re.DOTALL)
 
@@ -38,6 +43,11 @@ def releaser_in(text: str) -> str | None:
     """Who gave the lease up, in the text of a release; None: the text is not that of a release."""
     head, _, by = text.rpartition(":")
     return by if head.startswith(f"{RELEASE}:") else None
+
+
+def shows_life(sequence: int) -> bool:
+    """Whether a counting record with this sequence number was written by the holder of the lease."""
+    return sequence < OTHERS_FROM or sequence >= SIGNS_OF_LIFE_FROM
 
 
 def is_leased(barrier: BarrierRecord | None) -> bool:

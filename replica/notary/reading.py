@@ -5,7 +5,8 @@ counts only if it carries the activation id in force, is in the format in force,
 met before in that activation. A record that does not count has no effect, but is reported, for counts and alarms.
 
 While a lease is held under rules 2, a claim to it names the holder's newest record that the claimant had read. If the
-holder has a counting record after that one, the claim is void: the holder lives.
+holder has a counting record after that one, the claim is void: the holder lives. Sequence numbers tell its records from
+those that other replicas write under its activation.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 from replica.notary.canonical import change_id
 from replica.notary.counted import Counted, CountedNote, CountedRequest, CountedSettlement
 from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
-from replica.notary.leases import is_leased, witness_in
+from replica.notary.leases import is_leased, shows_life, witness_in
 from replica.notary.position import LeasedPosition, Position, version_of
 from replica.notary.records import (
     BarrierRecord,
@@ -131,10 +132,7 @@ class RunReader:
                 void = self.read_note(record)
         except (Undecodable, BadRequest):
             void = VoidReason.UNDECODABLE
-        if void is None:
-            if not isinstance(record, BarrierRecord):
-                self.counted_offset = offset
-        else:
+        if void is not None:
             unreadable = record if void is VoidReason.UNDECODABLE and isinstance(record, RequestRecord) else None
             self.voids.append(Void(offset, void, unreadable))
 
@@ -157,7 +155,7 @@ class RunReader:
 
     def read_request(self, record: RequestRecord, rules_version: int) -> VoidReason | None:
         request, digest = request_in(record)
-        if not first_time(self.seen, record.sequence):
+        if not self.is_first(record.sequence):
             return VoidReason.REPEAT
         self.stamp_us = max(self.stamp_us, record.stamp_us)
         submission = record.submission
@@ -166,16 +164,24 @@ class RunReader:
         return None
 
     def read_settlement(self, record: SettlementRecord) -> VoidReason | None:
-        if not first_time(self.seen, record.sequence):
+        if not self.is_first(record.sequence):
             return VoidReason.REPEAT
         self.counted.append(CountedSettlement(self.offset, record, self.stamp_us))
         return None
 
     def read_note(self, record: NoteRecord) -> VoidReason | None:
-        if not first_time(self.seen, record.sequence):
+        if not self.is_first(record.sequence):
             return VoidReason.REPEAT
         self.counted.append(CountedNote(self.offset, record, self.stamp_us))
         return None
+
+    def is_first(self, sequence: int) -> bool:
+        """Note the number of a record that counts unless the number was met before."""
+        if not first_time(self.seen, sequence):
+            return False
+        if shows_life(sequence):
+            self.counted_offset = self.offset
+        return True
 
     def reading(self) -> Reading:
         position = self.start

@@ -23,6 +23,7 @@ from replica.checker.history import (
 )
 from replica.notary.canonical import change_id, content_digest, encode_request
 from replica.notary.counted import CountedRequest, CountedSettlement
+from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, claim_text, release_text
 from replica.notary.merkle import leaf_hash, tree_levels
 from replica.notary.position import LeasedPosition, Position, begin, encode_position
 from replica.notary.reading import Reading, read_records
@@ -292,6 +293,36 @@ def mixed_log() -> list[bytes]:
     ]
 
 
+def leased_log() -> list[bytes]:
+    """Claims to a lease: void ones, by the life of its holder, and one that counts although others wrote."""
+    log_id = LOG_IDS[1]
+
+    def claim(activation_id: bytes, epoch: int, witnessed: int) -> bytes:
+        return encode_record(BarrierRecord(epoch, activation_id, f"R{epoch}", claim_text(log_id, witnessed), 2, 2))
+
+    def of(activation_id: bytes, sequence: int, number: int) -> bytes:
+        sent = submission(_request(number, (state(number),)), f"c-{number}")
+        return encode_record(
+            RequestRecordV2(2, activation_id, sequence, 1_000 + number, sent, 3_600_000_000, NO_OFFSET)
+        )
+
+    first, second = ACTIVATION_1, ACTIVATION_2
+    return [
+        claim(first, 1, NO_OFFSET),
+        encode_record(SettlementRecord(2, first, 0, ())),  # 1: the holder's
+        of(first, OTHERS_FROM, 0x41),  # another replica's
+        claim(second, 2, 0),  # 3: void, the holder wrote
+        encode_record(SettlementRecord(2, first, SIGNS_OF_LIFE_FROM, ())),  # a sign of life
+        claim(second, 2, 1),  # 5: void, the holder lives
+        of(first, SIGNS_OF_LIFE_FROM - 1, 0x42),  # another replica's
+        claim(second, 2, 4),  # 7: in force, although others wrote
+        of(first, OTHERS_FROM + 1, 0x43),  # late: logged anew by its sender
+        of(second, OTHERS_FROM + 2, 0x43),  # 9
+        encode_record(BarrierRecord(3, first, "R1", release_text(log_id, "R2"), 2, 2)),
+        of(second, OTHERS_FROM + 3, 0x44),  # 11: of nobody's activation
+    ]
+
+
 def _late(sent: Submission) -> RequestRecordV2:
     return RequestRecordV2(2, ACTIVATION_2, 23, 9_000, sent, 0, NO_OFFSET)
 
@@ -530,6 +561,8 @@ def samples() -> dict[str, bytes]:
         "logs/format-2/judged-by-rules-1-and-2.jsonl": _judged_lines(mixed_log()),
         "logs/format-2/index-by-rules-1-and-2.jsonl": entry_lines(judged(mixed_log())[1].added),
         "logs/format-2/acceptances.jsonl": entry_lines(judged(mixed_log())[1].accepted),
+        "logs/format-2-lease/log.jsonl": _log_lines(leased_log()),
+        "logs/format-2-lease/judged-by-rules-2.jsonl": _judged_lines(leased_log()),
         "logs/format-2-rules-3/log.jsonl": _log_lines([value for _, value in told_log()]),
         "logs/format-2-rules-3/judged-by-rules-3.jsonl": _judged_by_registrations(told_log()),
         "logs/format-2-rules-3/registrations.jsonl": entry_lines(dict(run_with_parties(told_log()).parties.entries())),

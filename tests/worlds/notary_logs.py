@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from replica.index.memory import MemoryCommands
 from replica.notary.canonical import encode_request
 from replica.notary.counted import Counted, CountedRequest
+from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM
 from replica.notary.position import Position, begin, decode_position, encode_position
 from replica.notary.reading import BarrierInForce, read_records
 from replica.notary.records import (
@@ -303,6 +304,12 @@ def _terms_of(more: dict[str, Any]) -> list[Terms]:
     return [right, none, at_offset, right, none, at_offset, *other]
 
 
+def _others_record(draw: st.DrawFn, maker: LogMaker) -> None:
+    """Of a replica that writes under another's activation; and numbers at the edges of what shows the holder's life."""
+    edges = [OTHERS_FROM - 1, OTHERS_FROM, OTHERS_FROM + 1, SIGNS_OF_LIFE_FROM - 1, SIGNS_OF_LIFE_FROM]
+    _submit(draw, maker, draw(requests()), sequence=draw(st.sampled_from(edges)))
+
+
 def _late_request(draw: st.DrawFn, maker: LogMaker) -> None:
     maker.submit(draw(requests()), activation_id=activation(draw(st.integers(0, 6))))
 
@@ -416,4 +423,4 @@ _STEPS = [
     _settlement,
     _broken,
 ]
-_STEPS_OF_2 = [*_STEPS, *[_again] * 8, *[_note] * 2, *[_claim] * 6, _raise, _lower]
+_STEPS_OF_2 = [*_STEPS, *[_again] * 8, *[_note] * 2, *[_claim] * 6, *[_others_record] * 2, _raise, _lower]

@@ -84,7 +84,7 @@ READ_AND_WRITE: dict[str, Callable[[bytes], bytes]] = {
     "history/version-1": _history,
     "words/version-1": _word,
 }
-READ_OTHERWISE = {"logs/format-1", "logs/format-2", "logs/format-2-rules-3", "vectors"}
+READ_OTHERWISE = {"logs/format-1", "logs/format-2", "logs/format-2-lease", "logs/format-2-rules-3", "vectors"}
 
 
 def test_every_golden_file_is_read_by_some_test() -> None:
@@ -107,15 +107,16 @@ def test_this_release_writes_what_the_golden_files_hold(path: str) -> None:
 
 
 LOGS = {"logs/format-1": "by-rules-1", "logs/format-2": "by-rules-1-and-2"}
+JUDGED = LOGS | {"logs/format-2-lease": "by-rules-2"}
 
 
-@pytest.mark.parametrize("folder", LOGS)
+@pytest.mark.parametrize("folder", JUDGED)
 def test_an_old_log_is_judged_as_it_was(folder: str) -> None:
     """Goal: the verdicts of each format under its rules stay. Method: the reference judge on a kept log, line by line.
 
     The product's own verdicts are compared by `test_this_release_writes_what_the_golden_files_hold`.
     """
-    kept = _lines(f"{folder}/judged-{LOGS[folder]}.jsonl")
+    kept = _lines(f"{folder}/judged-{JUDGED[folder]}.jsonl")
     outcomes = {"conflict": "STATE_CONFLICT"}
     for judged, line in zip(ReferenceJudge().judge(kept_log(folder)), kept, strict=True):
         match judged:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replica.notary.leases import claim_text, release_text, releaser_in, witness_in
+from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, claim_text, release_text, releaser_in, witness_in
 from replica.notary.reading import VoidReason
 from tests.worlds.notary_logs import LogMaker, activation, request_of, run_product
 
@@ -53,6 +53,29 @@ def test_what_does_not_count_is_no_sign_of_life() -> None:
     maker.raw(b"")
     maker.claim(2, 1)
     assert run_product(maker.log).position.epoch == 2
+
+
+@pytest.mark.parametrize("sequence", [OTHERS_FROM, 17 * OTHERS_FROM + 3, SIGNS_OF_LIFE_FROM - 1])
+def test_what_other_replicas_write_is_no_sign_of_life_of_the_holder(sequence: int) -> None:
+    """Goal: a dead holder is replaced while others serve. Method: a record that counts, by its number another's, comes
+    after what the claim witnessed."""
+    maker = held()
+    others = maker.submit(request_of(1, (1,)), sequence=sequence)
+    maker.claim(2, 1)
+    run = run_product(maker.log)
+    assert (run.voids, run.position.epoch, others in run.verdicts) == ({}, 2, True)
+
+
+@pytest.mark.parametrize("sequence", [OTHERS_FROM - 1, SIGNS_OF_LIFE_FROM, SIGNS_OF_LIFE_FROM + 9])
+def test_the_holder_lives_in_its_own_numbers_among_records_of_others(sequence: int) -> None:
+    """Goal: nobody takes the lease from a holder that lives. Method: one record of its own between those of others."""
+    maker = held()
+    for number in (OTHERS_FROM, sequence, OTHERS_FROM + 1):
+        maker.submit(request_of(number % 100, ()), sequence=number)
+    claim = maker.claim(2, 1, wins=False)
+    assert run_product(maker.log).voids == {claim: HOLDER_WROTE}
+    maker.claim(3, 3)
+    assert run_product(maker.log).position.epoch == 3
 
 
 def test_of_two_equal_claims_the_first_wins() -> None:

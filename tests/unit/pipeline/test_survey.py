@@ -20,6 +20,7 @@ from pipeline.judging.plan import (
 )
 from replica.notary.counted import CountedNote, CountedRequest, CountedSettlement
 from replica.notary.errors import FormatUnknown, InvariantBroken
+from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM
 from replica.notary.position import Position, begin
 from replica.notary.reading import read_records
 from tests.pipeline.judged import plan_of
@@ -145,6 +146,19 @@ def test_a_claim_is_judged_by_what_earlier_slices_have_of_its_holder(
     maker.claim(2, witnessed, wins=False)
     maker.submit(request_of(2, (2,)))
     maker.submit(request_of(3, (3,)), activation_id=activation(2), sequence=0)
+    plan = plan_of(slices_of(maker.log, cuts), TOPIC)
+    assert plan.position == read_records(begin(TOPIC), maker.log).position
+    assert plan.position.epoch == epoch
+
+
+@pytest.mark.parametrize("cuts", [[], [3], [4], [5], [3, 4, 5]])
+@pytest.mark.parametrize(("witnessed", "epoch"), [(2, 1), (4, 2)])
+def test_records_of_other_replicas_are_no_life_of_the_holder(cuts: list[int], witnessed: int, epoch: int) -> None:
+    """Goal: the same where every replica serves. Method: others write before and after the holder's sign of life."""
+    maker = leased(repeat=False)
+    for sequence in (OTHERS_FROM, SIGNS_OF_LIFE_FROM, OTHERS_FROM + 1):
+        maker.submit(request_of(7, ()), sequence=sequence)
+    maker.claim(2, witnessed, wins=False)
     plan = plan_of(slices_of(maker.log, cuts), TOPIC)
     assert plan.position == read_records(begin(TOPIC), maker.log).position
     assert plan.position.epoch == epoch
