@@ -55,9 +55,9 @@ faults: setup-tests ## Every fault against real servers, at full length; LOG=pos
 kill-loop: setup ## Kill the active twenty times under applications that use the client library
 	@$(BIN)/pytest -m slow tests/faults/test_kill_loop.py $(ARGS)
 
-overload: setup ## Three times what a real replica's log takes, for a minute; writes build/overload.json
-	@rm -f build/overload.json
-	@$(BIN)/pytest -m slow tests/faults/test_overload.py $(ARGS); code=$$?; cat build/overload.json; exit $$code
+overload: setup ## Three times what a real replica's log takes, for a minute, then by one to three workers; writes build/overload*.json*
+	@rm -f build/overload.json build/overload-workers.jsonl
+	@$(BIN)/pytest -m slow tests/faults/test_overload.py $(ARGS); code=$$?; cat build/overload.json build/overload-workers.jsonl; exit $$code
 
 faults-quick: setup ## The faults that CI runs, each once
 	@scripts/test.sh faults-quick

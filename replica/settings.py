@@ -146,10 +146,11 @@ class CoreSettings(BaseModel):
         10_000,
         ge=1,
         le=1_000_000,
-        description="Submissions that one user has in the fair queue; past it, 429 USER_OVERLOADED.",
+        description="Submissions that one user has in the fair queue, shared among the replicas that serve; past it, "
+        "429 USER_OVERLOADED.",
     )
     user_states_max: int = Field(
-        200_000, ge=10_000, le=100_000_000, description="States that one user has in the fair queue."
+        200_000, ge=10_000, le=100_000_000, description="States that one user has in the fair queue, likewise."
     )
     interim_from_s: float = Field(
         5.0, gt=0, le=3_600, description="Who waits for an answer gets the estimate when it is longer than this."

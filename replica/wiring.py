@@ -9,6 +9,7 @@ import random
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ from replica.database import Database, EmbeddedLedgers, Session
 from replica.following.scrub import BOOKMARK, Scrubber
 from replica.index.quarantine import open_or_start_anew, quarantined
 from replica.index.rocks import RocksIndex
+from replica.link.interface import PeerSeen
 from replica.link.settings import LinkSettings
 from replica.link.unix_server import LinkServer
 from replica.log.interface import ConsensusLog, RequestLog
@@ -193,7 +195,7 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
         settings.listing.get("replicas") or settings.serving == "all"
     ):  # who lists the others, or shares a rate with them
         urls = {name: url for name, url in settings.health_urls.items() if name != settings.name}
-        _beside(stack, PeerWatch(urls, core.link.announce_peers, core.clock).run(), "peers")
+        _beside(stack, PeerWatch(urls, partial(_announce_peers, core), core.clock).run(), "peers")
     if core.shared_bound is not None:
         _beside(stack, core.shared_bound.run(), "bound of pruning")
     core.pulse.start()
@@ -416,6 +418,12 @@ async def _serve_operators(
     admin = AdminListener(steering, probes.detail, page.routes(), settings.admin, port, consensus=log)
     await admin.start()
     stack.push_async_callback(admin.stop)
+
+
+def _announce_peers(core: Core, others: Sequence[PeerSeen]) -> None:
+    core.link.announce_peers(others)
+    if core.participant.worker is not None:
+        core.participant.worker.note_peers(others)
 
 
 def _status_line(core: Core) -> str:

@@ -1,8 +1,8 @@
 """Limits the rate of each user, or each connection, at a front end: one token bucket each, filled steadily.
 
-Where several replicas serve, each fills a user's bucket with its part of the rate. A replica that goes away is noticed
-a second later, so for so long the parts sum up to less or more than the whole. Each bucket holds a whole burst, so a
-user with connections to all has one burst a replica. A connection reaches one replica: nothing shares its bucket.
+Where several replicas serve, each one's bucket holds its part of the burst, and fills with its part of the rate. A
+replica that goes away is noticed a second later, so for so long the parts sum up to less or more than the whole. A
+connection reaches one replica: nothing shares its bucket.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class RateLimit:
     def take(self, key: Hashable, count: int, now_s: float, sharers: int = 1) -> float:
         """Take `count` and return 0.0. With too few left, take nothing and return the seconds until there are enough.
 
-        `count` is at most `burst`: more could never be taken. `sharers`: so many limits, this one among them, fill
-        their buckets for the same callers now.
+        `sharers`: so many limits, this one among them, have buckets for the same callers now. One call with more than a
+        bucket's part of the burst is taken from a full bucket, and what it overdraws is paid before the next one.
         """
-        left, at_s, _ = self._buckets.get(key, (self._burst, now_s, sharers))
-        per_s = self._per_s / sharers
-        left = min(self._burst, left + (now_s - at_s) * per_s)
-        if left < count:
-            return (count - left) / per_s
+        per_s, burst = self._per_s / sharers, self._burst / sharers
+        left, at_s, _ = self._buckets.get(key, (burst, now_s, sharers))
+        left = min(burst, left + (now_s - at_s) * per_s)
+        if left < min(count, burst):
+            return (min(count, burst) - left) / per_s
         if len(self._buckets) >= BUCKETS_MAX:
             self._forget_full_ones(now_s)
         self._buckets[key] = (left - count, now_s, sharers)
@@ -56,7 +56,7 @@ class RateLimit:
         self._buckets = {
             key: (left, at_s, sharers)
             for key, (left, at_s, sharers) in self._buckets.items()
-            if left + (now_s - at_s) * self._per_s / sharers < self._burst
+            if left + (now_s - at_s) * self._per_s / sharers < self._burst / sharers
         }
 
 

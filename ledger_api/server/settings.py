@@ -98,7 +98,9 @@ class ApiSettings(BaseModel):
         le=1e9,
         description="Submissions and reads a second of one user, or of one connection without; 0: any.",
     )
-    rate_burst: int = Field(10_000, ge=1, le=1_000_000_000, description="So many at once.")
+    rate_burst: int = Field(
+        10_000, ge=1, le=1_000_000_000, description="So many at once; where all serve, shared among them."
+    )
     headers_max: int = Field(64, ge=16, le=1_024, description="Header fields of one request.")
     idle_max_s: float = Field(
         75.0, gt=0, le=86_400, description="A connection without a whole request head is closed then."

@@ -37,11 +37,15 @@ class FairQueue(Generic[Item]):
     def __len__(self) -> int:
         return self._count
 
-    def has_room(self, user: str, states: int) -> bool:
-        """Whether the user's lane has room for so many more states."""
+    def has_room(self, user: str, states: int, sharers: int = 1) -> bool:
+        """Whether the user's lane has room for so many more states; an empty one takes anything.
+
+        `sharers`: so many queues, this one among them, have lanes for the same users now.
+        """
         lane = self._lanes.get(user)
         return lane is None or (
-            len(lane.items) < self._lane_items_max and lane.states + states <= self._lane_states_max
+            len(lane.items) * sharers < self._lane_items_max
+            and (lane.states + states) * sharers <= self._lane_states_max
         )
 
     def push(self, user: str, item: Item, states: int) -> None:

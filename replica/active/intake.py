@@ -6,7 +6,7 @@ Queued submissions are known here only: an activation that ends refuses them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from replica.active.admission_budget import AdmissionBudget, weight_of
 from replica.active.fair_queue import FairQueue
@@ -25,7 +25,9 @@ PIPELINE_STATES_MIN = 8_000  # held also by a slow machine, and while no through
 class Intake:
     """Takes submissions with `offer`, returns them with `next_batch`; `leave` reports those that are finished."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, sharers: Callable[[], int] = lambda: 1) -> None:
+        """`sharers`: how many replicas serve now, this one among them."""
+        self._sharers = sharers
         self._settings = parts.settings
         self._clock = parts.clock
         self._estimate = parts.estimate
@@ -51,7 +53,7 @@ class Intake:
         refused: list[tuple[int, Answer]] = []
         queued: list[int] = []
         now_us = self._clock.wall_us()
-        wait_s = self.wait_s
+        wait_s, sharers = self.wait_s, self._sharers()
         for ticket, submission in batch:
             try:
                 waiting = _waiting(replies, ticket, submission, options, now_us)
@@ -59,7 +61,7 @@ class Intake:
                 refused.append((ticket, self._failures.answer(submission.submission_id, error)))
                 continue
             user, states = submission.user_id, waiting.states
-            if not self._queue.has_room(user, states):
+            if not self._queue.has_room(user, states, sharers):
                 detail = f"{user!r} has as much queued as one may"
                 refused.append((ticket, NotNow(Code.USER_OVERLOADED.name, detail, self.wait_s)))
                 continue

@@ -28,7 +28,9 @@ _DRAIN_TICK_S = 0.005
 
 
 class Desks(Protocol):
-    """What a shift asks of its worker."""
+    """What a shift asks of its worker. `sharers`: how many replicas serve now, this one among them."""
+
+    sharers: int
 
     @property
     def pruned_to(self) -> int:
@@ -157,7 +159,7 @@ class Shift:
 
     def __init__(self, parts: Parts, desks: Desks, writer: LogWriter) -> None:
         self._parts = parts
-        self.intake = Intake(parts)
+        self.intake = Intake(parts, lambda: desks.sharers)
         self.appender = WorkerAppender(parts, desks, writer, lambda waiting, answer: self._leave([waiting], answer))
         self._answering = Answering(parts, self.appender, self.intake.budget)
         self._admission = LogAdmission(

@@ -27,7 +27,7 @@ from replica.active.shift import Shift
 from replica.following.apply import Applied
 from replica.index.commands import knows_commands
 from replica.index.parties import knows_parties_where_judged
-from replica.link.interface import Replies, SubmitOptions
+from replica.link.interface import PeerSeen, Replies, SubmitOptions, serving
 from replica.notary.errors import LogUnavailable, NotaryError, SignerUnavailable
 from replica.notary.requests import Submission
 from replica.store.desk import Desk, DeskSeen
@@ -52,6 +52,7 @@ class Worker:
         limits: Limits,
         clock_skew_max_s: float,
     ) -> None:
+        self.sharers = 1
         self._parts = parts
         self._open_desk = open_desk
         self._limits = limits
@@ -67,6 +68,10 @@ class Worker:
         self._shift: Shift | None = None
         self._oldest, self._oldest_ticks = -1, 0
         self.unfit: tuple[Unfit, str] | None = (Unfit.LOG_SILENT, "the worker has just started")
+
+    def note_peers(self, others: Sequence[PeerSeen]) -> None:
+        """How the other replicas were seen last: users share their bounds among those that serve."""
+        self.sharers = serving(others)
 
     # ---- what front ends ask ----
 

@@ -29,7 +29,9 @@ from tests.faults.applications import ledger_end
 from tests.faults.audit import wait_until_published
 from tests.faults.open_loop import OpenLoop, admitted, quantile, refused
 from tests.faults.slow_log import RATE_VARIABLE
+from tests.integration.test_workers import all_serve
 from tests.log_kind import is_embedded, log_of
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 
@@ -39,6 +41,8 @@ WARM_UP_S = 3.0  # by then there are batches to estimate from
 MEMORY_GROWTH_MAX_MIB = 60.0  # of core and two front ends together
 LATENCY_MAX_S = 0.25
 REPORT = Path("build/overload.json")
+WORKER_PER_S, OFFERED_PER_S = 60.0, 240.0  # of each of one to three workers; of all clients together
+WORKERS_REPORT = Path("build/overload-workers.jsonl")
 CORE = {
     "in_flight_max": 1_200,
     "user_queue_max": 600,
@@ -135,6 +139,72 @@ async def test_three_times_the_capacity(slow_cluster: LocalCluster, duration_s: 
     await wait_until_published(cluster)
     assert await ledger_end(cluster.endpoint) - before == len(taken)
     await check_latency_is_back(cluster)
+
+
+class OfWorkers(msgspec.Struct, kw_only=True):
+    """What one of these runs found, with so many workers; `build/overload-workers.json` has them."""
+
+    workers: int
+    offered_per_s: float
+    admitted_per_s: float
+    heavy_wait_median_s: float
+    light_wait_median_s: float
+    light_refused: int
+
+
+@pytest.mark.slow
+@pytest.mark.only_one_serves("it starts clusters of its own, whose replicas all serve")
+@pytest.mark.parametrize("workers", [1, 2, 3])
+async def test_more_workers_admit_more_under_overload(workers: int, request: pytest.FixtureRequest) -> None:
+    """Goal: adding workers helps where a worker's way to the log is the narrow part, and users stay apart. Method: each
+    worker's process takes `WORKER_PER_S` records a second to the log, which stands for a limit of the worker and not of
+    the log; always the same load, more than three times that, with one stream of each user at each worker."""
+    if is_embedded(request.config):
+        pytest.skip('serving = "all" needs a shared database')
+    parent = Path(tempfile.mkdtemp(prefix="notary-overload-"))
+    parent.chmod(0o755)
+    further = {"serving": "all", "core": CORE | {"pipeline_max": 25}}  # 0.4 s of every wait
+    settings = ClusterSettings(folder=parent / "cluster", replicas=workers, log=log_of(request.config), further=further)
+    try:
+        async with guarded(LocalCluster(settings)) as cluster:
+            for replica in cluster.replicas.values():
+                await replica.stop()
+                environment = {RATE_VARIABLE: str(WORKER_PER_S)}
+                replica.install(Path(sys.executable), cluster.config_path, environment, "tests.faults.slow_log")
+                replica.start()
+            await eventually(lambda: all_serve(cluster), timeout_s=60.0)
+            await asyncio.sleep(2.0)  # each has seen the others serve
+            before = await ledger_end(cluster.endpoint)
+            endpoints = [f"http://{one.address.host}:{one.address.api_port}" for one in cluster.replicas.values()]
+            party = cluster.parties[0]
+            heavy = [OpenLoop(one, party, "heavy", 0.9 * OFFERED_PER_S / workers) for one in endpoints]
+            light = [OpenLoop(one, party, "light", 0.1 * OFFERED_PER_S / workers) for one in endpoints]
+            began_s, duration_s = asyncio.get_running_loop().time(), 20.0
+            async with asyncio.TaskGroup() as group:
+                for load in (*heavy, *light):
+                    group.create_task(load.run(duration_s))
+            taken = admitted([*heavy, *light])
+            inside = [asked for asked in taken if WARM_UP_S <= asked.answered_s - began_s < duration_s]
+            found = OfWorkers(
+                workers=workers,
+                offered_per_s=OFFERED_PER_S,
+                admitted_per_s=len(inside) / (duration_s - WARM_UP_S),
+                heavy_wait_median_s=quantile([a.answered_s - a.at_s for a in admitted(heavy)], 0.5),
+                light_wait_median_s=quantile([a.answered_s - a.at_s for a in admitted(light)], 0.5),
+                light_refused=len(refused(light)),
+            )
+            with WORKERS_REPORT.open("a") as report:
+                report.write(json.dumps(msgspec.to_builtins(found)) + "\n")
+            print(found)
+            assert {answer.code for answer in refused(heavy)} <= {Code.USER_OVERLOADED.name}
+            assert found.admitted_per_s >= 0.9 * workers * WORKER_PER_S
+            assert found.light_refused == 0
+            assert found.light_wait_median_s < 0.5 * found.heavy_wait_median_s
+            await wait_until_published(cluster)
+            assert await ledger_end(cluster.endpoint) - before == len(taken)
+        await remove_cluster(parent / "cluster")
+    finally:
+        shutil.rmtree(parent, ignore_errors=True)
 
 
 async def check_latency_is_back(cluster: LocalCluster) -> None:

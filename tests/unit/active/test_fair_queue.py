@@ -27,6 +27,24 @@ def test_a_small_user_does_not_wait_behind_a_large_one() -> None:
     assert max(at for at, user in enumerate(taken) if user == "small") <= TURN_STATES // 4 + 3
 
 
+def test_queues_of_several_replicas_share_a_user_s_bounds() -> None:
+    """Goal: who has connections to all replicas queues no more than with one. Method: three queues that know of one
+    another; then two are gone. A submission larger than the share enters an empty lane."""
+    queues = [FairQueue[str](9, 300) for _ in range(3)]
+
+    def fill(queue: FairQueue[str], user: str, states: int, sharers: int) -> int:
+        count = 0
+        while queue.has_room(user, states, sharers):
+            queue.push(user, user, states)
+            count += 1
+        return count
+
+    assert [fill(queue, "small", 1, 3) for queue in queues] == [3, 3, 3]
+    assert [fill(queue, "large", 50, 3) for queue in queues] == [2, 2, 2]
+    assert [fill(queue, "huge", 250, 3) for queue in queues] == [1, 1, 1]
+    assert (fill(queues[0], "small", 1, 1), fill(queues[0], "large", 50, 1)) == (6, 4)
+
+
 def test_users_get_the_same_share_of_states_whatever_the_size_of_their_requests() -> None:
     """Goal: one with requests of 9,999 states gets no more than one with 4. Method: take a share, compare states."""
     queue: FairQueue[tuple[str, int]] = FairQueue(100_000, 10**9)

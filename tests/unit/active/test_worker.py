@@ -15,7 +15,7 @@ from ha.lock.interface import DatabaseIdentity
 from replica.active.fitness import Unfit
 from replica.active.numbers import NUMBERS_PER_RANGE
 from replica.active.own_records import APPENDS_MAX
-from replica.link.interface import SubmitOptions
+from replica.link.interface import PeerSeen, SubmitOptions
 from replica.log.memory import Delivery, MemoryTopic, MemoryWriter
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused, StateStatus
 from replica.notary.errors import Code, LogUnavailable
@@ -301,6 +301,28 @@ def test_a_record_that_never_comes_back_takes_the_worker_out_and_its_sender_is_t
                 assert refused.code == Code.NOT_ACTIVE.name
                 await worker.until_serving()
                 assert isinstance((await worker.submit(submission(1, [state(1)])))[0], Notarised)
+
+    run_virtually(story())
+
+
+def test_a_user_s_queue_is_shared_among_those_that_serve() -> None:
+    """Goal: `user_queue_max` holds for the cluster. Method: a worker that sees two others serve, and later none; a user
+    submits far more at once than it may."""
+
+    async def story() -> None:
+        async with World(rules=2, core=CoreSettings(user_queue_max=30, pipeline_max=25, admit_batch_max=10)) as world:
+            (worker,) = make(world.shared)
+
+            async def taken(first: int) -> int:
+                asked = [submission(tx, [state(tx)], submission_id=f"s{tx}") for tx in range(first, first + 60)]
+                return sum(isinstance(answer, Notarised) for answer in await worker.submit(*asked))
+
+            async with cluster(worker, world=world):
+                others = [PeerSeen(name, active=True, epoch=1, seen_us=1, answers=True) for name in ("r2", "r3")]
+                worker.worker.note_peers(others)
+                assert await taken(1) == 10
+                worker.worker.note_peers([])
+                assert await taken(100) == 30
 
     run_virtually(story())
 

@@ -265,14 +265,17 @@ def test_a_bucket_gives_its_rate_and_no_more() -> None:
 
 
 def test_replicas_that_serve_share_a_rate(tmp_path: Path) -> None:
-    """Goal: a user has the rate once in the cluster. Method: two limits that know of one another, and of one that went
-    away; whom a replica counts."""
+    """Goal: a user has rate and burst once in the cluster. Method: two limits that know of one another, and of one that
+    went away; whom a replica counts."""
     one, two = RateLimit(10.0, 20), RateLimit(10.0, 20)
     for limit in (one, two):
-        assert limit.take("a", 20, 0.0, 2) == 0.0
+        assert limit.take("a", 10, 0.0, 2) == 0.0
         assert limit.take("a", 6, 1.0, 2) == pytest.approx(0.2)
         assert limit.take("a", 5, 1.0, 2) == 0.0
     assert one.take("a", 10, 2.0, 1) == 0.0
+    assert one.take("b", 20, 2.0, 1) == 0.0
+    assert two.take("c", 1, 2.0, 1) == two.take("c", 10, 2.0, 2) == 0.0  # it held 20 until others served as well
+    assert two.take("c", 1, 2.0, 2) == pytest.approx(0.2)
     peers = [
         PeerSeen("r2", active=True, epoch=1, seen_us=1, answers=True),
         PeerSeen("r3", active=True, epoch=1, seen_us=1, answers=False),
@@ -281,11 +284,17 @@ def test_replicas_that_serve_share_a_rate(tmp_path: Path) -> None:
     assert serving(peers) == 2
     settings, now_s = ApiSettings(registry_path=tmp_path, rate_per_s=10, rate_burst=10, batch_max=10), [0.0]
     rates, user = Rates(settings, lambda: now_s[0], lambda: serving(peers)), Caller(subject="treasury")
-    rates.charge(user, request(None), 10)
-    now_s[0] = 1.0
-    with pytest.raises(RateExceeded):
-        rates.charge(user, request(None), 6)
     rates.charge(user, request(None), 5)
+    now_s[0] = 0.9
+    with pytest.raises(RateExceeded):
+        rates.charge(user, request(None), 5)
+    now_s[0] = 1.0
+    rates.charge(user, request(None), 10)  # a batch of more than this replica's part: from a full bucket
+    now_s[0] = 1.9
+    with pytest.raises(RateExceeded) as refused:
+        rates.charge(user, request(None), 1)
+    assert refused.value.retry_after_s == pytest.approx(0.3)  # what was overdrawn is paid first
+    now_s[0] = 1.0
     connection = request(None)
     rates.charge(Caller(), connection, 10)
     now_s[0] = 1.9
@@ -295,11 +304,11 @@ def test_replicas_that_serve_share_a_rate(tmp_path: Path) -> None:
 def test_a_shared_bucket_is_not_forgotten_before_it_is_full() -> None:
     """Goal: nobody gains by others' calls. Method: a bucket that is filled by half the rate, and very many callers."""
     limit = RateLimit(10.0, 20)
-    assert limit.take("a", 20, 0.0, 2) == 0.0
+    assert limit.take("a", 10, 0.0, 2) == 0.0
     for number in range(BUCKETS_MAX):
-        limit.take(number, 20, 2.5, 2)
-    assert limit.take("a", 13, 2.5, 2) == pytest.approx(0.1)
-    assert limit.take("a", 12, 2.5, 2) == 0.0
+        limit.take(number, 10, 1.5, 2)
+    assert limit.take("a", 8, 1.5, 2) == pytest.approx(0.1)
+    assert limit.take("a", 7, 1.5, 2) == 0.0
 
 
 def test_users_are_charged_by_name_and_others_by_connection(tmp_path: Path) -> None:
