@@ -72,6 +72,7 @@ class HealthDocument(msgspec.Struct, frozen=True, kw_only=True):
     not_serving: str | None = None  # why its worker does not serve; None: it does, or there is none
     not_serving_detail: str = ""  # the same in words
     may_lead: bool = True  # whether it may hold the lock, as configured
+    registry_differs: int | None = None  # keys that its registry file has otherwise than the log; None: not compared
 
     def as_json_object(self) -> dict[str, object]:
         """Plain values, in the same order."""
@@ -124,6 +125,7 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     not_serving: str | None = None  # why its worker does not serve; None: it does, or there is none
     not_serving_detail: str = ""
     may_lead: bool = True  # whether it may hold the lock
+    registry_differs: _Int64 | None = None  # None: not compared, as under rules before 3
 
     @property
     def leads(self) -> bool:

@@ -42,6 +42,7 @@ from replica.log.settings import LogSettings
 from replica.notary.errors import InvariantBroken
 from replica.notary.formats import Formats
 from replica.notary.keys import NotaryKey
+from replica.notary.parties import Pair, PeriodUs
 from replica.notary.salvage import Salvages
 from replica.notary.words import WordsLog
 from replica.operators.admin import AdminListener, Steering
@@ -52,6 +53,7 @@ from replica.operators.neighbourhood import Neighbourhood
 from replica.operators.party_book import PartyBook
 from replica.operators.peers import PeerWatch
 from replica.operators.probes import make_probes
+from replica.operators.registry_watch import RegistryWatch
 from replica.operators.status_page import make_status_page
 from replica.operators.systemd import ServiceManager
 from replica.participant import Participant
@@ -84,6 +86,7 @@ class ReplicaSettings:
     api_workers: int
     front_end_argv: tuple[str, ...]
     front_end_drain_max_s: float
+    registry_file: Callable[[], Mapping[Pair, PeriodUs]]  # the parties' keys in it, read anew; raises ConfigError
     front_end_document: Mapping[str, object]  # `api` settings, as the front end takes them
     log: LogSettings
     election: ElectionSettings
@@ -123,6 +126,7 @@ class Core:
     request_log: RequestLog
     bulletin: Bulletin
     trail: TrailWatch
+    registry: RegistryWatch
     neighbourhood: Neighbourhood
     election: Election[Session]
     participant: Participant[Session]
@@ -171,6 +175,12 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         request_log=request_log,
         bulletin=bulletin,
         trail=TrailWatch(settings.database.board, settings.name, settings.folder / CURSOR),
+        registry=RegistryWatch(
+            settings.registry_file,
+            index.parties,
+            lambda: participant.follower.rules_in_force,
+            clock.wall_us,
+        ),
         neighbourhood=Neighbourhood(lambda: settings.database.neighbours(settings.name), clock),
         election=election,
         participant=participant,
@@ -190,6 +200,7 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
     stack.push_async_callback(core.link.stop)
     _beside(stack, core.bulletin.run(), "bulletin")
     _beside(stack, core.trail.run(), "operators' trail")
+    _beside(stack, core.registry.run(), "registry file")
     _beside(stack, core.neighbourhood.run(), "neighbourhood")
     if (
         settings.listing.get("replicas") or settings.serving == "all"
@@ -211,6 +222,7 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
         pulse=core.pulse,
         bulletin=core.bulletin,
         scrubber=core.scrubber,
+        registry=core.registry,
         wall_us=core.clock.wall_us,
     )
     await _serve_health(stack, settings, core, probes)
@@ -371,6 +383,7 @@ async def _serve_health(
         is_paused=lambda: core.bulletin.pause is not None,
         is_trail_broken=lambda: bool(core.trail.broken),
         trail_entries=lambda: core.trail.entries,
+        registry_differs=lambda: core.registry.differing,
         scrubber=core.scrubber,
         round_trips=lambda: core.request_log.answer_times,
         peers=settings.peers,

@@ -25,7 +25,8 @@ import msgspec
 from cryptography import x509
 
 from replica.notary.errors import BadRequest, ConfigError
-from replica.notary.requests import PUBLIC_KEY_BYTES
+from replica.notary.parties import PeriodUs
+from replica.notary.requests import PUBLIC_KEY_BYTES, TIME_MAX_US
 from replica.notary.requests import check_party as check_party_name
 from replica.notary.texts import bytes_from_hex
 from replica.notary.untrusted import parse_toml
@@ -42,6 +43,11 @@ class Period(msgspec.Struct, frozen=True):
     def covers(self, now_s: float) -> bool:
         """Whether `now_s` is in the period."""
         return self.from_s <= now_s < self.until_s
+
+    def in_microseconds(self) -> PeriodUs:
+        """The same in microseconds, as a registration in the log has it; for ever ends at TIME_MAX_US."""
+        until_us = TIME_MAX_US if self.until_s * 1e6 > TIME_MAX_US else round(self.until_s * 1e6)
+        return 0 if self.from_s < 0 else round(self.from_s * 1e6), until_us
 
 
 ALWAYS = Period()
@@ -84,6 +90,11 @@ def read_registry(path: Path) -> Pairs:
             if pairs.setdefault((party, key), period) != period:
                 raise ConfigError(f"the party {party!r} in {path} names key {key.hex()} with two periods")
     return pairs
+
+
+def periods_in(path: Path) -> dict[tuple[str, bytes], PeriodUs]:
+    """The pairs of a registry file with their periods, as the log would have them. Raises ConfigError."""
+    return {pair: period.in_microseconds() for pair, period in read_registry(path).items()}
 
 
 def write_registry(path: Path, parties: Mapping[str, Sequence[str]]) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from pipeline.audit.answers import client_answers, wrong_answers
 from pipeline.audit.completions import logged_completions, published_completions, wrong_completions, wrong_ledger
-from pipeline.audit.findings import Finding, FindingCode
+from pipeline.audit.findings import NOWHERE, Finding, FindingCode
 from pipeline.audit.notes import bad_notes
 from pipeline.audit.signatures import bad_signatures
 from pipeline.audit.watermark import Watermark
@@ -30,6 +30,7 @@ from replica.notary.errors import LogRefused
 from replica.notary.position import BEGIN, Position, decode_position
 from replica.notary.records import record_digest
 from replica.store.open import published_state
+from replica.store.trail import Followed
 
 FIRST_FINDINGS = 20
 
@@ -40,12 +41,14 @@ class Scope:
 
     `ledgers`: where completions are, by what to call it: the participant's database, or each replica's own ledger.
     `answers`: files of JSON lines with the answers that clients got; they need
-    `notary_keys`. `verified`: from an earlier audit; records up to there are judged again, but not verified again.
+    `notary_keys`. `trail`: what following the operators' trail from its first entry has found; None: it was not read.
+    `verified`: from an earlier audit; records up to there are judged again, but not verified again.
     """
 
     ledgers: Mapping[str, str] = field(default_factory=dict)
     answers: tuple[Path, ...] = ()
     notary_keys: tuple[bytes, ...] = ()
+    trail: Followed | None = None
     verified: Watermark | None = None
 
 
@@ -57,6 +60,7 @@ class AuditReport(msgspec.Struct, frozen=True):
     outcomes: dict[str, int]  # counting requests from there on, by verdict
     voids: dict[str, int]  # void records from there on, by reason
     notes: int  # acts and registrations from there on that count
+    trail_entries: int | None  # of the operators' trail, verified; None: it was not read
     epochs: list[tuple[int, int, str]]  # (offset, epoch, replica), in force one after the other
     completions: int  # compared with the log
     answers: int
@@ -90,6 +94,7 @@ def audit_log(
         auditing = _Auditing(spark, log, judged, scope, stack)
         auditing.check_signatures()
         auditing.check_notes()
+        auditing.check_trail()
         for name, conninfo in scope.ledgers.items():
             progress(f"comparing {name} with the log")
             auditing.check_ledger(name, conninfo)
@@ -121,6 +126,12 @@ class _Auditing:
     def check_notes(self) -> None:
         """On the driver: the plan has all of them, and they are few."""
         self._found += bad_notes(self._plan.notes, after=self._after)
+
+    def check_trail(self) -> None:
+        """It has no place in the log, so its finding has none."""
+        trail = self._scope.trail
+        if trail is not None and trail.broken is not None:
+            self._found.append(Finding(FindingCode.TRAIL_BROKEN, NOWHERE, f"the operators' trail: {trail.broken}"))
 
     def check_answers(self) -> None:
         scope = self._scope
@@ -182,6 +193,7 @@ class _Auditing:
             outcomes={row.outcome: row["count"] for row in self._decided.groupBy("outcome").count().collect()},
             voids=self._voids(),
             notes=sum(note.offset > self._after for note in self._plan.notes),
+            trail_entries=None if self._scope.trail is None else len(self._scope.trail.entries),
             epochs=[(offset, barrier.epoch, barrier.replica) for offset, barrier in self._plan.barriers],
             completions=self._completions,
             answers=self._answers,

@@ -7,6 +7,7 @@ from enum import Enum
 import msgspec
 import pyarrow as pa
 
+NOWHERE = -1  # the log offset of what has none
 SCHEMA = "code string, offset bigint, message string"
 _ARROW = pa.schema([("code", pa.string()), ("offset", pa.int64()), ("message", pa.string())])
 
@@ -25,6 +26,7 @@ class FindingCode(Enum):
     POSITION_DIFFERS = "POSITION_DIFFERS"  # the published position is not one of this log
     ANSWER_DIFFERS = "ANSWER_DIFFERS"  # a client got another answer than the log decided
     RECEIPT_INVALID = "RECEIPT_INVALID"  # a receipt that the notary did not sign
+    TRAIL_BROKEN = "TRAIL_BROKEN"  # the operators' trail is not whole, or somebody unknown signed
     LOG_CHANGED = "LOG_CHANGED"  # the record at the verified-up-to offset is another one than when it was verified
 
 

@@ -8,13 +8,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json
+from ha.errors import HaError
+from replica.cli.common import (
+    ConfigChoice,
+    JsonOption,
+    err,
+    find_config,
+    in_a_line,
+    load,
+    make_table,
+    out,
+    print_json,
+)
 from replica.cli.log_source import TABLES, TOPIC, SourceOption, Where, WorkOption, reporter
 from replica.cli.pipeline import MasterOption, require_archive, require_pipeline
+from replica.cli.trail import verified
+from replica.notary.errors import NotaryError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
     from pipeline.audit.audit import AuditReport
+    from replica.config.model import Config
+    from replica.store.trail import Followed
 
 AnswersOption = Annotated[
     list[Path] | None,
@@ -23,7 +38,11 @@ AnswersOption = Annotated[
     ),
 ]
 NoDatabaseOption = Annotated[
-    bool, typer.Option("--no-database", help="Leave the completions out: in the database, or in the ledgers here.")
+    bool,
+    typer.Option(
+        "--no-database",
+        help="Leave out the completions, in the database or in the ledgers here, and the operators' trail.",
+    ),
 ]
 WatermarkOption = Annotated[
     Path | None,
@@ -54,6 +73,7 @@ def audit(
     as_json: JsonOption = False,
 ) -> None:
     """Judge the log again, and hold everything against it: signatures, completions, answers, receipts, epochs, density.
+    Verify the operators' trail beside it.
 
     Exit code 0: nothing is wrong. 1: findings, or the audit could not be made.
     """
@@ -62,18 +82,18 @@ def audit(
     from pipeline.audit.watermark import load_watermark, save_watermark
 
     settings = load(find_config(config))
-    where = Where(source, master, work)
+    where, progress = Where(source, master, work), reporter("audit", as_json)
+    trail = None if no_database else _trail(settings)
     with where.job("audit", settings.data_dir) as (session, folder):
         scope = Scope(
             {} if no_database else settings.ledgers().addresses(),
             tuple(path.absolute() for path in answers or ()),
             tuple(key.raw for key in settings.notary_keys()) if answers else (),
+            trail,
             None if watermark is None else load_watermark(watermark),
         )
         now_us = time.time_ns() // 1_000
-        report = audit_log(
-            session, where.log(settings), folder, scope, now_us=now_us, progress=reporter("audit", as_json)
-        )
+        report = audit_log(session, where.log(settings), folder, scope, now_us=now_us, progress=progress)
     if watermark is not None and report.watermark is not None:
         save_watermark(watermark, report.watermark)
     if as_json:
@@ -148,6 +168,15 @@ def _trace(kind: str, of: bytes | str, limit: int, where: Where, config: Path | 
         print_json(from_log.trace(session, where.log(settings), folder, subject, limit))
 
 
+def _trail(config: Config) -> Followed | None:
+    """The operators' trail, verified; None, and a warning, where it cannot be read: the log is audited all the same."""
+    try:
+        return verified(config)
+    except (NotaryError, HaError) as error:
+        err.print(f"the operators' trail was not verified: {in_a_line(error)}", markup=False)
+        return None
+
+
 def _document(report: AuditReport) -> dict[str, Any]:
     import msgspec
 
@@ -156,6 +185,8 @@ def _document(report: AuditReport) -> dict[str, Any]:
 
 
 def _print(report: AuditReport) -> None:
+    from pipeline.audit.findings import NOWHERE
+
     table = make_table("verified", ">count")
     for name, count in [
         (f"records from offset {report.from_offset}", report.end_offset - report.from_offset),
@@ -163,6 +194,7 @@ def _print(report: AuditReport) -> None:
         *((f"  judged {outcome}", count) for outcome, count in sorted(report.outcomes.items())),
         *((f"void records, {reason}", count) for reason, count in sorted(report.voids.items())),
         ("acts and registrations whose signature was verified", report.notes),
+        ("entries of the operators' trail", report.trail_entries or 0),
         ("epochs in force", len(report.epochs)),
         ("completions compared", report.completions),
         ("answers and receipts compared", report.answers),
@@ -170,7 +202,8 @@ def _print(report: AuditReport) -> None:
         table.add_row(name, f"{count:,}")
     out.print(table)
     for finding in report.findings:
-        out.print(f"[bold red]{finding.code.value}[/] at offset {finding.offset}: ", end="")
+        place = "" if finding.offset == NOWHERE else f" at offset {finding.offset}"
+        out.print(f"[bold red]{finding.code.value}[/]{place}: ", end="")
         out.print(finding.message, markup=False)
     total = sum(report.counts.values())
     out.print(f"[bold red]{total:,} findings[/]" if total else "[bold green]nothing is wrong[/]: no double spend")

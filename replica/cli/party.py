@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from replica.cli import party_export
 from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, make_table, out, print_json, run
 from replica.cli.trailed import ReasonOption, Who, acting, who_acts
 from replica.notary.errors import BadRequest, Code, ConfigError
@@ -17,13 +18,14 @@ from replica.notary.errors import BadRequest, Code, ConfigError
 if TYPE_CHECKING:
     import aiohttp
 
-    from ledger_api.server.registry import Pairs, Period
     from replica.active.noting import Noted
     from replica.config.model import Config
-    from replica.notary.parties import PartyNote
+    from replica.notary.parties import Pair, PartyNote, PeriodUs
     from replica.operators.party_book import PartyKey, PartyPage
 
 app = typer.Typer(help="Say which keys may sign for which parties, in the request log.", no_args_is_help=True)
+app.command()(party_export.export)
+app.command()(party_export.verify)
 
 AT_ONCE = timedelta(hours=1)  # a period that began before now begins at once, whatever the replicas' clocks say
 DETAIL_MAX = 200  # characters of a detail in the trail
@@ -170,26 +172,28 @@ def import_registry(
 
     A key that the log has with another period, or revoked, is named and left as it is.
     """
-    from ledger_api.server.registry import read_registry
+    from ledger_api.server.registry import periods_in
+    from replica.notary.parties import differences
 
     settings = load(find_config(config))
-    pairs = read_registry(file or settings.api.registry_path)
+    pairs = periods_in(file or settings.api.registry_path)
     page = run(_everything(settings, "active"))
-    missing, other = compare(pairs, page.keys)
+    missing, other = differences(pairs, _in_log(page.keys), time.time_ns() // 1_000)
     for party, public_key in other:
         err.print(f"left as it is: the log has another period for key {public_key.hex()} of {party!r}", markup=False)
     if not missing:
         out.print(f"nothing to register: the log has all {len(pairs)} keys of the file")
         return
-    _register(settings, "party-import", [(p, k.hex(), *_whole_us(pairs[p, k])) for p, k in missing], reason)
+    _register(settings, "party-import", [(p, k.hex(), *pairs[p, k]) for p, k in missing], reason)
 
 
 async def unregistered(config: Config) -> str | None:
     """Why rules 3 would lock a party of the registry file out; None if they would not."""
-    from ledger_api.server.registry import read_registry
+    from ledger_api.server.registry import periods_in
+    from replica.notary.parties import differences
 
     page = await _everything(config, None)
-    missing, _ = compare(read_registry(config.api.registry_path), page.keys)
+    missing = differences(periods_in(config.api.registry_path), _in_log(page.keys), time.time_ns() // 1_000).missing
     if not page.officers:
         return "no officers are in force: notary party officers, notary party import"
     if missing:
@@ -198,28 +202,8 @@ async def unregistered(config: Config) -> str | None:
     return None
 
 
-Pair = tuple[str, bytes]
-
-
-def compare(pairs: Pairs, registered: Sequence[PartyKey]) -> tuple[list[Pair], list[Pair]]:
-    """The pairs of a registry file that the log lacks, and those that it has with another period."""
-    in_log = {(one.party, bytes.fromhex(one.key)): (one.from_us, one.until_us) for one in registered}
-    missing = [pair for pair in pairs if pair not in in_log]
-    now_us = time.time_ns() // 1_000
-
-    def agrees(pair: Pair) -> bool:
-        """Times before now are as good as each other."""
-        (from_us, until_us), (file_from_us, file_until_us) = in_log[pair], _whole_us(pairs[pair])
-        return max(from_us, now_us) == max(file_from_us, now_us) and until_us == file_until_us
-
-    return missing, [pair for pair in pairs if pair in in_log and not agrees(pair)]
-
-
-def _whole_us(period: Period) -> tuple[int, int]:
-    from replica.notary.requests import TIME_MAX_US
-
-    from_us = 0 if period.from_s < 0 else round(period.from_s * 1e6)
-    return from_us, TIME_MAX_US if period.until_s * 1e6 > TIME_MAX_US else round(period.until_s * 1e6)
+def _in_log(registered: Sequence[PartyKey]) -> dict[Pair, PeriodUs]:
+    return {(one.party, bytes.fromhex(one.key)): (one.from_us, one.until_us) for one in registered}
 
 
 def _period_us(from_: str | None, until: str | None) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
     from replica.config.model import Config
-    from replica.store.trail import Entry, Head, Signatories
+    from replica.store.trail import Entry, Followed, Head, Signatories
 
 EXPORT_MAX_BYTES = 512 * 2**20
 FILE_HELP = "An export, JSON lines; '-' reads standard input. Else the trail itself is read."
@@ -104,17 +104,17 @@ def verify(
     An export is verified without a network, and with --key without a configuration. Exit code 0: whole. 1: it is not.
     Entries that were deleted at the end are found by a cursor that was kept before (--head).
     """
-    from replica.store.trail import Broken, follow, head_before, parse_head
+    from replica.store.trail import Broken, Head, follow, head_before, parse_head
 
     wanted = None if head is None else parse_head(head)
     known = _known(key) if key else load(find_config(config)).signatories()
-    lines = run(_all(load(find_config(config)))) if file is None else _read(file)
-    found = follow(lines, head_before(lines), known)
+    lines = run(_all(load(find_config(config)))) if file is None else read_export(file)
+    before = Head() if file is None else head_before(lines)  # an export may be a part
+    found = follow(lines, before, known)
     broken = found.broken
     if broken is None and wanted is not None and wanted.number:
-        first = head_before(lines).number
-        at = wanted.number - first - 1
-        if wanted != head_before(lines) and not (0 <= at < len(lines) and _is(lines[at], wanted)):
+        at = wanted.number - before.number - 1
+        if wanted != before and not (0 <= at < len(lines) and _is(lines[at], wanted)):
             broken = Broken(wanted.number, "is not the one that the cursor names")
     if as_json:
         document = {"whole": broken is None, "entries": len(found.entries), "head": str(found.head)}
@@ -156,6 +156,13 @@ def bring_back(export_file: ExportArgument, config: ConfigChoice = None) -> None
     out.print(f"{run(carry_out())} entries were added")
 
 
+def verified(config: Config) -> Followed:
+    """What the whole trail says, as far as each entry follows and known people signed. Raises NotaryError, HaError."""
+    from replica.store.trail import follow
+
+    return follow(run(_all(config)), known=config.signatories())
+
+
 async def _newest(config: Config, limit: int) -> list[bytes]:
     from replica.store.trail import head_of
 
@@ -192,7 +199,8 @@ def _is(line: bytes, head: Head) -> bool:
     return digest_of(line) == head.digest
 
 
-def _read(file: Path) -> list[bytes]:
+def read_export(file: Path) -> list[bytes]:
+    """The lines of an export; of standard input for `-`. Raises ConfigError."""
     from replica.notary.untrusted import read_bounded
 
     try:

@@ -9,6 +9,7 @@ from datetime import datetime
 from ha.lock.interface import DatabaseIdentity, LockOwner, ServerLease
 from replica.log.words import LogWords
 from replica.notary.formats import Formats
+from replica.notary.rules import REGISTERED_FROM
 from replica.store.neighbours import Neighbours
 
 
@@ -125,6 +126,7 @@ class ReplicaFacts:
     granted_by: str = ""  # the database that granted the epoch in force, as it has read its barrier
     index_digests: Mapping[str, str] = field(default_factory=dict)  # by the number of records that they cover
     commands_lag_records: int | None = None  # acceptances of commands its index lacks; None: an older release
+    registry_differs: int | None = None  # keys that its registry file has otherwise than the log; None: not compared
     rules_in_force: int = 0  # by the newest barrier it has read; 0: none, or an older release
     clock: ClockFacts | None = None  # None: an older release
 
@@ -186,3 +188,8 @@ class Facts:
     replicas: tuple[ReplicaFacts, ...]
     balancer: BalancerFacts
     around: AroundFacts
+
+
+def keys_are_in_the_log(facts: Facts) -> bool:
+    """Whether a replica reports rules by which the log alone says which keys sign."""
+    return max([one.rules_in_force for one in facts.replicas], default=0) >= REGISTERED_FROM

@@ -105,6 +105,12 @@ class Follower:
         return max(0, self._known_end - 1 - self.applied_offset)
 
     @property
+    def rules_in_force(self) -> int:
+        """By the newest barrier that was read; 0: none."""
+        position = self.position
+        return 0 if position is None or position.barrier is None else position.barrier.rules_version
+
+    @property
     def commands_lag_records(self) -> int:
         """Applied records whose acceptances of commands the index does not have yet."""
         return max(0, offset_of(self._index.position()) - offset_of(self._index.commands.position()))

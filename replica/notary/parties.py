@@ -36,6 +36,20 @@ PartyNote = ActRecord | RegistrationRecord
 """What officers sign: an act about the officers, or a registration."""
 
 
+Pair = tuple[str, bytes]
+"""A party's name and a public key."""
+
+PeriodUs = tuple[int, int]
+"""In force in [from, until), microseconds UTC."""
+
+
+class Differences(NamedTuple):
+    """The pairs of a registry file that the log has no registration of, and those that it has with another period."""
+
+    missing: list[Pair]
+    other: list[Pair]
+
+
 class Officers(NamedTuple):
     """The officers in force, by their keys, and the number of acts about them so far; each names that number."""
 
@@ -201,6 +215,18 @@ def has_effect(note: PartyNote, value: bytes | None) -> bool:
     if value is None or isinstance(note, RegistrationRecord):
         return value is not None
     return decode_officers_entry(value).keys == decode_officers(note.body)
+
+
+def differences(file: Mapping[Pair, PeriodUs], in_log: Mapping[Pair, PeriodUs], now_us: int) -> Differences:
+    """What a registry file says otherwise than the newest registrations. Beginnings before now are as good as each
+    other, because a registration never begins earlier than it is signed."""
+
+    def agrees(pair: Pair) -> bool:
+        (from_us, until_us), (file_from_us, file_until_us) = in_log[pair], file[pair]
+        return max(from_us, now_us) == max(file_from_us, now_us) and until_us == file_until_us
+
+    known = [pair for pair in file if pair in in_log]
+    return Differences([pair for pair in file if pair not in in_log], [pair for pair in known if not agrees(pair)])
 
 
 def _offset_in(value: bytes) -> int:

@@ -214,6 +214,18 @@ class _Trail(Collector):
         yield _gauge("notary_trail_entries", "Entries of the operators' trail, as last read", self._entries())
 
 
+class _Registry(Collector):
+    def __init__(self, differing: Callable[[], int | None]) -> None:
+        self._differing = differing
+
+    def collect(self) -> Iterator[Metric]:
+        """Nothing where the log does not say which keys sign."""
+        differing = self._differing()
+        if differing is not None:
+            text = "Keys that the registry file, which nobody reads under rules 3, has otherwise than the log"
+            yield _gauge("notary_registry_differs", text, differing)
+
+
 class _Neighbours(Collector):
     """Counts only, no names: any login may choose its name, and one with the right to make schemas a schema's name."""
 
@@ -290,6 +302,7 @@ def make_metrics(
     is_paused: Callable[[], bool] = bool,
     is_trail_broken: Callable[[], bool] = bool,
     trail_entries: Callable[[], int] = int,
+    registry_differs: Callable[[], int | None] = lambda: None,
     scrubber: Scrubber | None = None,
     round_trips: Callable[[], Mapping[str, RoundTrip]] = dict,
     peers: Collection[str],
@@ -306,6 +319,7 @@ def make_metrics(
     if scrubber is not None:
         registry.register(_Scrub(scrubber))
     registry.register(_Trail(is_trail_broken, trail_entries))
+    registry.register(_Registry(registry_differs))
     registry.register(_Disk(folder))
     registry.register(_Neighbours(neighbours))
     registry.register(_OwnLedger(own_ledger))

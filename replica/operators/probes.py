@@ -11,6 +11,7 @@ from replica.following.scrub import Scrubber
 from replica.health import HealthDocument
 from replica.link.unix_server import LinkServer
 from replica.notary.formats import known
+from replica.operators.registry_watch import RegistryWatch
 from replica.operators.status_page import submission_latency
 from replica.participant import Participant, SessionT
 from replica.store.bulletin import Bulletin
@@ -27,6 +28,7 @@ def make_probes(
     pulse: LoopPulse,
     bulletin: Bulletin,
     scrubber: Scrubber,
+    registry: RegistryWatch,
     wall_us: Callable[[], int],
 ) -> Probes:
     """The probes of the replica of that name, which runs that release."""
@@ -68,7 +70,7 @@ def make_probes(
             in_flight=participant.in_flight,
             formats_known=known(),
             activation_steps_s={} if activation is None else activation.steps_s,
-            rules_in_force=0 if position is None or position.barrier is None else position.barrier.rules_version,
+            rules_in_force=follower.rules_in_force,
             commands_lag_records=follower.commands_lag_records,
             parties_lag_records=follower.parties_lag_records,
             answers=submission_latency(link.api_counts()),
@@ -77,6 +79,7 @@ def make_probes(
             serving="one" if worker is None else "all",
             not_serving=None if unfit is None else unfit[0].value,
             not_serving_detail="" if unfit is None else unfit[1],
+            registry_differs=registry.differing,
         ).as_json_object()
 
     return Probes(

@@ -17,11 +17,13 @@ from pipeline.audit.watermark import load_watermark, save_watermark
 from replica.following.apply import Applier
 from replica.index.rocks import RocksIndex
 from replica.notary.errors import ConfigError, LogRefused
+from replica.store.trail import follow
 from tests.golden.samples import NOTARY_P256
 from tests.pipeline.judged import TOPIC
 from tests.pipeline.log_files import write_log
 from tests.pipeline.signed_log import NOTARY_KEY, history, log_values, publish, raised_values
 from tests.worlds.signed_notes import BERT, EVE, FINE, log_of, registration
+from tests.worlds.trails import trail_of
 
 pytestmark = pytest.mark.spark
 NOTARY = bytes(NOTARY_KEY.verify_key)
@@ -65,6 +67,19 @@ def test_an_act_that_nobody_signed_is_named(spark: SparkSession, tmp_path: Path)
             ("NOT_AN_OFFICER", 6),
         ]
         assert found.watermark is None and found.notes == (6 if verified is None else 2)
+
+
+def test_a_broken_trail_of_operators_is_a_finding(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: one audit covers what operators did as well. Method: a whole trail; one whose first entry is gone; none."""
+    lines = trail_of({}, {"who": "ben"}, {"who": "notary"})
+    for name, trail, entries, counts in (
+        ("whole", follow(lines), 3, {}),
+        ("beheaded", follow(lines[1:]), 0, {"TRAIL_BROKEN": 1}),
+        ("unread", None, None, {}),
+    ):
+        report = audited(spark, tmp_path / name, log_values()[:3], Scope(trail=trail))
+        assert (report.counts, report.trail_entries, report.watermark is None) == (counts, entries, bool(counts))
+        assert [finding.offset for finding in report.findings] == [-1] * len(counts)
 
 
 def test_answers_are_held_against_the_log(spark: SparkSession, tmp_path: Path) -> None:

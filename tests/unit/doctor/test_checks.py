@@ -181,6 +181,13 @@ def signed_only(written: Formats | None, rules: int) -> Facts:
     return replace(formats(written, rules), signed_commands_only=True)
 
 
+def by_the_log(*changes: dict[str, Any], registered_pairs: int = 2) -> Facts:
+    """Rules 3 are in force, and so many pairs are in the registry file."""
+    facts = replicas(*changes)
+    facts = replace(facts, replicas=tuple(replace(one, rules_in_force=3) for one in facts.replicas))
+    return replace(facts, files=replace(facts.files, registered_pairs=registered_pairs))
+
+
 NEW_WITHOUT_LOG = replace(
     HEALTHY,
     log=replace(LOG, problem="no topic", missing=True, topic_id=None),
@@ -284,6 +291,7 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("formats", Severity.WARNING, formats(Formats(1, 1), rules=1), "notary format raise"),
     ("formats", Severity.WARNING, formats(Formats(1, 1), rules=0), "notary format raise"),
     ("formats", Severity.WARNING, formats(Formats(2, 2), rules=1), "notary switchover"),
+    ("parties-in-log", Severity.WARNING, by_the_log({}, {"registry_differs": 2}), "notary party list"),
     ("signed-commands", Severity.PROBLEM, signed_only(Formats(1, 1), rules=1), "notary format raise"),
     ("signed-commands", Severity.PROBLEM, signed_only(Formats(1, 1), rules=0), "notary format raise"),
     ("signed-commands", Severity.PROBLEM, signed_only(None, rules=1), "notary format raise"),
@@ -322,6 +330,15 @@ def test_what_is_broken_is_found_by_name_with_its_fix(check: str, severity: Seve
     found = {finding.check: finding for finding in examine(facts)}
     assert found[check].severity is severity, found[check]
     assert any(part in found[check].fix for part in fix.split("|")), found[check].fix
+
+
+def test_under_rules_3_an_empty_registry_file_is_well() -> None:
+    """Goal: no false alarm about a file that nobody reads. Method: none of its keys, under rules 3 and before; a
+    difference that a replica remembers from rules that are not in force."""
+    found = {one.check: one for one in examine(by_the_log({"registry_differs": 0}, registered_pairs=0))}
+    assert {found[name].severity for name in ("parties", "parties-in-log")} == {Severity.OK}
+    found = {one.check: one for one in examine(files(registered_pairs=0))}
+    assert (found["parties"].severity, found["parties-in-log"].severity) == (Severity.WARNING, Severity.OK)
 
 
 @pytest.mark.parametrize(("written", "rules"), [(Formats(2, 2), 2), (Formats(1, 1), 2), (None, 2), (Formats(2, 2), 0)])

@@ -85,6 +85,7 @@ def exposition() -> str:
                 scrubber=scrubber,
                 round_trips=lambda: {"1": RoundTrip(0.001, 0.002)},
                 peers=["R1"],
+                registry_differs=lambda: 0,
                 own_ledger=lambda: LedgerState(7, 0, 0, 4_096),
             )
             return metrics().decode()

@@ -51,6 +51,7 @@ DOCUMENT = HealthDocument(
     not_serving="clock",
     not_serving_detail="the wall clock jumped",
     may_lead=False,
+    registry_differs=2,
 )
 TEXT = (
     '{"replica": "r1", "version": "0.1", "active": true, "ready": true, "role": "active", "leading": true, '
@@ -63,7 +64,7 @@ TEXT = (
     '[1]}, "activation_steps_s": {"open": 0.5}, "rules_in_force": 2, "commands_lag_records": 4, '
     '"parties_lag_records": 3, "answers": [5, 6], '
     '"clock_us": 1700000000000000, "serving": "all", "not_serving": "clock", "not_serving_detail": '
-    '"the wall clock jumped", "may_lead": false}'
+    '"the wall clock jumped", "may_lead": false, "registry_differs": 2}'
 )
 
 
