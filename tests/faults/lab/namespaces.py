@@ -86,8 +86,8 @@ class Namespaces:
     @contextmanager
     def slowed(self, some: Iterable[str], others: Iterable[str], delay_s: float, loss: float) -> Iterator[None]:
         """While the block runs, packets between any of `some` and any of `others` come late, and some not at all."""
-        between = list(product(some, others))
-        pairs = [*between, *((other, one) for one, other in between)]
+        between = [(one, other) for one, other in product(some, others) if one != other]
+        pairs = {*between, *((other, one) for one, other in between)}
         argv = [*self._enter("router"), sys.executable, "-m", "tests.faults.lab.slow_link", BAD_LINE]
         with subprocess.Popen(
             [*argv, f"{delay_s}", f"{loss}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
