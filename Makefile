@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode workers soak fuzz embedded install clients dist docs helm containers lake kms sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode workers soak fuzz embedded split-topics install clients dist docs helm containers lake kms sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -116,6 +116,9 @@ embedded: setup ## Participants without a database, the slow tests: archive, aud
 
 install: setup-tests ## Follow both install pages on real servers, and start the images' and compose files' containers in namespaces
 	@$(BIN)/pytest -q -rs tests/integration/test_install.py tests/integration/test_image.py tests/integration/test_image_of_the_whole.py $(ARGS)
+
+split-topics: setup-tests ## Large requests in a second topic, the slow tests: every job, the runbook, a lost broker; about 5 min
+	@$(BIN)/pytest -q -m slow tests/pipeline/test_split_topics.py tests/runbooks/test_split_topics.py tests/integration/test_log_kafka.py $(ARGS)
 
 lake: setup-tests ## The pipeline in the users' lake: a real S3 server, Delta and Kafka's security on Spark, a Spark cluster; needs Go and Maven
 	@scripts/versitygw/build.sh

@@ -14,6 +14,7 @@ import uvloop
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.notary.formats import known
 from tests.bench.conditions import add_conditions, tell_deployment
+from tests.bench.large import measure_large
 from tests.bench.load import LoadGenerator
 from tests.bench.log_nodes import measure_log_nodes
 from tests.bench.log_nodes_notary import measure_log_nodes_notary
@@ -55,6 +56,7 @@ PICTURES = Path("build/bench/pictures")  # those of the documentation are in doc
     LOGS,
     PROFILES,
     WORKERS,
+    LARGE,
 ) = PARTS = (
     "throughput",
     "stream",
@@ -71,6 +73,7 @@ PICTURES = Path("build/bench/pictures")  # those of the documentation are in doc
     "logs",
     "profiles",
     "workers",
+    "large",
 )
 SPEED = {THROUGHPUT, STREAM, RIVAL, OPEN, CURVE, SERVICE}
 
@@ -149,6 +152,8 @@ async def run(
         await measure_profiles(FOLDER / PROFILES, sizes, report)
     if WORKERS in parts:
         await measure_workers(FOLDER / WORKERS, sizes, report)
+    if LARGE in parts:
+        await measure_large(FOLDER / LARGE, sizes, report)
 
 
 async def measure_speed(parts: set[str], sizes: Sizes, report: Report, pictures: Path, newest_formats: bool) -> None:

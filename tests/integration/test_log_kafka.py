@@ -329,9 +329,11 @@ async def test_a_broker_that_ends_is_unavailable_and_comes_back(kafka_broker: Ka
 
 @pytest.mark.slow
 async def test_three_brokers_survive_the_loss_of_the_leader(servers_folder: Path, ports: PortReservation) -> None:
-    """Goal: reader and writer go on with the next leader by themselves. Method: kill the leader under appends."""
+    """Goal: reader and writer go on with the next leaders by themselves, also of payloads. Method: kill the leader
+    under appends; each broker leads a partition of payloads as well, and every other record is a large request."""
     cluster = await start_broker(servers_folder / "kafka-three", ports, size=3)
-    settings = settings_for(cluster, "three", single_broker=False, append_timeout_s=60.0)
+    settings = settings_for(cluster, "three", single_broker=False, append_timeout_s=60.0, payload_partitions=3)
+    after = [*numbered(10, start=10), *(b"\x98\x01\x02" + bytes([number]) * 9_000 for number in range(9))]
     try:
         topic_id = await create_topic(settings)
         async with opened(settings) as log:
@@ -341,12 +343,15 @@ async def test_three_brokers_survive_the_loss_of_the_leader(servers_folder: Path
                 writer.append(value)
             await read_all(reader, 10)
             metadata = await asyncio.to_thread(cluster.admin().list_topics, "three", timeout=ADMIN_MAX_S)
-            await cluster.brokers[metadata.topics["three"].partitions[0].leader - 1].process.kill()
-            for value in numbered(10, start=10):
+            leader = metadata.topics["three"].partitions[0].leader
+            metadata = await asyncio.to_thread(cluster.admin().list_topics, "three-payloads", timeout=ADMIN_MAX_S)
+            assert leader in [one.leader for one in metadata.topics["three-payloads"].partitions.values()]
+            await cluster.brokers[leader - 1].process.kill()
+            for value in after:
                 writer.append(value)
             values: set[bytes] = set()
             async with asyncio.timeout(ELECTION_MAX_S):
-                while not values.issuperset(numbered(10, start=10)):  # a retried record may be there twice
+                while not values.issuperset(after):  # a retried record may be there twice
                     values.update(value for _, value in await reader.read(500, 1.0))
             assert writer.failed_count == 0
             assert await until_available(log.check, ELECTION_MAX_S) == topic_id  # a dead controller is found out later

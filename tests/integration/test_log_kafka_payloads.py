@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from replica.local.kafka import KafkaCluster
 from replica.log.interface import LogRecords, RequestLog
 from replica.log.kafka import payloads
-from replica.log.kafka.log import SERVE_EVERY_S, KafkaLog
+from replica.log.kafka.log import SERVE_EVERY_S, KafkaLog, KafkaWriter
 from replica.log.kafka.pointers import payload_topic, pointer_in, pointer_to
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.kafka.stretch import read_stretch
@@ -352,6 +352,36 @@ async def test_a_frozen_broker_loses_payloads_as_it_loses_records(
         again = await log.open_writer()
         again.append(request(4))
         assert await read(log, 1) == [(0, request(4))]
+
+
+async def test_a_writer_that_ends_around_an_acknowledgement_leaves_no_harm(
+    writing: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: wherever a writer is killed, readers read on. Method: one that ends with its payload acknowledged and the
+    pointer not handed over; one that ends as soon as the pointer is in the log; a third goes on."""
+    async with opened(writing) as log:
+        with monkeypatch.context() as killed:
+            killed.setattr(KafkaWriter, "_settle", lambda writer, pointers, lost: None)
+            first = await log.open_writer()
+            first.append(request(1))
+            await eventually(partial(has_payloads, writing, 1), WAIT_S)
+            await first.close()
+        assert await log.end_offset() == 0
+        second = await log.open_writer()
+        second.append(request(2))
+        await eventually(partial(ends_at, log, 1), WAIT_S)
+        await second.close()
+        third = await log.open_writer()
+        third.append(request(3))
+        assert await read(log, 2) == [(0, request(2)), (1, request(3))]
+
+
+async def ends_at(log: RequestLog, offset: int) -> bool:
+    return await log.end_offset() == offset
+
+
+async def has_payloads(settings: KafkaSettings, count: int) -> bool:
+    return sum(map(len, (await stored_in(settings)).payloads)) == count
 
 
 async def test_a_missing_or_unsafe_topic_of_payloads_is_named(

@@ -107,7 +107,9 @@ class PayloadWriter:
 def _connect(settings: KafkaSettings) -> PayloadWriter:
     """Blocks for up to `connect_timeout_s`."""
     name, needed = payload_topic(settings.topic), settings.payload_partitions
-    producer, doing = connect(Producer, producer_config(settings)), f"opening a writer to topic {name}"
+    # As many requests on their way to a broker as there are partitions: what is appended meanwhile goes together.
+    in_flight = {"max.in.flight.requests.per.connection": needed}
+    producer, doing = connect(Producer, producer_config(settings) | in_flight), f"opening a writer to topic {name}"
     try:
         topic = producer.list_topics(name, timeout=settings.connect_timeout_s).topics[name]
     except KafkaException as exception:
