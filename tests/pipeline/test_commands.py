@@ -31,6 +31,7 @@ from replica.notary.counted import CountedRequest
 from replica.notary.errors import LogRefused, StoreMismatch
 from replica.notary.position import begin, decode_position, encode_position
 from replica.notary.reading import read_records
+from replica.notary.requests import format_state_ref
 from replica.store.open import adopt_topic
 from replica.store.postgres.migrate import migrate
 from tests.integration.conftest import MakeDatabase, PostgresServer
@@ -121,6 +122,49 @@ def test_archive_run_status_and_verify(operator: Operator) -> None:
     assert operator.told("archive", "verify", "--offline")["findings"] == []
     refused = operator.types("archive", "run")
     assert "its end was cut off" in str(refused.exception)
+
+
+def test_the_second_site_has_the_archive_and_a_checkpoint(operator: Operator, tmp_path: Path) -> None:
+    """Goal: docs/pipeline.md's commands of the second site. Method: archive, copy, ship an index's checkpoint;
+    verify it there, and a damaged one; copy again what is new."""
+    settings = load_config(operator.config)
+    operator.told("archive", "run")
+    position = read_records(begin(asyncio.run(create_topic(settings.log.settings))), list(enumerate(VALUES))).position
+    index = RocksIndex(_made(settings.replica_dir("r1")) / "index")
+    index.write({}, position)
+    index.close()
+    site = tmp_path / "site"
+    copied = operator.told("recovery", "copy", "--to", str(site / "archive"))
+    assert (copied["last"], copied["carried"]) == (39, copied["segments"])
+    made = operator.types("index", "checkpoint", str(tmp_path / "checkpoint"), "--name", "r1")
+    assert made.exit_code == 0, made.output + repr(made.exception)
+    shipped = operator.types("recovery", "ship", str(tmp_path / "checkpoint"), "--to", str(site / "checkpoints"))
+    assert shipped.exit_code == 0, shipped.output + repr(shipped.exception)
+    (there,) = (site / "checkpoints").iterdir()
+    verify = ("recovery", "verify", str(there), "--folder", str(site / "archive"))
+    assert "applied to log offset 39" in operator.types(*verify).output
+    damaged = max((path for path in there.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    damaged.write_bytes(damaged.read_bytes() + b"x")
+    assert operator.types(*verify).exit_code != 0
+    operator.produce(VALUES[:3])
+    operator.told("archive", "run")
+    assert operator.told("recovery", "copy", "--to", str(site / "archive"))["carried"] == 1
+
+
+def test_who_wanted_a_state_and_what_a_day_was_like(operator: Operator, tmp_path: Path) -> None:
+    """Goal: docs/audit.md's commands of evidence. Method: trace a state of the log, and one that nobody wanted; then
+    the report."""
+    reading = read_records(begin(""), list(enumerate(VALUES)))
+    wanting = next(one for one in reading.counted if isinstance(one, CountedRequest) and one.request.inputs)
+    state = wanting.request.inputs[0]
+    traced = operator.types("trace", "state", format_state_ref(state))
+    assert traced.exit_code == 0, traced.output + repr(traced.exception)
+    assert wanting.request.tx_id.hex() in traced.output
+    nobody = operator.types("trace", "state", f"{'ee' * 32}:0")
+    assert wanting.request.tx_id.hex() not in nobody.output
+    made = operator.types("report", "--out", str(tmp_path / "report"))
+    assert made.exit_code == 0, made.output + repr(made.exception)
+    assert list((tmp_path / "report").rglob("*.html"))
 
 
 def test_tables_follow_the_log_and_a_killed_job_goes_on(operator: Operator) -> None:

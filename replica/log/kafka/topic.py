@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -165,7 +166,7 @@ class TopicAdmin:
         await self._ensure_exists(self._topic, 1)
         if self._settings.payload_partitions:
             await self._ensure_exists(self._payload_topic, self._settings.payload_partitions)
-        found = await self.topics()
+        found = await self._topics_once_heard_of()
         refuse_unsafe(found, self._settings)
         return found.log.topic_id
 
@@ -195,6 +196,17 @@ class TopicAdmin:
             await self._answer(asked[topic], f"creating topic {topic}")
             await self._wait_until_known(topic, partitions)
             log.info("topic_created", topic=topic, single_broker=single)
+
+    async def _topics_once_heard_of(self) -> LogTopics:
+        """As `topics`. The broker that is asked may hear later of a new topic than the leader that was waited for."""
+        until_s = time.monotonic() + self._settings.answer_max_s
+        while True:
+            try:
+                return await self.topics()
+            except TopicMissing:
+                if time.monotonic() >= until_s:
+                    raise
+                await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def close(self) -> None:
         """Drop the client. May be repeated; the next question makes another client."""
