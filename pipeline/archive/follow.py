@@ -10,7 +10,7 @@ from pipeline.archive.manifest import Manifest
 from pipeline.archive.write import OnStep, Step
 from pipeline.follow import Succeeded, keep_following
 from pipeline.metrics import FollowerMetrics
-from replica.notary.errors import NotaryError
+from replica.notary.errors import ArchiveDamaged, NotaryError
 
 ArchiveOnce = Callable[[OnStep], Manifest]
 """Archives what the log has now, and returns the manifest."""
@@ -44,6 +44,9 @@ def follow_archive(
 
         with ready() as archive_once:
             while True:
+                if metrics.knows_offset:
+                    with suppress(ArchiveDamaged):  # what else is wrong with it the archiver says
+                        load()  # refuses to begin another archive where the disk of this one is not mounted any more
                 succeeded(archive_once(on_step).last)
                 sleep_s(interval_s)
 

@@ -58,6 +58,13 @@ class World:
         (self.folder / "archive").rename(self.folder / "unmounted")
         (self.folder / "archive").write_bytes(b"")
 
+    def unmount(self) -> None:
+        (self.folder / "archive").rename(self.folder / "unmounted")
+
+    def mount(self) -> None:
+        assert not (self.folder / "archive").exists()
+        (self.folder / "unmounted").rename(self.folder / "archive")
+
     def show_store(self) -> None:
         (self.folder / "archive").unlink()
         (self.folder / "unmounted").rename(self.folder / "archive")
@@ -141,6 +148,14 @@ def test_log_and_store_go_away_and_come_back(world: World) -> None:
     found = shown(metrics)
     assert (found["notary_archive_offset"], found["notary_archive_lag_records"]) == (34.0, 0.0)
     assert found['notary_archive_failures_total{code="LOG_UNAVAILABLE"}'] == 2.0
+
+
+def test_no_other_archive_is_begun_where_one_was(world: World) -> None:
+    """Goal: a disk that is unmounted gets no second archive in its place. Method: rename the folder away, and
+    back, while records come."""
+    world.follow(world.unmount, lambda: world.append(VALUES[:2]), world.mount, lambda: None)
+    assert world.failures == ["NOT_POSSIBLE_NOW"] * 2
+    assert world.archived() == [*VALUES, *VALUES[:2]]
 
 
 def test_a_restart_during_an_outage_makes_the_archive_no_younger(world: World) -> None:
