@@ -65,7 +65,7 @@ class Code(Enum):
     BODY_TOO_LARGE = (
         413,
         "The body is too large",
-        "Send less in one call; see the detail.",
+        "Send less in one call; the detail names the limit.",
     )
     BODY_TOO_SLOW = (
         408,
@@ -223,12 +223,12 @@ class Code(Enum):
     EARLY_NOT_OFFERED = (
         400,
         "This notary's request log gives no early acceptance; nothing was logged",
-        'Submit without accept=early; it takes log.kind = "raft".',
+        'Submit without accept=early. Only a notary with log.kind = "raft" accepts early.',
     )
     NO_LOG_NODES = (
         404,
         "The request log is not on log nodes of this participant",
-        'Follow completions instead; a place in the log, view.seqno, takes log.kind = "raft".',
+        'Follow completions instead. Only a notary with log.kind = "raft" has places view.seqno to ask for.',
     )
     LOG_NODES_SILENT = (
         503,
@@ -270,7 +270,7 @@ class Code(Enum):
     INTERNAL = (
         500,
         "The replica met an error of its own",
-        "Send the same request again with the same ids; report the correlation id to the operator if it persists.",
+        "Send the same request again with the same ids; if it persists, tell the operator the answer's request_id.",
         Retry.SAME,
     )
     ANSWER_UNREADABLE = (
@@ -420,7 +420,7 @@ class Code(Enum):
     STORE_UNAVAILABLE = (
         0,
         "The participant database did not answer in time",
-        "Check the database; the replica goes on by itself once it answers.",
+        "Check the database, then repeat the command. Replicas go on by themselves once it answers.",
         Retry.SAME,
     )
     LOG_MEMBERS_REFUSED = (
@@ -431,19 +431,20 @@ class Code(Enum):
     LOG_UNAVAILABLE = (
         0,
         "The request log did not answer in time",
-        "Check what the log is kept on: brokers, database or log nodes. Replicas go on by themselves once it answers.",
+        "Check what the log is kept on, brokers, database or log nodes, then repeat the command. Replicas go on by "
+        "themselves once it answers.",
         Retry.SAME,
     )
     # The local cluster.
     LOCAL_SERVER_FAILED = (
         0,
         "A server of the local cluster did not start, or ended by itself",
-        "Mend what the lines above say, or show of the end of its log, and start the cluster again.",
+        "Correct what the lines above or the end of its log name, and start the cluster again.",
     )
     LOCAL_SOFTWARE_MISSING = (
         0,
         "Software that the local cluster runs is not installed",
-        "Run `make setup`, or install what the detail names.",
+        "Install what the detail names; in a clone of the repository `make setup` does.",
     )
     PLACE_UNKNOWN = (
         0,

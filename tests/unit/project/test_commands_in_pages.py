@@ -159,60 +159,85 @@ def test_a_misspelt_command_is_found(text: str, complaint: str) -> None:
     assert any(complaint in wrong(command) for command in commands(text, "x.md"))
 
 
+MAIN_PAGES = [page for page in PAGES if page.parent in {ROOT, ROOT / "docs"}]
+GROUPS = {name for name, command in CLI.commands.items() if isinstance(command, TyperGroup)}  # "`notary trace`"
 EXECUTED = {
     "archive run": "tests/pipeline/test_commands.py",
     "archive status": "runbooks/archive.md",
     "archive verify": "runbooks/archive.md",
     "audit": "tests/faults/tools.py",
+    "check": "tests/faults/audit.py",
+    "completions": "tests/integration/test_cli_ledger.py",
     "config check": "docs/install.md",
+    "config reference": "tests/unit/cli/test_config.py",
+    "config show": "tests/unit/cli/test_config.py",
+    "demo": "tests/integration/test_demo_logs.py",
     "doctor": "docs/install.md",
+    "failover": "tests/runbooks/test_runbooks.py",
     "format raise": "docs/install.md",
+    "format show": "tests/integration/test_install.py",
+    "haproxy check": "runbooks/haproxy-loss.md",
     "haproxy render": "docs/install.md",
+    "haproxy save-state": "runbooks/haproxy-loss.md",
     "history": "runbooks/switchover.md",
     "import": "tests/integration/test_import.py",
     "index checkpoint": "runbooks/replica-replacement.md",
     "index diff": "runbooks/index-mismatch.md",
     "index rebuild": "runbooks/index-loss.md",
     "index salvage": "runbooks/topic-loss.md",
+    "index verify": "runbooks/index-loss.md",
     "init": "docs/install.md",
     "keys create": "docs/install.md",
+    "keys rotate": "runbooks/key-rotation.md",
     "keys show": "tests/integration/test_signer.py",
     "log add": "tests/lognode/test_nodes.py",
     "log check": "tests/integration/log_postgres/test_commands.py",
+    "log copy": "runbooks/log-copy.md",
     "log create": "docs/install-embedded.md",
     "log members": "docs/install-embedded.md",
+    "log prove": "tests/integration/test_raft_early.py",
     "log removable": "tests/lognode/test_nodes.py",
     "log retire": "tests/lognode/test_nodes.py",
     "log roles": "tests/integration/log_postgres/test_commands.py",
-    "log copy": "runbooks/log-copy.md",
     "log salvage": "runbooks/topic-loss.md",
+    "log tail": "tests/integration/log_postgres/test_commands.py",
     "log-node": "docs/install-embedded.md",
+    "man": "tests/unit/project/test_docs_site.py",
+    "party add": "runbooks/parties.md",
     "party export": "tests/unit/cli/test_party.py",
     "party list": "runbooks/parties.md",
     "party officers": "runbooks/parties.md",
     "party verify": "tests/unit/cli/test_party.py",
+    "pause": "tests/integration/test_operations.py",
     "recovery copy": "tests/pipeline/test_commands.py",
     "recovery ship": "tests/pipeline/test_commands.py",
     "report": "tests/pipeline/test_commands.py",
     "restore adopt": "tests/pipeline/test_commands.py",
     "restore plan": "runbooks/topic-loss.md",
     "restore run": "tests/pipeline/test_commands.py",
+    "resume": "tests/integration/test_operations.py",
+    "runbook": "tests/integration/test_wheel.py",
     "sign": "tests/integration/test_quick_start.py",
     "status": "docs/install.md",
     "store migrate": "docs/install.md",
+    "store prune": "runbooks/pruning.md",
     "store roles": "docs/install.md",
+    "submit": "tests/integration/test_cli_ledger.py",
     "switchover": "runbooks/switchover.md",
     "tables run": "tests/pipeline/test_commands.py",
     "tables status": "tests/pipeline/test_commands.py",
     "topic access": "docs/install.md",
     "topic create": "docs/install.md",
     "trace state": "tests/pipeline/test_commands.py",
+    "trail bring-back": "runbooks/operators-trail.md",
     "trail export": "tests/integration/test_operations.py",
     "trail list": "tests/integration/test_operations.py",
+    "trail record": "tests/unit/cli/test_codes_that_people_see.py",
     "trail verify": "tests/integration/test_operations.py",
     "try": "docs/install.md",
     "up": "tests/integration/test_quick_start.py",
     "verify": "tests/integration/test_quick_start.py",
+    "watch": "tests/integration/test_watch.py",
 }
 """Commands of README and docs, and what runs each on real servers: a test, or a page that a test plays."""
 
@@ -233,10 +258,9 @@ def name_of(words: tuple[str, ...]) -> str:
 
 
 def test_each_command_of_readme_and_docs_is_run_somewhere_or_has_a_reason() -> None:
-    """Goal: a new command on a page gets its test. Method: those in blocks against two tables."""
-    pages = [page for page in PAGES if page.parent in {ROOT, ROOT / "docs"}]
-    blocks = {command for page in pages for command in commands(page.read_text(), page.name) if command.whole}
-    named = {name_of(command.words) for command in blocks if command.words[0] == "notary"} - {""}
+    """Goal: a new command on a page gets its test. Method: those in blocks and in sentences against two tables."""
+    found = {command for page in MAIN_PAGES for command in commands(page.read_text(), page.name)}
+    named = {name_of(command.words) for command in found if command.words[0] == "notary"} - {""} - GROUPS
     assert named == set(EXECUTED) | set(NOT_EXECUTED)
     assert not set(EXECUTED) & set(NOT_EXECUTED)
 
@@ -245,4 +269,52 @@ def test_each_command_of_readme_and_docs_is_run_somewhere_or_has_a_reason() -> N
 def test_what_is_said_to_run_a_command_has_it(name: str) -> None:
     """Goal: the table is true. Method: the command's words in the test, or in a block of the page that is played."""
     words = re.sub(r"""["',\s]+""", " ", (ROOT / EXECUTED[name]).read_text())
-    assert re.search(rf"(?:notary|cli|run|\(|\*) ?{re.escape(name)}\b", words), EXECUTED[name]
+    assert re.search(rf"(?:notary|cli|run|\(|\*|argv = \[) ?{re.escape(name)}\b", words), EXECUTED[name]
+
+
+BY_CI = {
+    "check": ("scripts/test.sh", "core "),
+    "clients": ("scripts/test.sh", "tests/clients"),
+    "containers": ("scripts/setup.sh", "scripts/containers"),
+    "demo-pipeline": ("scripts/test.sh", "tests/pipeline"),
+    "dist": ("tests/integration/test_wheel.py", '"build"'),
+    "docs": ("tests/unit/project/test_docs_site.py", "docs_site"),
+    "drill": ("tests/pipeline/test_drill.py", "Drill"),
+    "faults": ("scripts/test.sh", "tests/faults"),
+    "faults-quick": ("scripts/test.sh", "faults-quick"),
+    "fuzz": ("scripts/test.sh", "tests/integration"),
+    "helm": ("scripts/setup.sh", "scripts/helm"),
+    "kms": ("scripts/setup.sh", "scripts/local-kms"),
+    "lake": ("scripts/setup.sh", "scripts/versitygw"),
+    "lognode": ("scripts/test.sh", "tests/lognode"),
+    "run": ("tests/integration/test_demo_logs.py", '"demo"'),
+    "runbooks": ("scripts/test.sh", "tests/runbooks"),
+    "sbom": ("tests/unit/project/test_sbom.py", "sbom"),
+    "setup": ("Makefile", "setup-tests"),
+    "soak": ("scripts/test.sh", "tests/simulation"),
+    "test": (".ci/run", "make test"),
+}
+"""Targets of README and docs: what CI runs of each, whole or in part: the file that runs it, its words there."""
+
+BY_HAND = {
+    "audit": "asks the network for weaknesses that are known today",
+    "bench": "measures, on a quiet machine; tests/unit/bench tests what it computes",
+    "bench-pipeline": "measures, on a quiet machine",
+    "kill-loop": "minutes; CI has its short form in tests/faults",
+    "overload": "minutes; what it promises is tested by simulation in tests/simulation/test_overload.py",
+    "profile-postgres": "the same tests with another log; CI has their short choice in tests/integration",
+    "split-topics": "the same tests with payloads in a topic of their own",
+    "test-oracle": "needs an Oracle database",
+}
+"""Targets of README and docs that only people run, and why."""
+
+
+def test_each_make_target_of_readme_and_docs_is_run_by_ci_or_has_a_reason() -> None:
+    """Goal: a new target on a page is run, or says why not. Method: the targets that pages name against two tables."""
+    found = {command for page in MAIN_PAGES for command in commands(page.read_text(), page.name)}
+    words = {word for command in found if command.words[0] == "make" for word in command.words[1:]}
+    named = {word for word in words if "=" not in word and not word.startswith("-")}
+    assert named - set(BY_CI) - set(BY_HAND) == set()
+    assert set(BY_CI) | set(BY_HAND) <= TARGETS
+    assert not set(BY_CI) & set(BY_HAND)
+    assert [name for name, (file, text) in BY_CI.items() if text not in (ROOT / file).read_text()] == []
