@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from pipeline.jobs.slices import served_log
 from pipeline.sources.stretch import read_stretch
 from pipeline.sources.topic import look_at
 from replica.active.publisher import completions_of
-from replica.active.signer import load_signer
+from replica.active.signer import create_key, load_signer
 from replica.config.load import load_config
 from replica.config.model import Config
 from replica.following.apply import Applier
@@ -28,11 +30,12 @@ from replica.following.salvaged import read_salvages
 from replica.index.memory import MemoryIndex
 from replica.index.rocks import RocksIndex, read_index
 from replica.log.kafka.topic import create_topic
-from replica.notary.errors import RestoreRefused, SalvageDamaged, SalvageMissing, StoreMismatch
+from replica.notary.errors import Code, RestoreRefused, SalvageDamaged, SalvageMissing, StoreMismatch
 from replica.notary.position import begin, decode_position
 from replica.notary.reading import read_records
 from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.notary.salvage import Salvage, Salvages, decode_salvage
+from replica.store.four_eyes import FourEyesRefused
 from replica.store.postgres.store import PostgresStore
 from tests.pipeline.test_commands import Operator, operator  # noqa: F401
 from tests.worlds.archive_world import some_log
@@ -86,6 +89,47 @@ def lose(operator: Operator) -> Config:  # noqa: F811
     return settings
 
 
+def adopt_by_two(operator: Operator, file: Path) -> None:  # noqa: F811
+    """Adopt where four eyes are demanded: refused to one person, to one person twice, and for another salvage than was
+    proposed; done by two people, once. Nothing that is refused has bound the database."""
+    folder = operator.config.parent
+    people = {name: create_key(folder / f"{name}.key").hex() for name in ("anna", "ben")}
+    (folder / "operators.toml").write_text(
+        "".join(f'[[operators]]\nname = "{name}"\npublic_key = "{key}"\n' for name, key in people.items())
+    )
+
+    def by(name: str) -> Operator:
+        config = folder / f"by-{name}.toml"
+        own = f'key_file = "{name}.key"\nkeys_file = "operators.toml"\nfour_eyes = ["restore-adopt"]\n'
+        config.write_text(operator.config.read_text().replace("[operators]\n", "") + f"\n[operators]\n{own}")
+        return replace(operator, config=config)
+
+    anna, ben = by("anna"), by("ben")
+    asked = ("restore", "adopt", "--salvage", str(file), "--accept-loss", "0")
+    proposed = anna.types(*asked, "--propose", "--reason", "the topic is gone")
+    assert proposed.exit_code == 0, proposed.output + repr(proposed.exception)
+    number = proposed.output.split()[1].rstrip(";")
+    changed = file.with_name("changed.salvage")
+    changed.write_bytes(file.read_bytes() + b"\0")
+    another = ("restore", "adopt", "--salvage", str(changed), "--accept-loss", "0")
+    more = (*asked[:-1], "1")
+    for who, words, code in (
+        (ben, asked, Code.FOUR_EYES_NEEDED),
+        (anna, (*asked, "--confirm", number), Code.FOUR_EYES_SAME_PERSON),
+        (ben, (*another, "--confirm", number), Code.PROPOSAL_INVALID),
+        (ben, (*more, "--confirm", number), Code.PROPOSAL_INVALID),
+    ):
+        refused = who.types(*words).exception
+        assert isinstance(refused, FourEyesRefused) and refused.code is code, (words, refused)
+    adopted = ben.types(*asked, "--confirm", number)
+    assert adopted.exit_code == 0, adopted.output + repr(adopted.exception)
+    again = ben.types(*asked, "--confirm", number).exception
+    assert isinstance(again, FourEyesRefused) and again.code is Code.PROPOSAL_INVALID
+    entries = json.loads(anna.types("trail", "list", "--json").output)
+    told = [(one["operator"], one["phase"]) for one in entries if one["act"] == "restore-adopt"]
+    assert told[-3:] == [("anna", "proposed"), ("ben", "begun"), ("ben", "done")]
+
+
 def test_a_lost_tail_is_salvaged_restored_and_adopted(operator: Operator, tmp_path: Path) -> None:  # noqa: F811
     """Goal: from the archive's end on nothing is decided again. Method: an index and completions know more than the
     archive; salvage, restore (killed once), adopt; a new index is the one that was lost; the archive goes on."""
@@ -109,8 +153,7 @@ def test_a_lost_tail_is_salvaged_restored_and_adopted(operator: Operator, tmp_pa
 
     for wrong in ((), ("--salvage", str(file)), ("--salvage", str(file), "--accept-loss", "3")):
         assert isinstance(operator.types("restore", "adopt", *wrong).exception, RestoreRefused)
-    adopted = operator.types("restore", "adopt", *accepted)
-    assert adopted.exit_code == 0, adopted.output + repr(adopted.exception)
+    adopt_by_two(operator, file)
     assert operator.types("restore", "adopt", *accepted).exit_code == 0  # may be repeated
     topic_id = look_at(settings.log.settings).topic_id
     asyncio.run(bound_only_with(settings, topic_id, salvage))
