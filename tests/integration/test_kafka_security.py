@@ -28,6 +28,7 @@ from replica.cli.main import app
 from replica.local.ports import PortReservation
 from replica.log.kafka.log import KafkaLog
 from replica.log.kafka.settings import KafkaSettings
+from replica.log.kafka.stretch import read_stretch
 from replica.log.kafka.topic import TopicAdmin, create_topic
 from replica.notary.errors import LogUnavailable, NotaryError
 from tests.certificates import Authority
@@ -155,6 +156,43 @@ async def test_an_archiver_reads_and_cannot_write(kafka: SecureKafka) -> None:
     again = KafkaLog(settings)
     assert await again.end_offset() == end
     await again.close()
+
+
+async def test_the_rights_suffice_for_split_topics(kafka: SecureKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: what is printed with the setting covers both topics. Method: a large request by a replica, read by an
+    archiver, who cannot write payloads; before that, with the rights to the log's topic alone, all of it is refused."""
+    name, record = "split", b"\x98\x01\x02" + bytes(9_000)
+    monkeypatch.setenv("NOTARY_LOG__KAFKA__TOPIC", name)
+    principals = ["--replicas", "User:notary", "--reader", "User:archive", "--creator", "User:CN=owner"]
+    words = ["topic", "access", "--config", str(kafka.folder / "config" / "notary.toml"), *principals]
+    whole = CliRunner().invoke(app, words).output
+    monkeypatch.setenv("NOTARY_LOG__KAFKA__PAYLOAD_PARTITIONS", "2")
+    split = CliRunner().invoke(app, words).output
+    assert split.startswith(whole) and split.count("--topic split-payloads") == 3
+
+    ways = (
+        kafka.by_certificate("owner", name),
+        *(kafka.by_password(one, PASSWORD, name) for one in ("notary", "archive")),
+    )
+    owner, replica, archiver = (way.model_copy(update={"payload_partitions": 2}) for way in ways)
+    await kafka.grant(whole)
+    with pytest.raises(LogUnavailable, match="AUTHORIZATION_FAILED"):
+        await create_topic(owner)
+    await append_and_read(ways[1], b"without the setting")  # the second topic is hidden, and need not be there
+    await kafka.grant(split[len(whole) :])
+    await create_topic(owner)
+    await append_and_read(replica, record)
+    stored = await asyncio.to_thread(lambda: list(read_stretch(archiver, 0, 2)))
+    assert [value for stretch in stored for value in stretch.values] == [b"without the setting", record]
+    log = KafkaLog(archiver)
+    writer = await log.open_writer()
+    writer.append(record)
+
+    async def is_refused() -> bool:
+        return writer.failed_count == 1
+
+    await eventually(is_refused, ANSWER_MAX_S)
+    await log.close()
 
 
 async def test_a_principal_without_rights_learns_nothing(kafka: SecureKafka) -> None:

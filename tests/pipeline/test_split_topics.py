@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from replica.active.publisher import completions_of
 from replica.config.load import load_config
 from replica.config.model import Config
 from replica.following.apply import Applier
@@ -18,15 +19,19 @@ from replica.log.kafka.log import KafkaLog
 from replica.log.kafka.pointers import payload_topic
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.kafka.stretch import read_stretch
-from replica.log.kafka.topic import TopicAdmin
+from replica.log.kafka.topic import TopicAdmin, create_topic
 from replica.notary.records import BarrierRecord, encode_record
+from replica.notary.rules import STATE_KEY
+from replica.notary.salvage import decode_salvage
 from tests.pipeline.signed_log import ACTIVATION_2, _signed_2, request, tx
 from tests.pipeline.test_commands import VALUES, Operator, operator  # noqa: F401
+from tests.pipeline.test_salvage_commands import store_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
 
 LARGE_STATES = 200  # 7 kB
 REQUESTS = 8  # each second one is large
+LARGE = [request(500 + at, range(1_000 * at, 1_000 * at + LARGE_STATES)) for at in range(1, REQUESTS, 2)]
 SPLIT = [
     encode_record(BarrierRecord(1_000, ACTIVATION_2, "r1", "postgres:1:1", 2, 2)),
     *(
@@ -123,3 +128,35 @@ async def _payload_ends(settings: KafkaSettings) -> list[int]:
         return [await admin.end_of(payload_topic(settings.topic), partition) for partition in range(2)]
     finally:
         await admin.close()
+
+
+def test_a_lost_tail_of_large_requests_is_salvaged(operator: Operator, tmp_path: Path) -> None:  # noqa: F811
+    """Goal: what large requests decided is not decided again. Method: archive before the split, apply and publish after
+    it, delete both topics; salvage and restore."""
+    assert operator.told("archive", "run")["archived_now"] == len(VALUES)
+    config = split(operator)
+    settings = kafka(config)
+    topic_id, folder = asyncio.run(create_topic(settings)), config.replica_dir("r1")
+    folder.mkdir(parents=True)
+    index = RocksIndex(folder / "index")
+    applied = Applier(index, topic_id).apply(list(enumerate(WHOLE)))
+    index.close()
+
+    async def publish() -> None:
+        async with store_of(config) as store:
+            await store.bind(topic_id)
+            await store.published()
+            await store.publish(completions_of(applied), applied.position)
+
+    asyncio.run(publish())
+    for name in settings.topics:
+        asyncio.run(operator.kafka.delete_topic(name))
+    file = tmp_path / "tail.salvage"
+    saved = operator.told("log", "salvage", "--to", str(file))
+    assert (saved["first"], saved["last"], saved["accept_loss"]) == (len(VALUES), len(WHOLE) - 1, 0)
+    accepted = ("--salvage", str(file), "--accept-loss", "0")
+    operator.told("restore", "run", *accepted, "--evidence", str(tmp_path / "evidence"))
+    salvage = decode_salvage(file.read_bytes())
+    assert in_topic(settings) == [*VALUES, *map(salvage.lost_record, range(len(VALUES), len(WHOLE)))]
+    spent = {entry.key for entry in salvage.entries()}
+    assert {STATE_KEY + state for one in LARGE for state in one.inputs} <= spent
