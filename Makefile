@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode workers soak fuzz embedded split-topics install clients dist docs helm containers lake kms sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode workers soak fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -130,6 +130,9 @@ kms: setup-tests ## The notary's key in a file, on a token and in a real key man
 	@scripts/local-kms/build.sh
 	@$(BIN)/pytest -q tests/unit/active/test_kms.py tests/integration/test_signer.py tests/integration/test_signer_kms.py $(ARGS)
 
+jmx: setup-tests ## A real broker shows what the dashboard asks for, through Prometheus' JMX exporter; needs Maven
+	@$(BIN)/pytest -q -m slow tests/integration/test_broker_metrics.py $(ARGS)
+
 sbom: setup ## Write the software bill of materials, CycloneDX, to build/sbom.json
 	@$(BIN)/python scripts/sbom.py build/sbom.json
 
@@ -144,6 +147,7 @@ jar-checksums: ## After a change of a pom.xml in scripts/jars: fetch the jars an
 	@scripts/jars/fetch.sh spark --update
 	@scripts/jars/fetch.sh kafka-tools --update
 	@scripts/jars/fetch.sh delta --update
+	@scripts/jars/fetch.sh jmx --update
 
 clean: ## Remove what was built or measured, not the environment and not the data
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -87,7 +87,7 @@ def jar_components(root: Path) -> Iterator[Component]:
                 "group": group,
                 "name": artifact,
                 "version": version,
-                "scope": "excluded" if folder.name == "kafka-tools" else "optional",
+                "scope": "excluded" if folder.name in ("jmx", "kafka-tools") else "optional",
                 "hashes": [{"alg": "SHA-256", "content": digest}],
                 "purl": f"pkg:maven/{group}/{artifact}@{version}",
                 "properties": [{"name": "jar-set", "value": folder.name}],

@@ -359,3 +359,10 @@ def test_what_is_no_public_key_in_a_key_set_is_refused_unread(document: object) 
     """Goal: a text in a key set is not taken for a symmetric key. Method: elements of every wrong kind; no warning."""
     with pytest.raises(ConfigError):
         parse_keys(json.dumps({"keys": [document]}), "jwks.json")
+
+
+def test_a_rate_is_bounded_unless_somebody_says_otherwise() -> None:
+    """Goal: no caller has the notary alone by an oversight. Method: the defaults: neither 0 nor huge."""
+    rate = ApiSettings.model_fields["rate_per_s"].default
+    assert 1 <= rate <= 10_000
+    assert rate <= ApiSettings.model_fields["rate_burst"].default <= 10 * rate
