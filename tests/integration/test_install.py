@@ -105,6 +105,7 @@ class Stage:
             "PYTHONPATH": str(ROOT),
             "STAGE": str(folder),
             "STAGE_ETC": str(self._here("/etc/notary")),
+            "NOTARY_HAPROXY__KEEPALIVED__CONFIG_FILE": str(self._here("/etc/keepalived/keepalived.conf")),
             **variables,
         }
 
@@ -197,8 +198,8 @@ async def test_the_install_page_leads_to_a_notary_that_works(servers_folder: Pat
                 "HEALTH_PORT": health,
                 "VIRTUAL_ADDRESS": "10.0.0.10/24",
                 "INTERFACE": network_interface() or "eth0",
-                "HAPROXY_1": "10.0.0.11",
-                "HAPROXY_2": "10.0.0.12",
+                "HAPROXY_1": LOOPBACK,
+                "HAPROXY_2": "127.0.0.2",  # the same HAProxy
                 "NOTARY_HAPROXY": f'{{"stats_socket": "{folder}/admin.sock", "state_file": "{folder}/server.state"}}',
             },
         )
