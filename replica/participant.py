@@ -133,7 +133,7 @@ class Participant(Generic[SessionT]):
     ) -> None:
         """`ledger`: what this replica derives from the log, in either role; None where completions are published to a
         database that replicas share. `make_worker`: what serves here whoever holds the lock; None: the active alone
-        serves. There is at most one of them. `may_lead`: whether this replica may ever ask for the lock."""
+        serves. `may_lead`: whether this replica may ever ask for the lock."""
         self.name = name
         self.may_lead = may_lead
         self._make_store = make_store
@@ -487,9 +487,16 @@ class Participant(Generic[SessionT]):
                 self._leadership.step_down(Ending(Cause.FRAGMENTED, f"{len(applied.position.seen)} ranges of numbers"))
 
     def _room_of(self, ledger: DerivedLedger | None, all_serve: bool) -> Callable[[], Awaitable[None]]:
-        if ledger is not None:
+        if ledger is None:
+            return self._room_to_publish if all_serve else no_wait
+        if not all_serve:
             return ledger.room
-        return self._room_to_publish if all_serve else no_wait
+
+        async def room() -> None:
+            await ledger.room()
+            await self._room_to_publish()
+
+        return room
 
     async def _room_to_publish(self) -> None:
         """Return once completions that wait for the database are below their bound: other workers log as much as they

@@ -8,6 +8,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from ha.settings import ElectionSettings
 from replica.active.derived_ledger import DerivedLedger
 from replica.active.fitness import Limits
 from replica.active.lease_log import FollowedLease
+from replica.active.log_desk import LogDesk
 from replica.active.parts import Parts
 from replica.active.shared_bound import SharedBound
 from replica.active.signer import Signer
@@ -59,6 +61,7 @@ from replica.operators.systemd import ServiceManager
 from replica.participant import Participant
 from replica.settings import AdminSettings, CoreSettings, OperatorsSettings
 from replica.store.bulletin import Bulletin
+from replica.store.desk import Desk
 from replica.store.interface import ParticipantStore
 from replica.store.sqlite.store import EmbeddedStore
 from replica.store.trail import Signatories
@@ -150,7 +153,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
     stack.push_async_callback(request_log.close)
     bulletin = Bulletin(settings.database.board, settings.name)
     ledger = _own_ledger(settings, start, request_log, index, clock)
-    election = _election(settings, start, clock, lambda: _lease_log(request_log, participant))
+    election = _election(settings, start, clock, bulletin, lambda: _lease_log(request_log, participant))
     participant: Participant[Session] = Participant(
         name=settings.name,
         request_log=request_log,
@@ -164,7 +167,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         trace=_open_trace(stack, settings, clock),
         salvages=start.salvages,
         ledger=ledger,
-        make_worker=_make_worker(settings),
+        make_worker=_make_worker(settings, ledger, request_log, clock),
         may_lead=settings.name not in settings.barred,
     )
     link = LinkServer(settings.folder / "link.sock", start.generation, participant, settings.link)
@@ -245,17 +248,32 @@ def _own_ledger(
     return DerivedLedger(folder, request_log, index, clock=clock, settings=settings.core, salvages=start.salvages)
 
 
-def _make_worker(settings: ReplicaSettings) -> Callable[[Parts], Worker] | None:
-    """What serves here whoever holds the lock; None where the active alone serves."""
+def _make_worker(
+    settings: ReplicaSettings, ledger: DerivedLedger | None, request_log: RequestLog, clock: Clock
+) -> Callable[[Parts], Worker] | None:
+    """What serves here whoever holds the lock or the lease; None where the active alone serves."""
     if settings.serving == "one":
         return None
     database, election = settings.database, settings.election
-    if isinstance(database, EmbeddedLedgers):
-        raise InvariantBroken("workers draw their numbers from a shared database, and there is none")
+
+    def open_desk(parts: Parts) -> Callable[[], AbstractAsyncContextManager[Desk]]:
+        if not isinstance(database, EmbeddedLedgers):
+            return lambda: database.desk(f"{settings.name}/desk")
+        if ledger is None or not isinstance(request_log, WordsLog):
+            raise InvariantBroken("workers draw their numbers from a database or from words in the log: there are none")
+        desk = LogDesk(ledger, request_log, lambda: _log_id(parts), clock, os.urandom)
+        return lambda: contextlib.nullcontext(desk)
+
     limits = Limits(round(election.catch_up_records_per_s), settings.core.log_stall_max_s)
-    return lambda parts: Worker(
-        parts, lambda: database.desk(f"{settings.name}/desk"), limits, election.clock_skew_max_s
-    )
+    return lambda parts: Worker(parts, open_desk(parts), limits, election.clock_skew_max_s)
+
+
+def _log_id(parts: Parts) -> str:
+    """The log that a worker writes to, so it has read of it."""
+    position = parts.follower.position
+    if position is None:
+        raise InvariantBroken("a worker draws numbers for a log that was not read")
+    return position.topic_id
 
 
 def _store(
@@ -279,10 +297,21 @@ def _lease_log(request_log: RequestLog, participant: Participant[Session]) -> Fo
 
 
 def _election(
-    settings: ReplicaSettings, start: Start, clock: Clock, lease_log: Callable[[], FollowedLease]
+    settings: ReplicaSettings, start: Start, clock: Clock, bulletin: Bulletin, lease_log: Callable[[], FollowedLease]
 ) -> Election[Session]:
+    others = set(settings.peers) - settings.barred - {settings.name}  # which may claim a lease that is given back
+
+    def gives_back() -> bool:
+        return settings.serving == "one" or (bulletin.pause is None and bool(others))
+
     def lease() -> LeaseSession:
-        return LeaseSession(lease_log(), name=settings.name, settings=settings.election, clock=clock)
+        return LeaseSession(
+            lease_log(),
+            name=settings.name,
+            settings=settings.election,
+            clock=clock,
+            gives_back=gives_back,
+        )
 
     def lock_session() -> Session:
         if isinstance(settings.database, EmbeddedLedgers):

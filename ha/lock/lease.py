@@ -8,7 +8,7 @@ The holder shows that it lives by records of its own; a question to this lock is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
@@ -124,12 +124,23 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
     """See LockSession."""
 
     def __init__(
-        self, log: LeaseLog, *, name: str, settings: ElectionSettings, clock: Clock, scope: str | None = None
+        self,
+        log: LeaseLog,
+        *,
+        name: str,
+        settings: ElectionSettings,
+        clock: Clock,
+        scope: str | None = None,
+        gives_back: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`scope`: the log's identity, where it is known."""
+        """`scope`: the log's identity, where it is known. `gives_back`: whether a holder that ends in order frees the
+        lease in the log. Not where others write under the activation as well, and none of them may claim the lease: a
+        release would stop them. It runs out then.
+        """
         super().__init__(name=name, settings=settings, clock=clock)
         self._log = log
         self._scope = scope
+        self._gives_back = gives_back
         self._silence: Silence | None = None
         self._claim: LeaseView | None = None  # as the log showed it when our claim came into force
         self._signs_sent = 0
@@ -277,6 +288,8 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
 
     async def release(self, to: str | None = None) -> None:
         """See LockSession. All replicas read one note, and whom it is for; so none is announced before."""
+        if to is None and not self._gives_back():
+            return
         async with self.statement("lock.release") as connection:
             await connection.run(self._log.release(self._held(), ReleaseNote(self._name, to)))
             self._released = True
@@ -296,7 +309,7 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
 
     async def close(self, why: str = CLOSED) -> None:
         """See LockSession. A lease that was not released is given back, if the log takes that; else it runs out."""
-        if not self.closed and self._claim is not None and not self._released:
+        if self._gives_back() and not self.closed and self._claim is not None and not self._released:
             self._released = True
             with suppress(TimeoutError, LockLost):
                 async with asyncio.timeout(GIVE_BACK_MAX_S):

@@ -4,7 +4,7 @@ The void rule lets a number count once in an activation. So two replicas that ap
 of their own. The shared database counts how many ranges it gave away, and each worker draws one. The range is good
 for every activation that this very database granted, so a change of holder needs no new one. Its name holds the
 timeline: a standby that was promoted may not know the newest ranges, and gives them away again. By then its name is
-another one, and so is that of the barriers which it grants.
+another one, and so is that of the barriers which it grants. Under a lease the log takes the database's place.
 """
 
 from __future__ import annotations
@@ -12,21 +12,19 @@ from __future__ import annotations
 import msgspec
 
 from replica.notary.errors import InvariantBroken
-from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, releaser_in
+from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, granter_in, releaser_in
 from replica.notary.position import Position
 from replica.notary.records import BarrierRecord
 from replica.notary.rules import DEDUPLICATING_FROM
 
 NUMBERS_PER_RANGE = OTHERS_FROM  # 2**40: at 50,000 records a second they last 254 days
-RANGES_MAX = (
-    SIGNS_OF_LIFE_FROM // NUMBERS_PER_RANGE - 1
-)  # above the range of who holds lock or lease, which begins with 0
+RANGES_MAX = SIGNS_OF_LIFE_FROM // NUMBERS_PER_RANGE - 1  # above the holder's, which begins with 0
 FEW_LEFT = 2**32  # a worker with fewer numbers draws its next range: a day before it needs it
 SEEN_RANGES_MAX = 1_000  # in a position; each lost append leaves a hole, and every run of records stores them all
 
 
 class NumberRange(msgspec.Struct, frozen=True):
-    """The numbers [start, end), given away by `database`, which is named as in a barrier."""
+    """The numbers [start, end), given away by `database`, which is named as what granted a barrier (`granter_in`)."""
 
     start: int
     end: int
@@ -63,12 +61,12 @@ class Numbers:
 
 def needs_range(numbers: Numbers | None, barrier: BarrierRecord) -> bool:
     """Whether a worker must draw a range, to go on under this barrier."""
-    return numbers is None or numbers.range.database != barrier.database or numbers.left < FEW_LEFT
+    return numbers is None or numbers.range.database != granter_in(barrier.database) or numbers.left < FEW_LEFT
 
 
 def usable(numbers: Numbers | None, barrier: BarrierRecord) -> bool:
     """Whether a worker may number a record under this barrier."""
-    return numbers is not None and numbers.range.database == barrier.database and numbers.left > 0
+    return numbers is not None and numbers.range.database == granter_in(barrier.database) and numbers.left > 0
 
 
 def writable(position: Position | None) -> BarrierRecord | None:

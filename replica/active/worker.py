@@ -277,10 +277,10 @@ class Worker:
         self._seen = await desk.look()
         # Whoever granted this barrier had the lock, so nobody else adds to what is pending since.
         self._is_settled = self._is_settled or (may_write and self._seen.is_settled)
-        wall_us = clock.wall_us()
-        skew_s = clock_skew_s(before_us, self._seen.wall_us, wall_us)
-        # As before the question: a jump while it was asked looks like a long round trip, which proves nothing.
-        self._clock_seen = ClockSeen(skew_s, at_s, booted_us(before_us, at_s))
+        if self._seen.wall_us is not None:
+            skew_s = clock_skew_s(before_us, self._seen.wall_us, clock.wall_us())
+            # As before the question: a jump while it was asked looks like a long round trip, which proves nothing.
+            self._clock_seen = ClockSeen(skew_s, at_s, booted_us(before_us, at_s))
         self._count.learn(self._seen.published_offset, self._seen.ledger_end)
         barrier = writable(self._parts.follower.position)
         if barrier is not None and needs_range(self._numbers, barrier):

@@ -138,9 +138,7 @@ class ReferenceJudge:
         self.offset = -1  # of the newest record read
         self.barrier: BarrierRecord | None = None  # in force
         self.sequences: set[int] = set()  # met in the activation in force
-        self.holder_wrote_at = (
-            -1
-        )  # offset of the newest record that counts of the holder in force, its barrier included
+        self.holder_wrote_at = -1  # offset of the newest counting record of who opened the activation in force
         self.stamp_us = 0  # highest of all counting requests so far
         self.consumed: dict[bytes, bytes] = {}  # state -> consuming transaction id
         self.notarised: dict[bytes, tuple[bytes, int]] = {}  # transaction id -> content digest, offset

@@ -310,8 +310,8 @@ class Config(BaseSettings):
             )
         if self.election.kind == "lease":
             raise ValueError(
-                "serving = all does not go with election.kind = lease: what other replicas log would count as signs of"
-                " life of a dead one. Leave serving out"
+                "serving = all does not go with election.kind = lease: no replica would serve between a release of the"
+                " lease and the next claim. Leave serving out"
             )
         if kind_of(self.database.conninfo).NAME != "postgres":
             raise ValueError("serving = all needs a database on Postgres: it gives each replica numbers of its own")

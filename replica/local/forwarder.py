@@ -1,14 +1,15 @@
 """A forwarder of TCP connections in HAProxy's place, for a machine that has none. For development only.
 
-As HAProxy does, it sends each connection to the replica that calls itself active, and cuts those to a replica that does
-not any more. It brings availability, never safety: a replica that it wrongly believes active refuses by itself. It runs
-in the supervisor's own process, and ends with it.
+As HAProxy does, it sends each connection to a replica that calls itself active, of several to the one with the fewest,
+and cuts those to a replica that does not any more. It brings availability, never safety: a replica that it wrongly
+believes active refuses by itself. It runs in the supervisor's own process, and ends with it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
 from haproxy.render import Endpoint, ReplicaAddress
 from haproxy.runtime import ServerState
@@ -24,11 +25,13 @@ CHUNK_BYTES = 65_536
 _QUESTION = b"GET /health/active HTTP/1.1\r\nHost: notary\r\nConnection: close\r\n\r\n"
 
 
-def chosen(present: str | None, active: Sequence[str]) -> str | None:
-    """The replica that gets new connections: the present one for as long as it is active, else any that is."""
-    if present in active:
-        return present
-    return next(iter(active), None)
+def chosen(active: Iterable[str], connected: Iterable[str]) -> str | None:
+    """The replica that gets a new connection: of those that are active, the one that has the fewest.
+
+    `connected`: the replica of each connection.
+    """
+    count = Counter(connected)
+    return min(sorted(active), key=lambda name: count[name], default=None)
 
 
 class Forwarder:
@@ -37,7 +40,6 @@ class Forwarder:
     def __init__(self, bind: Endpoint, replicas: Sequence[ReplicaAddress]) -> None:
         self._bind = bind
         self._replicas = {replica.name: replica for replica in replicas}
-        self._present: str | None = None
         self._active: set[str] = set()  # by the newest checks
         self._connections: dict[asyncio.Task[None], str] = {}
         self._server: asyncio.Server | None = None
@@ -73,7 +75,7 @@ class Forwarder:
         return {name: self._state(name) for name in self._replicas}
 
     def _state(self, name: str) -> ServerState:
-        up = name == self._present
+        up = name in self._active
         open_now = sum(of == name for of in self._connections.values())
         return ServerState(name, up, False, "L7OK" if up else "L7STS", open_now, 0, 0, 0)
 
@@ -87,23 +89,22 @@ class Forwarder:
                 self._active.add(replica.name)
             elif active is not None or late > LATE_MAX:
                 self._active.discard(replica.name)
-            self._choose()
+            self._cut_from_passives()
             await asyncio.sleep(CHECK_EVERY_S)
 
-    def _choose(self) -> None:
-        self._present = chosen(self._present, sorted(self._active))
+    def _cut_from_passives(self) -> None:
         for task, name in self._connections.items():
-            if name != self._present:  # it would go on to get refusals from a replica that was demoted
+            if name not in self._active:  # it would go on to get refusals from a replica that was demoted
                 task.cancel()
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if self._present is None or task is None or len(self._connections) >= CONNECTIONS_MAX:
+        task, name = asyncio.current_task(), chosen(self._active, self._connections.values())
+        if name is None or task is None or len(self._connections) >= CONNECTIONS_MAX:
             writer.transport.abort()
             return
-        self._connections[task] = self._present
+        self._connections[task] = name
         try:
-            await _forward(reader, writer, self._replicas[self._present])
+            await _forward(reader, writer, self._replicas[name])
             writer.close()
         except (OSError, TimeoutError, asyncio.CancelledError):
             writer.transport.abort()

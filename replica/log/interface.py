@@ -119,6 +119,14 @@ class TimedLog(Protocol):
         """
 
 
+@runtime_checkable
+class ClockedLog(Protocol):
+    """A log whose servers tell the time, for replicas that share no database."""
+
+    async def agreed_wall_us(self) -> int | None:
+        """The median of the servers' clocks, microseconds UTC; None where no majority told it."""
+
+
 class Lifeline(Protocol):
     """What ends with this process, or by `close`, and is seen to end by the servers of a log."""
 

@@ -33,6 +33,17 @@ def release_text(log_id: str, by: str) -> str:
     return f"{RELEASE}:{log_id}:{by}"
 
 
+def granter_of(log_id: str) -> str:
+    """What grants the leases over a log, as ranges of sequence numbers name it."""
+    return f"{CLAIM}:{log_id}"
+
+
+def granter_in(text: str) -> str:
+    """What granted the epoch of a barrier with this text: a database, or the log whose lease was claimed. Claims to one
+    log differ in their witness only."""
+    return text if witness_in(text) is None else text.rpartition(":")[0]
+
+
 def witness_in(text: str) -> int | None:
     """The witnessed offset in the text of a claim; None: the text is not that of a claim."""
     found = _CLAIM.fullmatch(text)

@@ -1,4 +1,5 @@
-"""What a notary worker asks of the shared database, on a connection of its own (docs/decisions/0021-workers.md)."""
+"""What a notary worker asks of the shared database, on a connection of its own, or of the log where the replicas share
+none (docs/decisions/0021-workers.md)."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ import msgspec
 
 
 class DeskSeen(msgspec.Struct, frozen=True):
-    """What the database shows: its clock, microseconds UTC; how far completions are published, in the log and in the
-    ledger; up to which ledger offset they may be gone; and whether no command is pending, as under rules 1."""
+    """What the database shows: its clock, microseconds UTC (None: it was not asked this time); how far completions are
+    published, in the log and in the ledger; up to which ledger offset they may be gone; and whether no command is
+    pending, as under rules 1."""
 
-    wall_us: int
+    wall_us: int | None
     published_offset: int
     ledger_end: int
     pruned_to: int
@@ -19,7 +21,8 @@ class DeskSeen(msgspec.Struct, frozen=True):
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """A draw of sequence numbers, counted from 1, and the database that counted, named as in a barrier."""
+    """A draw of sequence numbers, counted from 1, and the database that counted, named as in a
+    barrier, but for a claim's witness."""
 
     number: int
     database: str

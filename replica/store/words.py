@@ -1,8 +1,8 @@
 """What operators' words say where the replicas share no database, and under which names. Pure.
 
 `pause`: fail-over is paused. `ended/N`: why an activation ended, in a ring of the newest epochs. `pruned`: up to where
-each replica lets its completions go. `trail`: the newest entry of the operators' trail; what it replaces is the one
-before, so the log has all of them.
+each replica lets its completions go. `numbers`: how many ranges of sequence numbers replicas drew. `trail`: the newest
+entry of the operators' trail; what it replaces is the one before, so the log has all of them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ PAUSE = "pause"
 ENDED = "ended/"
 PRUNED = "pruned"
 TRAIL = "trail"
+NUMBERS = "numbers"
 ENDINGS_KEPT = 256
 REASON_MAX_BYTES = 600  # JSON may write a byte as six, and a word has at most 4,096
 _UNREADABLE = "of another release, or none of ours"
@@ -42,6 +43,14 @@ class Bound(msgspec.Struct, frozen=True):
     """Completions up to this ledger offset may be gone."""
 
     pruned_to: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class Draws(msgspec.Struct, frozen=True):
+    """How many ranges of sequence numbers were drawn, and the mark of whoever drew the newest: two that draw at once
+    would say the same, and both take the word in force for theirs."""
+
+    drawn: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+    by: str
 
 
 def written(said: msgspec.Struct) -> bytes:
@@ -125,3 +134,14 @@ def bound_in(value: bytes) -> int:
 def raised(value: bytes, pruned_to: int) -> bytes:
     """The bound that follows one in force: it never falls."""
     return value if bound_in(value) >= pruned_to else written(Bound(pruned_to))
+
+
+def draws_in(value: bytes) -> int:
+    """How many ranges were drawn by what a value says. Raises StoreMismatch."""
+    found = read(value, Draws)
+    return 0 if found is None else found.drawn
+
+
+def drawn(value: bytes, mark: str) -> bytes:
+    """The value after one more draw. `mark`: of this draw alone."""
+    return written(Draws(draws_in(value) + 1, mark))

@@ -669,3 +669,21 @@ async def test_a_new_leader_knows_how_long_the_log_was_quiet(topic_under_test: N
     assert (asked_s - had_s) / 2 < end.quiet_s < time.monotonic() - began_s
     await log.close()
     topic_under_test.start_node(leader)
+
+
+async def test_the_nodes_tell_the_time_while_a_majority_answers(topic_under_test: NodesHere) -> None:
+    """Goal: replicas without a database have a clock to agree with. Method: all nodes, then two, then one."""
+    log = topic_under_test.raft_log("r1")
+    for stopped in ((), ("r3",), ("r2",)):
+        for name in stopped:
+            await topic_under_test.stop_node(name)
+        before_us = time.time_ns() // 1_000
+        told_us = await log.agreed_wall_us()
+        if stopped == ("r2",):
+            assert told_us is None
+        else:
+            assert told_us is not None
+            assert before_us <= told_us <= time.time_ns() // 1_000
+    await log.close()
+    for name in ("r2", "r3"):
+        topic_under_test.start_node(name)

@@ -287,7 +287,13 @@ class Replica:
                 if bulletin is None
                 else WordedLease(log, participant.follower, random.randbytes, bulletin)
             )
-            lease = LeaseSession(lease_log, name=self.name, settings=world.election, clock=self.clock)
+            lease = LeaseSession(
+                lease_log,
+                name=self.name,
+                settings=world.election,
+                clock=self.clock,
+                gives_back=lambda: not plan.all_serve or bulletin is None or bulletin.pause is None,
+            )
             return LeaseBesideDatabase(lease, session)
 
         election: Election[Any] = Election(

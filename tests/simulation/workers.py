@@ -17,14 +17,17 @@ from msgspec.structs import replace
 
 from replica.active.clock_agreement import JUMP_MAX_US
 from replica.active.fitness import Limits
+from replica.active.log_desk import draw_range
 from replica.active.numbers import writable
 from replica.active.parts import Parts
 from replica.active.worker import Worker
 from replica.checker.judge import Judged, JudgedBarrier, JudgedRequest
 from replica.notary.errors import StoreUnavailable
+from replica.notary.leases import granter_of
 from replica.store.desk import DeskSeen, Drawn
 from replica.store.memory import MemoryDesk
 from tests.simulation.plan import START_US, Fault, FaultKind, Operation, Plan, ReplicaPlan
+from tests.simulation.words import WordsAccess
 
 if TYPE_CHECKING:
     from tests.simulation.doubles import DatabaseServer
@@ -193,10 +196,15 @@ class SimulatedDesk:
     async def draw(self) -> Drawn:
         """See Desk."""
         await self._travel()
-        drawn = await self._tables.draw()
+        drawn = await (self._draw_from_log() if self._world.plan.lease else self._tables.draw())
         self._world.story.tell(self._name, "drew", number=drawn.number, database=drawn.database)
         await self._travel()
         return drawn
+
+    async def _draw_from_log(self) -> Drawn:
+        """As LogDesk: no database grants a lease."""
+        number = await draw_range(WordsAccess(self._world, self._name), self._random.randbytes)
+        return Drawn(number, granter_of(self._world.topic.topic_id))
 
     async def log_offset_of(self, ledger_offset: int) -> int | None:
         """See Desk."""

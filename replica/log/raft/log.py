@@ -28,6 +28,7 @@ from replica.notary.records import check_sizes
 from replica.notary.words import UNSAID, NewWord, Word, decode_word
 
 _RETRY_S = 0.01
+_CLOCK_MAX_S = 0.25  # for one node's answer; whoever compares clocks allows for the wait
 _LOOK_S = 0.01  # between two looks at who leads
 _NOMINATE_MAX_S = 0.1  # longest wait for the node beside the writer to have the whole log
 _LEAD_MAX_S = 0.5  # longest wait for the node beside the writer to take the lead; any other node may lead, too
@@ -157,6 +158,19 @@ class RaftLog:
         """See `TimedLog.end_and_quiet`. The leader had each record at the latest when it came to its log."""
         told = await self._ask_leader(lambda client: client.end())
         return LogEnd(told.records, None if told.quiet_ms is None else told.quiet_ms / 1_000)
+
+    async def agreed_wall_us(self) -> int | None:
+        """See `ClockedLog.agreed_wall_us`."""
+        return median_of_majority(await asyncio.gather(*(self._wall_us_of(name) for name in self._names)))
+
+    async def _wall_us_of(self, name: str) -> int | None:
+        async def ask() -> int | None:
+            return (await (await self._client(name)).commit()).wall_us
+
+        try:
+            return await within(ask(), _CLOCK_MAX_S)
+        except (LogUnavailable, CallFailed):
+            return None
 
     async def words(self, prefix: str) -> Mapping[str, Word]:
         """See `WordsLog.words`."""
@@ -415,6 +429,13 @@ class RaftLog:
 
     async def _within(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
         return await within(call, self._settings.answer_max_s)
+
+
+def median_of_majority(clocks: Sequence[int | None]) -> int | None:
+    """The median of the clocks that are known, of two the slower one: a fast clock stamps what lies in the future.
+    None where no majority is known."""
+    known = sorted(clock for clock in clocks if clock is not None)
+    return known[(len(known) - 1) // 2] if 2 * len(known) > len(clocks) else None
 
 
 class _Standing(NamedTuple):

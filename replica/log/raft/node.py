@@ -603,7 +603,7 @@ class LogNode:
         idx = raft.commit_idx
         view = raft.state.log.view_of(idx)
         views = raft.view_history()[:view][since - 1 : since - 1 + wire.VIEWS_MAX] if since else []
-        return CommitTold(call.call, view, idx, tuple(views))
+        return CommitTold(call.call, view, idx, tuple(views), time.time_ns() // 1_000)
 
     @property
     def _readable_idx(self) -> int:

@@ -217,12 +217,14 @@ class TxTold(msgspec.Struct, frozen=True, array_like=True, tag="tx-told"):
 
 class CommitTold(msgspec.Struct, frozen=True, array_like=True, tag="commit-told"):
     """The newest entry that this node knows to be committed, and the first index of each view from the one asked for
-    on: committed views only, at most VIEWS_MAX."""
+    on: committed views only, at most VIEWS_MAX. `wall_us`: the node's clock, microseconds UTC; None: the node is of an
+    older build."""
 
     call: int
     view: int
     idx: int
     starts: tuple[int, ...]
+    wall_us: int | None = None
 
 
 class Placed(msgspec.Struct, frozen=True, array_like=True, tag="placed"):

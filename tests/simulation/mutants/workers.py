@@ -9,7 +9,10 @@ from typing import Any
 from msgspec.structs import replace
 from pytest import MonkeyPatch
 
+import replica.active.lease_log
+import replica.active.log_desk
 import replica.active.worker
+import replica.notary.reading
 from ha.election.states import Readiness
 from replica.active.numbers import range_of
 from replica.active.own_records import Again, OwnRead, OwnRecords
@@ -22,7 +25,8 @@ from replica.notary.records import NO_OFFSET
 from replica.participant import Participant
 from replica.store.interface import Completion
 from replica.store.memory import MemoryDatabase, MemoryStore
-from tests.simulation.draw import draw
+from replica.store.words import drawn
+from tests.simulation.draw import draw, leased
 from tests.simulation.mutants.registry import mutant
 from tests.simulation.plan import Plan
 from tests.simulation.workers import SimulatedDesk, all_serving
@@ -32,7 +36,12 @@ def _plan(seed: int) -> Plan:
     return all_serving(draw(seed))
 
 
+def _leased_plan(seed: int) -> Plan:
+    return leased(all_serving(draw(seed)))
+
+
 _worker_mutant = partial(mutant, plan_of=_plan)
+_leased_mutant = partial(mutant, plan_of=_leased_plan)
 
 
 @_worker_mutant("the database gives the same range of numbers to every worker")
@@ -115,3 +124,18 @@ def not_published_yet_taken_for_pruned(patch: MonkeyPatch) -> None:
         return NO_OFFSET if found is None else found
 
     patch.setattr(SimulatedDesk, "log_offset_of", or_any)
+
+
+@_leased_mutant("what another replica logs is taken for a sign of life of the lease's holder")
+def others_show_the_holders_life(patch: MonkeyPatch) -> None:
+    patch.setattr(replica.notary.reading, "shows_life", lambda sequence: True)
+
+
+@_leased_mutant("a claim names the newest record that its replica read, whoever wrote it")
+def witness_of_anybody(patch: MonkeyPatch) -> None:
+    patch.setattr(replica.active.lease_log, "_witnessed", lambda position: position.offset)
+
+
+@_leased_mutant("of two that draw numbers from the log at once both take the word in force for theirs")
+def equal_draws(patch: MonkeyPatch) -> None:
+    patch.setattr(replica.active.log_desk, "drawn", lambda value, mark: drawn(value, ""))

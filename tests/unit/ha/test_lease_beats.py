@@ -23,6 +23,7 @@ class SlowLog:
 
     def __init__(self) -> None:
         self.signs_at_s: list[float] = []
+        self.released: list[ReleaseNote | None] = []
         self._view = LeaseView("log", 1, b"", None, None, -1)
 
     def view(self) -> LeaseView:
@@ -48,7 +49,7 @@ class SlowLog:
         return activation_id == self._view.activation_id
 
     async def release(self, view: LeaseView, note: ReleaseNote | None) -> None:
-        """Nobody waits."""
+        self.released.append(note)
 
     def end(self) -> None:
         """Nothing is open."""
@@ -128,5 +129,29 @@ def test_nothing_is_sent_once_the_session_is_closed() -> None:
         assert len(log.signs_at_s) == sent
         with pytest.raises(LockLost):
             await asking
+
+    run_virtually(story())
+
+
+@pytest.mark.parametrize("gives_back", [True, False])
+def test_a_lease_that_is_not_given_back_is_released_for_a_named_replica_only(gives_back: bool) -> None:
+    """Goal: an orderly end of the holder does not stop those that serve under its activation, while nobody may claim.
+    Method: release for
+    nobody, end without a release, and hand over; what the log gets."""
+
+    async def story() -> None:
+        async def released(*release: str | None) -> list[ReleaseNote | None]:
+            log = SlowLog()
+            session = LeaseSession(log, name="R1", settings=SETTINGS, clock=LoopClock(), gives_back=lambda: gives_back)
+            await session.open()
+            assert (await session.try_lock()).granted
+            for to in release:
+                await session.release(to)
+            await session.close()
+            return log.released
+
+        assert await released("R2") == [ReleaseNote("R1", "R2")]
+        assert await released(None) == ([ReleaseNote("R1", None)] if gives_back else [])
+        assert await released() == ([None] if gives_back else [])
 
     run_virtually(story())

@@ -20,13 +20,13 @@ CUT = (ConnectionResetError, asyncio.IncompleteReadError)
 BIG = bytes(range(256)) * 4_000
 
 
-def test_the_present_one_stays_for_as_long_as_it_is_active() -> None:
-    """Goal: no connection moves without need. Method: each case."""
-    assert chosen(None, []) is None
-    assert chosen(None, ["r2", "r3"]) == "r2"
-    assert chosen("r3", ["r2", "r3"]) == "r3"
-    assert chosen("r3", ["r2"]) == "r2"
-    assert chosen("r3", []) is None
+def test_a_new_connection_goes_to_the_active_replica_with_the_fewest() -> None:
+    """Goal: connections are spread where several serve. Method: each case."""
+    assert chosen([], ["r1"]) is None
+    assert chosen(["r3", "r2"], []) == "r2"
+    assert chosen(["r2", "r3"], ["r2"]) == "r3"
+    assert chosen(["r2", "r3"], ["r2", "r3", "r3"]) == "r2"
+    assert chosen(["r2"], ["r2", "r2"]) == "r2"
 
 
 class Fake:
@@ -113,6 +113,9 @@ async def test_connections_lead_to_the_active_replica_and_are_cut_with_its_role(
 
             await eventually(seen)
 
+        async def both_up() -> bool:
+            return sum(state.up for state in (await forwarder.servers()).values()) == 2
+
         try:
             reader, writer = await asyncio.open_connection(HOST, port)
             with pytest.raises(CUT):
@@ -137,9 +140,16 @@ async def test_connections_lead_to_the_active_replica_and_are_cut_with_its_role(
             assert await reader.readexactly(2) == b"r2"
             with pytest.raises(ServerFailed, match="not free"):
                 await Forwarder(Endpoint(host=HOST, port=port), [gone]).start()
-            second.active = False
+            first.active = True  # where all serve, none is cut, and the next one goes to whoever has fewer
+            await eventually(both_up)
+            other_reader, other_writer = await asyncio.open_connection(HOST, port)
+            assert await other_reader.readexactly(2) == b"r1"
+            writer.write(b"still here")
+            assert await reader.readexactly(10) == b"still here"
+            first.active = second.active = False
             await leads_to(None)
-            writer.close()
+            for each in (writer, other_writer):
+                each.close()
         finally:
             await forwarder.stop()
 
