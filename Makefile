@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode workers soak fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode watch workers soak fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ profile-postgres: setup-tests ## The clusters' tests, runbooks and faults that n
 
 lognode: setup ## The log node of our own consensus, as real processes: killed, frozen, torn, replaced
 	@$(BIN)/pytest tests/lognode $(ARGS)
+
+watch: setup-tests ## Two real replicas under `notary watch`: ended, killed, frozen, misconfigured; the watch killed; about 3 min
+	@$(BIN)/pytest -q -m slow tests/integration/test_watch_replicas.py $(ARGS)
 
 workers: setup-tests ## Three real replicas that all serve, and whose holder of the lock is killed, on Kafka and on Postgres' log
 	@$(BIN)/pytest -q -m slow tests/integration/test_workers.py $(ARGS)

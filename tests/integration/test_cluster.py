@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -34,6 +36,7 @@ from tests.ends import guarded
 from tests.integration.feed_reader import HttpFollower, read_all
 from tests.promises import promised
 from tests.waiting import eventually
+from tests.watched import RunningWatch, watched
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 
@@ -311,6 +314,29 @@ async def test_a_replica_that_was_stopped_on_purpose_stays_down_and_its_index_ca
     code, printed = await _notary(world, "index", "verify", *name, "--json")
     assert json.loads(printed) == before | {"applied_offset": json.loads(printed)["applied_offset"]}
     passive.start()
+
+
+async def test_two_replicas_under_the_watch_take_over_from_each_other(world: World) -> None:
+    """Goal: `notary watch` keeps a pair of replicas alive. Method: it runs two, the third is down; under load SIGKILL
+    of the active's core: the peer serves and is left alone, the fallen one comes back; check. test_watch_replicas.py
+    has the long form."""
+    cluster = world.cluster
+    (third, *pair) = cluster.replicas.values()
+    await third.stop()
+    watch = RunningWatch(cluster, *(one.name for one in pair))
+    async with watched(cluster, watch):
+        active = await cluster.wait_for_active()
+        (peer,) = (one for one in pair if one.name != active.name)
+        before = {one.name: watch.core(one.name) for one in pair}
+        await world.notarise_one()
+        os.kill(before[active.name], signal.SIGKILL)
+        await world.notarise_one()
+        assert (await cluster.wait_for_active(other_than=active.name)).name == peer.name
+        await watch.started_again(active.name, before[active.name])
+        assert watch.core(peer.name) == before[peer.name]
+        assert re.search(rf"{active.name} +ended with code -9; starts again in 2 s", watch.said())
+    third.start()
+    await world.check()
 
 
 async def test_a_cluster_that_is_started_again_is_the_same_notary(world: World) -> None:

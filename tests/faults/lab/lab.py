@@ -23,6 +23,7 @@ from replica.local.kafka import KafkaBroker
 from replica.local.postgres import PostgresServer
 from replica.local.process import ServerFailed
 from tests.faults.lab.network import Network
+from tests.watched import RunningWatch
 
 REPLICAS = ("r1", "r2", "r3")
 BROKERS = ("k1", "k2", "k3")
@@ -87,6 +88,12 @@ class Lab(LocalCluster):
         if self.postgres_standby is None:
             raise ServerFailed("the lab's database has no standby")
         return self.postgres_standby
+
+    # ---- the replicas ----
+
+    def watch(self, name: str) -> RunningWatch:
+        """A watch for a replica, not started yet, on the replica's own machine."""
+        return RunningWatch(self, name, machine=self.network.machine(name), env=self._ways[name])
 
     # ---- the brokers ----
 
