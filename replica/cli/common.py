@@ -65,7 +65,10 @@ def find_config(path: Path | None) -> Path:
         return own
     clusters = list(DATA_FOLDER.glob(f"*/{CONFIG_NAME}"))
     if not clusters:
-        raise ConfigError(f"there is no {own} and no local cluster under {DATA_FOLDER}/: name a file with --config")
+        raise ConfigError(
+            f"there is no {own} and no local cluster under {DATA_FOLDER}/: name a file with --config, or make one with "
+            "`notary init`; `notary up` starts a local cluster"
+        )
     return max(clusters, key=lambda found: (found.with_name(RUN_FILE_NAME).exists(), found.stat().st_mtime))
 
 

@@ -38,16 +38,24 @@ def examine(config: ConfigChoice = None, show_all: AllOption = False, as_json: J
     if as_json:
         print_json({"problems": problems, "warnings": warnings, "findings": [asdict(found) for found in findings]})
         raise typer.Exit(EXIT_FAILED if problems else EXIT_OK)
-    table = make_table("", "check", "found", "what to do")
+    table = make_table("", "what was found, and what to do")
     for found in findings:
         if show_all or found.severity in (Severity.PROBLEM, Severity.WARNING):
             style = _STYLES[found.severity.value]
-            table.add_row(f"[{style}]{found.severity.value}[/]", found.check, escape(found.text), escape(found.fix))
+            told = f"[bold]{found.check}[/]: {escape(found.text)}"
+            fix = f"\nto do: {escape(found.fix)}" if found.fix else ""
+            table.add_row(f"[{style}]{found.severity.value}[/]", told + fix)
     if table.row_count:
         out.print(table)
         out.print()
     well = sum(finding.severity is Severity.OK for finding in findings)
+    rest = len(findings) - problems - warnings - well
     out.print(
-        f"{len(findings)} checks: {problems} problems, {warnings} warnings, {well} well, others: nothing to look at"
+        f"{_count(len(findings), 'check')}: {_count(problems, 'problem')}, {_count(warnings, 'warning')}, {well} well; "
+        f"{rest} found nothing to look at"
     )
     raise typer.Exit(EXIT_FAILED if problems else EXIT_OK)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -26,6 +26,8 @@ RUNBOOK_OF = {  # what to read after an unintended end; the alerts name the same
     Cause.FRAGMENTED: "runbooks/broker-loss.md",
     Cause.FAILED: "runbooks/replica-replacement.md",
 }
+NO_TIME = "before the first request"  # of a ledger made of the log: only requests bring the time into it
+
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many epochs, from the newest.")]
 
 
@@ -42,17 +44,13 @@ def show(config: ConfigChoice = None, limit: LimitOption = 20, as_json: JsonOpti
         ]
         print_json({"epochs": documents, "pause": msgspec.to_builtins(pause)})
         return
-    table = make_table(">epoch", "replica", "from", "until", ">for", "why it ended")
+    table = make_table(">epoch", "replica", "active from", ">for", "why it ended")
     for activation in activations:
-        until = activation.ended_at or activation.found_over_at
-        lasted = "" if until is None else _span((until - activation.granted_at).total_seconds())
-        ended = "" if until is None else _moment(until) if activation.ended_at else f"{_moment(until)} at the latest"
         table.add_row(
             str(activation.epoch),
             activation.replica,
-            _moment(activation.granted_at),
-            ended,
-            lasted,
+            _moment(activation.granted_at) if activation.granted_at.timestamp() else NO_TIME,
+            _lasted(activation),
             why_it_ended(activation),
         )
     out.print(table)
@@ -91,6 +89,15 @@ def why_it_ended(activation: PastActivation) -> str:
     if activation.found_over_by is not None:
         return f"not recorded: killed, crashed or cut off; {activation.found_over_by} found the lock free"
     return ""
+
+
+def _lasted(activation: PastActivation) -> str:
+    """How long it lasted; at most how long, where only its successor says that it is over; empty while nobody does."""
+    until = activation.ended_at or activation.found_over_at
+    if until is None or not activation.granted_at.timestamp():
+        return ""
+    lasted = _span((until - activation.granted_at).total_seconds())
+    return lasted if activation.ended_at else f"max {lasted}"
 
 
 def _moment(at: datetime) -> str:

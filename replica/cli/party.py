@@ -59,11 +59,15 @@ def show(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     for key in page.officers:
         out.print(f"officer {key} {names.get(key, '')}".rstrip(), markup=False)
     if not page.officers:
-        out.print("no officers are in force: notary party officers")
+        out.print("the log has no officers yet: `notary party officers` puts the first ones in force")
     table = make_table("party", "key", "in force", "registered by", "log offset")
     for one in page.keys:
         table.add_row(one.party, one.key, _period(one, now_us), one.operator, str(one.offset))
-    out.print(table)
+    if page.keys:
+        out.print(table)
+    else:
+        path = settings.api.registry_path
+        out.print(f"no party's key is registered in the log: until rules 3, the keys in {path} count", markup=False)
 
 
 @app.command()

@@ -186,21 +186,19 @@ def _replicas(config: Config, status: Status) -> Table:
         ">lag",
         ">scrubbed",
         ">front ends",
-        "health port",
     )
     table = make_table(*names)
     for address in config.replicas:
         health = status.replicas[address.name]
-        where = f"{address.host}:{address.health_port}"
         if health is None:
-            table.add_row(address.name, f"[red]{describe(health)}[/]", *[""] * 6, where)
+            table.add_row(address.name, f"[red]{describe(health)}[/]", *[""] * 6)
             continue
         style = "bold green" if health.active else "white" if health.ready else "yellow"
         age = "" if health.lock_answer_age_s is None else f"{health.lock_answer_age_s:.2f} s"
         scrubbed = "" if health.scrub is None else health.scrub
         numbers = (health.applied_offset, health.lag_records, scrubbed, health.front_ends)
         state = f"[{style}]{describe(health)}[/]"
-        table.add_row(address.name, state, str(health.epoch), age, *map(str, numbers), where)
+        table.add_row(address.name, state, str(health.epoch), age, *map(str, numbers))
     return table
 
 
@@ -208,7 +206,8 @@ def _facts(path: Path, config: Config, status: Status) -> Table:
     facts = make_table("", "")
     facts.show_header = False
     facts.add_row("notary", config.cluster)
-    facts.add_row("endpoint", f"{config.endpoint_url}, ledger explorer at {config.endpoint_url}/v1/explorer")
+    facts.add_row("endpoint", config.endpoint_url)
+    facts.add_row("ledger explorer", f"{config.endpoint_url}/v1/explorer")
     facts.add_row("lock held by", status.lock_owner or "?")
     if status.lock_owner_is_foreign is not None:
         facts.add_row("[red]no replica[/]", f"[red]{status.lock_owner_is_foreign}[/]: runbooks/failover.md")
@@ -230,6 +229,7 @@ def _facts(path: Path, config: Config, status: Status) -> Table:
         facts.add_row(
             "[yellow]fail-over[/]", f"[yellow]paused[/] for {status.pause['keeper']}: {status.pause['reason']}"
         )
+    facts.add_row("health ports", ", ".join(f"{one.name} {one.host}:{one.health_port}" for one in config.replicas))
     for name, url in _status_pages(config).items():
         facts.add_row(f"status page of {name}", f"{url} on {config.replica(name).host}")
     facts.add_row("configuration", str(path))

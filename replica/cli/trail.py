@@ -64,7 +64,10 @@ def show(config: ConfigChoice = None, limit: LimitOption = 50, as_json: JsonOpti
     table = make_table(">", "when (UTC)", "who", "act", "", "why, and how it ended")
     for entry in entries:
         table.add_row(str(entry.number), f"{entry.at:%Y-%m-%d %H:%M:%S}", _who(entry), *_told(entry))
-    out.print(table)
+    if entries:
+        out.print(table)
+    else:
+        out.print("nobody has acted on this participant yet")
     if len(entries) < len(lines):
         err.print("a later entry does not follow on these: notary trail verify", markup=False)
 

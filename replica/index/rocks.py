@@ -474,8 +474,9 @@ def _unreadable(what: str, error: Exception) -> IndexUnreadable:
     cause = error.detail if isinstance(error, IndexUnreadable) else str(error).strip() or type(error).__name__
     advice = ""
     if "/LOCK:" in cause:
-        advice = " (another process has it open: leave the folder alone, and give each replica a folder of its own)"
-    elif "No space left" in cause:
+        detail = f"{what}: another process has it open, this replica run twice or a command: stop that one first"
+        return IndexUnreadable(detail, Code.NOT_POSSIBLE_NOW)
+    if "No space left" in cause:
         advice = " (the disk is full: free some space, the index itself is intact)"
     damaged = isinstance(error, IndexDamaged) or (not advice and any(sign in cause for sign in _SIGNS_OF_DAMAGE))
     return (IndexDamaged if damaged else IndexUnreadable)(f"{what}: {cause}{advice}")

@@ -396,6 +396,7 @@ class LocalCluster:
 
     async def _start_replicas(self) -> None:
         self._stack.push_async_callback(self._stop_replicas)
+        self.config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         for address in self.config.replicas:
             folder = self.config.replica_dir(address.name)
             machine = self._machine(address.name)

@@ -73,8 +73,9 @@ def submission_latency(counts: ApiCounts) -> tuple[int, ...]:
 def _epoch(activation: PastActivation) -> Epoch:
     until = activation.ended_at or activation.found_over_at or activation.succeeded_at
     why = activation.end_reason or (f"found over by {activation.found_over_by}" if activation.found_over_by else None)
-    return Epoch(activation.epoch, activation.replica, _utc(activation.granted_at), _utc(until) if until else None, why)
+    since = activation.granted_at if activation.granted_at.timestamp() else None  # a log without a request has no time
+    return Epoch(activation.epoch, activation.replica, _utc(since), _utc(until), why)
 
 
-def _utc(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat()
+def _utc(at: datetime | None) -> str | None:
+    return at.astimezone(UTC).isoformat() if at else None

@@ -56,7 +56,7 @@ class Epoch(msgspec.Struct, frozen=True):
 
     epoch: int
     replica: str
-    since: str
+    since: str | None  # None: before the first request of a log that is made without a database
     until: str | None
     why: str | None
 

@@ -335,12 +335,14 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from replica.index.rocks import RocksIndex\n"
         "from replica.notary.errors import IndexUnreadable\n"
         "try: RocksIndex(Path(sys.argv[1]))\n"
-        "except IndexUnreadable as error: print(error.detail)\n"
+        "except IndexUnreadable as error: print(error, error.person)\n"
     )
     second = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "index")], capture_output=True, text=True, check=True
     )
+    assert second.stdout.startswith("NOT_POSSIBLE_NOW: "), "an index that is in use is not damaged"
     assert "another process has it open" in second.stdout
+    assert second.stdout.endswith("False\n"), "a supervisor starts it again: the other one may be ending"
     index.write({b"s1": b"one"}, at(1))
     assert index.lookup([b"s1"]) == [b"one"]
     index.close()

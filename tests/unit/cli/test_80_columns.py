@@ -18,14 +18,16 @@ from rich.text import Text
 
 from ledger_api.client.retry import RetryPolicy
 from replica import cli
-from replica.cli import config, doctor, history, log, log_node_members, trail
+from replica.cli import config, doctor, history, log, log_node_members, party, status, trail
 from replica.cli.budget import FAULTS, failover_budget
 from replica.cli.common import make_table
 from replica.config.load import load_config
 from replica.config.model import Config
 from replica.doctor.verdict import Finding, Severity
+from replica.health import ReplicaHealth, Scrubbed
 from replica.log.raft.members import Standing
 from replica.log.raft.operating import Membership
+from replica.operators.party_book import PartyPage
 from replica.store.bulletin import PastActivation
 from tests.unit.cli.test_what_people_see import CONFIG
 from tests.worlds.trails import trail_of
@@ -102,6 +104,22 @@ def test_doctor(terminal: Any, settings: Config, monkeypatch: pytest.MonkeyPatch
         doctor.examine()
     (table,) = shown.tables
     check(table)
+    assert f"to do: chmod 700 {LONG.split(maxsplit=1)[0]} " in shown.shown.getvalue(), "a path is broken over two lines"
+    assert "2 checks: 1 problem, 1 warning, 0 well" in shown.shown.getvalue()
+
+
+def test_status(settings: Config) -> None:
+    """Goal: each replica on a line of its own. Method: an active and a passive with large positions."""
+    facts: dict[str, Any] = {"version": "0.2", "ready": True, "epoch": 14, "reaches_log": True, "front_ends": 2}
+    facts |= {"applied_offset": 1_498_378, "lag_records": 0, "lock_owner": None, "hold_down_s": 0.0, "ledger_end": None}
+    facts |= {"activation_steps_s": {}, "lock_answer_age_s": 0.02, "scrub": Scrubbed(0, 1, 0.0, 60.0)}
+    for role in ("active", "passive"):
+        health = ReplicaHealth(replica="r1", role=role, active=role == "active", **facts)
+        table = status._replicas(settings, status.Status({"r1": health}, None, None, None, None, None, None, []))
+        check(table)
+        shown = io.StringIO()
+        Console(file=shown, width=WIDTH).print(table)
+        assert len(shown.getvalue().splitlines()) == 2, shown.getvalue()
 
 
 def test_history(terminal: Any, settings: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +130,7 @@ def test_history(terminal: Any, settings: Config, monkeypatch: pytest.MonkeyPatc
     past = [
         PastActivation(123_456, "notary-r1", at, at, at + timedelta(days=12), reason, None, None),
         PastActivation(123_457, "notary-r2", at, None, None, None, at + timedelta(hours=30), "notary-r3"),
+        PastActivation(1, "notary-r1", datetime.fromtimestamp(0, UTC), None, at, "switchover", None, None),
     ]
 
     def answer(work: Any) -> tuple[list[PastActivation], None]:
@@ -124,6 +143,9 @@ def test_history(terminal: Any, settings: Config, monkeypatch: pytest.MonkeyPatc
     history.show()
     (table,) = shown.tables
     check(table)
+    assert "2026-11-22 " in shown.shown.getvalue(), "a moment is broken over two lines"
+    assert "1970" not in shown.shown.getvalue()
+    assert "max 30:00:00.000" in shown.shown.getvalue(), "how long at most, where nobody saw the end"
 
 
 def test_trail(terminal: Any, settings: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,6 +164,39 @@ def test_trail(terminal: Any, settings: Config, monkeypatch: pytest.MonkeyPatch)
     (table,) = shown.tables
     assert table.row_count == 2
     check(table)
+
+
+def test_an_empty_trail_says_so(terminal: Any, settings: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: no head without a table. Method: a trail without entries."""
+    shown = terminal(trail)
+
+    def answer(work: Any) -> list[bytes]:
+        work.close()
+        return []
+
+    monkeypatch.setattr(trail, "load", lambda _: settings)
+    monkeypatch.setattr(trail, "find_config", lambda _: Path("notary.toml"))
+    monkeypatch.setattr(trail, "run", answer)
+    trail.show()
+    assert (shown.shown.getvalue(), shown.tables) == ("nobody has acted on this participant yet\n", [])
+
+
+def test_a_log_without_parties_says_whose_keys_count(
+    terminal: Any, settings: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a newcomer is not told that there are no parties. Method: nothing registered in the log."""
+    shown = terminal(party)
+
+    def answer(work: Any) -> PartyPage:
+        work.close()
+        return PartyPage([], 0, 0, [], False)
+
+    monkeypatch.setattr(party, "load", lambda _: settings)
+    monkeypatch.setattr(party, "find_config", lambda _: Path("notary.toml"))
+    monkeypatch.setattr(party, "run", answer)
+    party.show()
+    assert f"the keys in {settings.api.registry_path} count" in " ".join(shown.shown.getvalue().split())
+    assert shown.tables == []
 
 
 def test_log_members(terminal: Any) -> None:
