@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from replica.notary.rules import Conflict, Usage, hash_of_tx_id
 from replica.store.interface import NOTARISED, Completion
 from tests.browser import browser_page
 from tests.golden.make import FOLDER
+from tests.tokens import AUDIENCE, Issuer
 from tests.worlds.api_world import ACTIVE, BANK, ApiWorld, StubParticipant, notarise
 
 SCREENSHOTS = Path(__file__).parents[2] / "docs" / "screenshots"
@@ -30,7 +33,7 @@ SHOWN_MAX_MS = 20_000
 NARROW = 380  # a telephone
 OTHER = Party("O=Bank B,L=Paris,C=FR", SigningKey(b"bank b's key, only for the tests"))
 BEGAN_US = 1_767_323_045_000_000
-HOSTILE = "<img src=x onerror=document.title='owned'>"
+OTHERS_USER = "settlement" if RENEWING else "<img src=x onerror=document.title='owned'>"
 
 
 def completed(submission: Submission, party: Party, log_offset: int, conflict: Conflict | None = None) -> Completion:
@@ -39,7 +42,7 @@ def completed(submission: Submission, party: Party, log_offset: int, conflict: C
     return Completion(
         log_offset,
         digest,
-        "treasury" if party is BANK else ("settlement" if RENEWING else HOSTILE),
+        "treasury" if party is BANK else OTHERS_USER,
         f"payment-{log_offset}",
         (party.name,),
         f"payment-{log_offset}/1",
@@ -68,8 +71,8 @@ class Ledger:
         return f"{self.endpoint}/v1/explorer"
 
 
-@pytest_asyncio.fixture
-async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
+@asynccontextmanager
+async def served(folder: Path, **settings: object) -> AsyncIterator[Ledger]:
     """One double spend among some thirty transactions of two parties."""
     state = f"{os.urandom(32).hex()}:0"
     first, second = BANK.sign(inputs=[state]), OTHER.sign(inputs=[state])
@@ -84,8 +87,15 @@ async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
     participant.consumed[parse_state_ref(state)] = StateStatus(parse_state_ref(state), winner, 1)
     participant.found[winner] = msgspec.structs.replace(notarise(first), log_offset=1, record_offset=None)
     participant.standing = msgspec.structs.replace(ACTIVE, ledger_end=len(rows))
-    async with ApiWorld(tmp_path, participant).serve() as world:
+    async with ApiWorld(folder, participant, **settings).serve() as world:  # type: ignore[arg-type]
         yield Ledger(world.endpoint, state, winner.hex(), loser.hex(), OTHER.name)
+
+
+@pytest_asyncio.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
+    """It, without tokens: everybody sees all of it."""
+    async with served(tmp_path) as ledger:
+        yield ledger
 
 
 async def search(page: Page, query: str) -> None:
@@ -111,6 +121,36 @@ async def test_a_state_leads_to_its_winner_and_to_those_it_beat(ledger: Ledger, 
         await page.screenshot(path=folder / "ledger-explorer-receipt.png", full_page=True)
         assert complaints == []
         assert "owned" not in await page.title()
+
+
+async def test_each_token_shows_what_its_holder_may_see(tmp_path: Path) -> None:
+    """Goal: the page reads with the caller's rights. Method: no token and a bad one: refused, and the box for one
+    opens; then a token of each party: its own rows alone, of a state as well, and nothing for the other's name."""
+    issuer = Issuer()
+    keys = {"keys_file": issuer.write(tmp_path / "keys.json"), "audience": AUDIENCE}
+    async with served(tmp_path, tokens=keys) as ledger, browser_page() as (page, _):
+        problem, rows, result = page.locator("#problem"), page.locator("#result tbody tr"), page.locator("#result")
+        await page.goto(ledger.url)
+        await expect(problem).to_contain_text("TOKEN_MISSING", timeout=SHOWN_MAX_MS)
+        await expect(page.locator("#token")).to_be_visible()
+        await page.fill("#token", "garbage")
+        await page.click("#newest")
+        await expect(problem).to_contain_text("TOKEN_INVALID", timeout=SHOWN_MAX_MS)
+        for mine, theirs, user in ((BANK, OTHER, "treasury"), (OTHER, BANK, OTHERS_USER)):
+            grants = {"act_as": [mine.name]}
+            await page.fill("#token", issuer.token(sub=user, expires_at_s=time.time() + 600, notary=grants))
+            await page.click("#newest")
+            await expect(rows).to_have_count(10, timeout=SHOWN_MAX_MS)
+            await expect(problem).to_be_empty()
+            assert all(mine.name in text and theirs.name not in text for text in await rows.all_inner_texts())
+            await search(page, theirs.name)
+            await expect(result).to_contain_text("Nothing that this caller may see", timeout=SHOWN_MAX_MS)
+            assert await rows.count() == 0
+            await search(page, ledger.state)
+            await expect(rows).to_have_count(1, timeout=SHOWN_MAX_MS)
+            await expect(rows).to_contain_text("NOTARISED" if mine is BANK else "STATE_CONFLICT")
+            assert (ledger.winner in await page.content()) is (mine is BANK), "the winner's id is its owner's"
+            await page.evaluate("location.hash = ''")
 
 
 async def test_a_refused_attempt_leads_to_the_transaction_that_beat_it(ledger: Ledger, tmp_path: Path) -> None:
