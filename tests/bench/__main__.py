@@ -12,7 +12,7 @@ import structlog
 import uvloop
 
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
-from replica.notary.formats import known
+from replica.notary.formats import BY_DEFAULT
 from tests.bench.conditions import add_conditions, tell_deployment
 from tests.bench.large import measure_large
 from tests.bench.load import LoadGenerator
@@ -83,12 +83,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few minutes: short runs, a small log, few kills")
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, of {', '.join(PARTS)}")
-    newest_rules = max(known().rules)
     parser.add_argument(
         "--rules",
         type=int,
-        choices=(1, newest_rules),
-        default=newest_rules,
+        choices=(1, BY_DEFAULT.rules),
+        default=BY_DEFAULT.rules,
         help="rules that the speed is measured under",
     )
     parser.add_argument("--runs", type=int, help="runs of each load; figures are their medians")
@@ -114,7 +113,7 @@ def main() -> int:
     report, began_s = Report(), monotonic()
     try:
         report.add("rules", arguments.rules, "rules of the ledger", str(arguments.rules))
-        newest = arguments.rules == newest_rules
+        newest = arguments.rules == BY_DEFAULT.rules
         uvloop.run(
             run(
                 parts, sizes, Each(*arguments.sizing_target), report, pictures=arguments.pictures, newest_formats=newest

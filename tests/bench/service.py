@@ -30,7 +30,7 @@ from replica.log.kafka.log import KafkaLog
 from replica.log.kafka.topic import create_topic
 from replica.notary.acceptances import VALUE_BYTES, first_key
 from replica.notary.answers import Notarised
-from replica.notary.formats import known
+from replica.notary.formats import BY_DEFAULT
 from replica.notary.position import begin
 from replica.notary.requests import Submission
 from replica.notary.rules import STATE_KEY, TX_KEY
@@ -154,7 +154,7 @@ async def _core(cluster: LocalCluster, newest_formats: bool) -> AsyncIterator[Me
     await migrate(conninfo, lock_id(name, Counter.NODE_MIGRATIONS))
     if newest_formats:
         async with postgres_board(conninfo, "bench") as board:
-            await board.raise_formats(known().newest)
+            await board.raise_formats(BY_DEFAULT)
     kafka = cluster.kafka_settings.model_copy(update={"topic": "service"})
     await create_topic(kafka)
     clock, election_settings = SystemClock(), cluster.config.election

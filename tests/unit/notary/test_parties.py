@@ -18,7 +18,6 @@ import replica.notary.parties
 import replica.notary.rules
 from replica.checker.judge import JudgedRequest, ReferenceJudge
 from replica.notary.errors import FormatUnknown, InvariantBroken
-from replica.notary.formats import known
 from replica.notary.outcomes import CODE_OF
 from replica.notary.parties import (
     OFFICERS_MAX,
@@ -182,15 +181,13 @@ def test_a_retry_after_the_revocation_gets_its_success_and_other_requests_learn_
     assert outcomes(maker) == ["NOTARISED", "DEDUPLICATED", *["KEY_NOT_VALID"] * 4]
 
 
-def test_no_release_may_write_rules_3_yet() -> None:
-    """Goal: a draft raises nothing. Method: the world without the fixture's patch."""
+def test_a_release_without_rules_3_stops_at_their_barrier() -> None:
+    """Goal: who does not know registrations judges nothing by them. Method: a reader that knows rules 2 at most."""
     log = begun().log
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replica.notary.reading, "KNOWN_TOGETHER", frozenset({(1, 1), (2, 2)}))
         with pytest.raises(FormatUnknown):
             read_records(begin(TOPIC), log)
-        patch.delitem(replica.notary.rules.RULES, 3)
-        assert known().newest.rules == 2
 
 
 def test_a_log_under_rules_3_is_not_judged_without_registrations() -> None:
