@@ -17,10 +17,10 @@ function element(name, text, className) {
 }
 
 const utc = text => text ? text.slice(0, 19).replace("T", " ") : "";
-const short = id => id.length > 20 ? `${id.slice(0, 8)}…${id.slice(-8).replace(/^[0-9a-f]*:/, "…:")}` : id;
+const short = id => id.length > 20 ? `${id.slice(0, 8)}…${id.slice(-8).replace(/^[0-9a-f]*:/, ":")}` : id;
 
 function link(query, text) {
-  const made = element("a", text ?? short(query), TX.test(query) || STATE.test(query) ? "id" : "");
+  const made = element("a", text ?? short(query), [TX, STATE, ATTEMPT].some(id => id.test(query)) ? "id" : "");
   made.href = "#" + encodeURIComponent(query);
   made.title = query;
   return made;
@@ -52,7 +52,8 @@ function completionRow(one) {
     conflicts.append(link(conflict.state, short(conflict.state)), " ");
   const good = one.code === "NOTARISED" || one.code === "DEDUPLICATED";
   const cells = [[link(String(one.offset), one.offset), "n"], [utc(one.recorded_at)], [one.code, good ? "good" : "bad"],
-    [good ? link(one.tx_id) : link(`${one.tx_id}@${one.offset}`, short(one.tx_id))], [one.act_as.join("; ")], [one.user_id], [conflicts]];
+    [good ? link(one.tx_id) : link(`${one.tx_id}@${one.offset}`, short(one.tx_id))], [one.act_as.join("; ")], [one.user_id],
+    [conflicts.hasChildNodes() ? conflicts : ""]];
   const made = element("tr");
   cells.forEach(([value, className], at) => {
     const cell = element("td", undefined, className);
@@ -152,7 +153,7 @@ async function showReceipt(status, place) {
   place.replaceChildren(element("h2", "Receipt"), facts([
     ["verification", element("span", verdict, good ? "good" : "bad")],
     ["version", String(receipt.version ?? 1)], ...shownPlace(receipt.place),
-    ["key", receipt.notary_key], ["leaf", `${receipt.leaf_index} of ${receipt.tree_size}`], ["signature", receipt.signature]]));
+    ["key", element("span", receipt.notary_key, "id")], ["leaf", `${receipt.leaf_index} of ${receipt.tree_size}`], ["signature", element("span", receipt.signature, "id")]]));
 }
 
 // ---- what is asked for ----

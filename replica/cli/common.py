@@ -25,9 +25,15 @@ from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED
 if TYPE_CHECKING:  # slow to import, and not needed for the help of most commands
     from replica.config.model import Config
 
-PIPE_WIDTH = 160  # of tables that no terminal limits
+PIPE_WIDTH = 160  # of tables that neither a terminal nor the variable COLUMNS limits
 
-out = Console(soft_wrap=True, highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+def fixed_width(terminal: bool, columns: str) -> int | None:
+    """How wide tables are, in characters; None: as the terminal says, or COLUMNS, whose text `columns` is."""
+    return None if terminal or columns.isdigit() else PIPE_WIDTH
+
+
+out = Console(soft_wrap=True, highlight=False, width=fixed_width(sys.stdout.isatty(), os.environ.get("COLUMNS", "")))
 err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 DATA_FOLDER = Path("data")

@@ -35,6 +35,13 @@ function row(cells) {
   return made;
 }
 
+// The rows of a table. A narrow page shows no heads: there each cell is drawn with its name.
+function fill(id, rows) {
+  const body = document.getElementById(id), heads = body.parentElement.tHead.rows[0].cells;
+  for (const made of rows) [...made.cells].forEach((cell, at) => { cell.dataset.name = heads[at].textContent; });
+  body.replaceChildren(...rows);
+}
+
 function utc(text) {
   return text ? text.slice(0, 19).replace("T", " ") : "";
 }
@@ -104,7 +111,7 @@ function drawWhere(data) {
 const timeOf = value => value === null || value === undefined ? "" : seconds(value);
 
 function drawReplicas(replicas) {
-  document.getElementById("replicas").replaceChildren(...replicas.map(({ name, health, p50_s, p99_s }) => {
+  fill("replicas", replicas.map(({ name, health, p50_s, p99_s }) => {
     const h = health ?? {};
     return row([[name], roleOf(health), [h.epoch, "n"], [h.applied_offset, "n"], [lagOf(h), "n"],
       [h.in_flight, "n"], [timeOf(p50_s), "n"], [timeOf(p99_s), "n"], [timeOf(h.lock_answer_age_s), "n"], [health ? (h.reaches_log ? "reached" : "NOT reached") : ""], [scrubbed(h.scrub), "n"], [h.version]]);
@@ -114,7 +121,7 @@ function drawReplicas(replicas) {
 function drawEpochs(data) {
   document.getElementById("epochs-problem").textContent =
     data.epochs_problem ? "The database does not answer: " + data.epochs_problem : "";
-  document.getElementById("epochs").replaceChildren(...data.epochs.map(e =>
+  fill("epochs", data.epochs.map(e =>
     row([[e.epoch, "n"], [e.replica], [utc(e.since)], [utc(e.until)], [e.why]])));
 }
 

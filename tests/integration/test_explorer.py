@@ -31,6 +31,7 @@ SCREENSHOTS = Path(__file__).parents[2] / "docs" / "screenshots"
 RENEWING = bool(os.environ.get("RENEW_SCREENSHOTS"))
 SHOWN_MAX_MS = 20_000
 NARROW = 380  # a telephone
+SHORT = 300  # a picture is as high as its page, and at least this
 OTHER = Party("O=Bank B,L=Paris,C=FR", SigningKey(b"bank b's key, only for the tests"))
 BEGAN_US = 1_767_323_045_000_000
 OTHERS_USER = "settlement" if RENEWING else "<img src=x onerror=document.title='owned'>"
@@ -106,7 +107,7 @@ async def search(page: Page, query: str) -> None:
 async def test_a_state_leads_to_its_winner_and_to_those_it_beat(ledger: Ledger, tmp_path: Path) -> None:
     """Goal: who consumed what and when, and whom it refused. Method: search the state, follow the winner, verify."""
     folder = SCREENSHOTS if RENEWING else tmp_path
-    async with browser_page() as (page, complaints):
+    async with browser_page(height=SHORT) as (page, complaints):
         await page.goto(ledger.url)
         await search(page, ledger.state)
         rows = page.locator("#result tbody tr")
@@ -156,7 +157,7 @@ async def test_each_token_shows_what_its_holder_may_see(tmp_path: Path) -> None:
 async def test_a_refused_attempt_leads_to_the_transaction_that_beat_it(ledger: Ledger, tmp_path: Path) -> None:
     """Goal: no dead end at a refusal, which no index knows. Method: newest to attempt, to its state, to the winner; an
     offset at which another transaction is."""
-    async with browser_page() as (page, complaints):
+    async with browser_page(height=SHORT) as (page, complaints):
         await page.goto(f"{ledger.url}#2")
         await page.locator(f'#result tbody a[title="{ledger.loser}@2"]').click()
         result = page.locator("#result")
@@ -261,7 +262,7 @@ async def test_pages_of_a_party_and_of_offsets(ledger: Ledger) -> None:
 async def test_a_telephone_shows_all_of_it(ledger: Ledger, tmp_path: Path) -> None:
     """Goal: no sideways scrolling. Method: a narrow window; the page is as wide as it."""
     folder = SCREENSHOTS if RENEWING else tmp_path
-    async with browser_page(NARROW, 800) as (page, _):
+    async with browser_page(NARROW, SHORT) as (page, _):
         await page.goto(f"{ledger.url}#{ledger.state}")
         await expect(page.locator("#result tbody tr")).to_have_count(2, timeout=SHOWN_MAX_MS)
         assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW

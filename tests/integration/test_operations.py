@@ -37,6 +37,7 @@ from tests.ends import guarded
 from tests.waiting import eventually
 
 EXPORT, LIST, VERIFY = ("trail", "export", "--cursor-file"), ("trail", "list"), ("trail", "verify")
+TERMINAL = 80  # columns
 README = Path(__file__).parents[2] / "README.md"
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
@@ -193,17 +194,19 @@ async def test_three_commands_of_the_readme_tell_a_newcomer_how_things_stand(
     told = {}
     for command in commands:
         argv = [sys.executable, "-m", "replica.cli", command]
-        process = await asyncio.create_subprocess_exec(*argv, cwd=tmp_path, stdout=asyncio.subprocess.PIPE)
+        process = await asyncio.create_subprocess_exec(
+            *argv, cwd=tmp_path, stdout=asyncio.subprocess.PIPE, env=os.environ | {"COLUMNS": str(TERMINAL)}
+        )
         printed, _ = await process.communicate()
         assert process.returncode == 0
         told[command] = printed.decode().rstrip()
     assert re.search(rf"{successor.name}\s+(active|ACTIVE)\b", told["status"]), told["status"]
     page = f"http://127.0.0.1:{successor.address.admin_port}/ on {successor.address.host}"
     assert re.search(rf"status page of {successor.name}\s+{re.escape(page)}", told["status"]), told["status"]
-    assert f"{successor.name} found the lock free" in told["history"]
+    assert f"{successor.name} found the lock free" in " ".join(told["history"].split())
     assert "checks: 0 problems" in told["doctor"], told["doctor"]
     if os.environ.get("RENEW_SCREENSHOTS"):
-        picture = Console(record=True, width=164, file=StringIO())
+        picture = Console(record=True, width=TERMINAL, file=StringIO())
         for command, text in told.items():
             picture.print(f"$ notary {command}\n{text}\n", markup=False, highlight=False)
         drawn = re.sub(

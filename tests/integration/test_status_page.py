@@ -134,6 +134,9 @@ async def test_the_page_names_notary_lock_endpoint_and_alarms(shown: Shown) -> N
         cells = await page.locator("#replicas tr").first.locator("td").all_inner_texts()
         assert cells[6:9] == ["7.5 ms", "10.0 ms", "200 ms"]
         assert await page.evaluate("document.documentElement.scrollWidth") <= 380, "a telephone scrolls sideways"
+        ends = "all => all.map(one => one.getBoundingClientRect().right)"
+        assert max(await page.locator("td").evaluate_all(ends)) <= 380, "a telephone cuts a cell"
+        assert await page.locator("#replicas td").nth(6).get_attribute("data-name") == "median"
         assert complaints == []
 
 

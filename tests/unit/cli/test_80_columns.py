@@ -20,7 +20,7 @@ from ledger_api.client.retry import RetryPolicy
 from replica import cli
 from replica.cli import config, doctor, history, log, log_node_members, party, status, trail
 from replica.cli.budget import FAULTS, failover_budget
-from replica.cli.common import make_table
+from replica.cli.common import PIPE_WIDTH, fixed_width, make_table
 from replica.config.load import load_config
 from replica.config.model import Config
 from replica.doctor.verdict import Finding, Severity
@@ -83,6 +83,15 @@ def settings(tmp_path: Path) -> Config:
     (tmp_path / "notary.toml").write_text(CONFIG.format(health_port=15992, database_port=1))
     (tmp_path / "database.password").touch(mode=0o600)
     return load_config(tmp_path / "notary.toml")
+
+
+@pytest.mark.parametrize(
+    ("terminal", "columns", "width"),
+    [(True, "", None), (False, "80", None), (False, "", PIPE_WIDTH), (False, "wide", PIPE_WIDTH)],
+)
+def test_a_pipe_is_as_wide_as_columns_says(terminal: bool, columns: str, width: int | None) -> None:
+    """Goal: who pages a table through a pipe can say how wide. Method: with a number, without, and with a word."""
+    assert fixed_width(terminal, columns) == width
 
 
 def test_doctor(terminal: Any, settings: Config, monkeypatch: pytest.MonkeyPatch) -> None:
