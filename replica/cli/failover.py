@@ -26,11 +26,16 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What keeps the others from leading, and is to be ended. `text`: the same for people."""
+    """What keeps the others from leading, and is to be ended. `steps`: the same for people."""
 
-    text: str
+    steps: tuple[str, ...]
     end_session: LockOwner | None = None
     end_pause: bool = False
+
+    @property
+    def text(self) -> str:
+        """All steps in one line, as the operators' trail keeps them."""
+        return " and ".join(self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,10 @@ def failover(
         forced = Forced(False, f"{plan.text}; nothing was done")
     else:
         if not yes:
-            typer.confirm(f"{plan.text}. Go on?", abort=True, err=True)
+            err.print("No replica that answers is active. So that another one leads, this will:")
+            for step in plan.steps:
+                err.print(f"- {step}", markup=False, soft_wrap=False)  # lines end between words
+            typer.confirm("Go on?", abort=True, err=True)
         with acting(settings, "failover", {"plan": plan.text[:DETAIL_MAX]}, reason) as act:
             forced = run(_carry_out(settings, plan))
             act.outcome, act.failed = forced.text, not forced.done
@@ -86,7 +94,7 @@ def plan_failover(
         steps.append(f"end the pause ({pause.reason}), whose replica {pause.keeper} does not answer")
     if owner is not None:
         steps.append(f"end the session of {owner}, which does not answer and holds the lock")
-    return Plan(" and ".join(steps), end_session=owner, end_pause=pause is not None)
+    return Plan(tuple(steps), end_session=owner, end_pause=pause is not None)
 
 
 def _refusals(
@@ -95,7 +103,8 @@ def _refusals(
     """Why a fail-over is not forced, the most important reason first; nothing if it may be."""
     answering = {name: health for name, health in healths.items() if health is not None}
     for name in (name for name, health in answering.items() if health.leads):
-        yield f"{name} is active: to hand over, run notary switchover"
+        first = "" if pause is None else f"notary resume, as fail-over is paused ({pause.reason}), then "
+        yield f"{name} is active: to hand over, run {first}notary switchover"
     if owner is not None and owner.is_foreign(healths):
         yield f"{owner} holds the lock and is no replica: runbooks/failover.md, A stranger holds the lock"
     if owner is not None and owner.name in answering:

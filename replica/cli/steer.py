@@ -162,7 +162,7 @@ async def _wait_until(at: datetime, config: Config, to: str | None) -> None:
     async with aiohttp.ClientSession() as session:
         healths = await healths_of(session, config)
     active = next((name for name, health in healths.items() if health is not None and health.leads), None)
-    refusal = why_not(healths, active, to)
+    refusal = why_not(healths, active, to) or why_paused(healths)
     left_out = "" if refusal is None else f"; as things are now it would not be done: {refusal}"
     begin = f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     err.print(f"a switchover at {begin}; Ctrl-C calls it off{left_out}", markup=False)
@@ -176,7 +176,7 @@ async def _wait_until(at: datetime, config: Config, to: str | None) -> None:
 def why_not(healths: Mapping[str, ReplicaHealth | None], active: str | None, to: str | None) -> str | None:
     """Why a switchover is not even tried; None if it may be."""
     if active is None:
-        return "no replica is active"
+        return "no replica is active (if none takes over soon: notary failover)"
     if to == active:
         return f"{to} is active already"
     able = [name for name, health in healths.items() if name != active and health is not None and health.ready]
@@ -185,6 +185,12 @@ def why_not(healths: Mapping[str, ReplicaHealth | None], active: str | None, to:
     if to is not None and to not in able:
         return f"{to} is not ready to take over; ready are: {', '.join(able)}"
     return None
+
+
+def why_paused(healths: Mapping[str, ReplicaHealth | None]) -> str | None:
+    """What the active would say to a switchover during a pause of fail-over; None if no replica knows of one."""
+    paused = any(health is not None and health.failover_paused for health in healths.values())
+    return "fail-over is paused: notary resume" if paused else None
 
 
 def judge(answer: SwitchoverAnswer, before: str, to: str | None, active: str | None, took_s: float) -> Outcome:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from rich.console import Console
 
 from ha.lock.interface import LockOwner
+from replica.cli import failover
 from replica.cli.failover import Plan, Refused, plan_failover
 from replica.health import ReplicaHealth
 from replica.store.bulletin import Pause
@@ -39,6 +45,12 @@ CUT_OFF: dict[str, ReplicaHealth | None] = {"r1": None, "r2": health("r2", reach
     ("healths", "owner", "pause", "why"),
     [
         ({"r1": health("r1", active=True), **FOLLOWING}, GONE, None, "run notary switchover"),
+        (
+            {"r1": health("r1", active=True), **FOLLOWING},
+            GONE,
+            PAUSE,
+            "run notary resume, as fail-over is paused (work",
+        ),
         ({"r1": health("r1"), **FOLLOWING}, GONE, None, "holds the lock and answers"),
         ({"r1": health("r1"), **FOLLOWING}, None, PAUSE, "paused for r1, which answers"),
         ({"r1": None, **FOLLOWING}, LockOwner(1, "psql", "mallory"), None, "is no replica"),
@@ -54,3 +66,31 @@ def test_a_fail_over_that_is_not_needed_or_would_not_help_is_refused(
     refused = plan_failover(healths, owner, pause)
     assert isinstance(refused, Refused)
     assert why in refused.text
+
+
+def test_it_asks_with_all_that_it_will_do_and_ends_without_a_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: whoever says yes has read what to. Method: both steps in a terminal of 80 columns; the answer is no."""
+    shown = io.StringIO()
+    plan = plan_failover({"r1": None, **FOLLOWING}, GONE, PAUSE)
+    assert isinstance(plan, Plan)
+
+    def found(work: Any) -> Plan:
+        work.close()
+        return plan
+
+    monkeypatch.setattr(failover, "err", Console(file=shown, width=80, soft_wrap=True, highlight=False))
+    monkeypatch.setattr(failover, "find_config", lambda _: Path("notary.toml"))
+    monkeypatch.setattr(failover, "load", lambda _: None)
+    monkeypatch.setattr(failover, "run", found)
+    monkeypatch.setattr("typer.confirm", no)
+    with pytest.raises(typer.Abort):
+        failover.failover()
+    lines = shown.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert all(f"- {step}" in " ".join(shown.getvalue().split()) for step in plan.steps), lines
+
+
+def no(text: str, *, abort: bool, err: bool) -> None:
+    """A person's answer to it."""
+    assert (text, abort, err) == ("Go on?", True, True)
+    raise typer.Abort

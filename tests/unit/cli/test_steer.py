@@ -94,6 +94,26 @@ def test_a_moment_that_cannot_be_meant_is_refused(text: str, what: str) -> None:
         steer.read_time(text, NOW)
 
 
+@pytest.mark.parametrize("paused", [False, True])
+def test_what_would_be_refused_is_named_before_the_wait(
+    paused: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Goal: nobody goes home before a switchover that a pause will refuse. Method: a moment that is over at once, with
+    and without a pause."""
+    (tmp_path / "notary.toml").write_text(FOUR_REPLICAS)
+    told: list[str] = []
+
+    async def found(*_: object) -> dict[str, ReplicaHealth | None]:
+        return HEALTHS | {"r2": health("r2", failover_paused=paused)}
+
+    monkeypatch.setattr(steer, "healths_of", found)
+    monkeypatch.setattr(steer.err, "print", lambda text, **_: told.append(text))
+    asyncio.run(steer._wait_until(NOW, load_config(tmp_path / "notary.toml"), None))
+    (line,) = told
+    assert ("it would not be done: fail-over is paused: notary resume" in line) is paused
+    assert "2026-05-01 12:00:00 UTC" in line
+
+
 def test_only_the_active_hands_over_before_its_pod_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Goal: the hook of a pod that does not lead is a success, and changes nothing. Method: each replica's turn;
     r1 is active, and alone goes on to look for a taker, and there is none."""
@@ -114,7 +134,7 @@ def test_only_the_active_hands_over_before_its_pod_ends(monkeypatch: pytest.Monk
 
 def test_no_switchover_without_an_active_or_without_a_peer() -> None:
     """Goal: the two that stand before all others. Method: nobody active; nobody else ready."""
-    assert why_not(HEALTHS, None, None) == "no replica is active"
+    assert why_not(HEALTHS, None, None) == "no replica is active (if none takes over soon: notary failover)"
     assert why_not({"r1": HEALTHS["r1"], "r3": HEALTHS["r3"]}, "r1", None) == "no other replica is ready to take over"
 
 
