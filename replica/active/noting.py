@@ -49,11 +49,22 @@ class Noting:
         self._parts = parts
         self._appender = appender
         self._waiting: dict[int, asyncio.Future[int]] = {}  # by sequence number
+        self._turn = asyncio.Lock()
         self._closed = False
 
     async def note(self, notes: Sequence[PartyNote]) -> list[Noted]:
         """Log notes, in this order; returns where they are. Raises NoteRefused, NoteUnknown, and errors of the
-        index."""
+        index.
+
+        One call at a time: a note is checked against what those before it changed. Else an honest note of one officer
+        could follow on another's act, have no effect, and be the audit's finding for ever.
+        """
+        async with self._turn:
+            return await self._note(notes)
+
+    async def _note(self, notes: Sequence[PartyNote]) -> list[Noted]:
+        if self._waiting:
+            raise NoteRefused("earlier notes are not read back yet: try again, and look: notary party list")
         for note in notes:
             self._check(note)
         futures = [self._append(note) for note in notes]

@@ -117,39 +117,52 @@ def test_a_log_of_format_1_holds_no_notes() -> None:
     play(story, rules=1)
 
 
-def test_of_two_at_once_the_later_one_says_that_it_had_no_effect() -> None:
-    """Goal: nobody believes to have set what another one has set. Method: two lists that follow on the same one."""
+def test_of_two_at_once_the_later_one_is_refused() -> None:
+    """Goal: nobody believes to have set what another one has set, and no honest note lies in the log without effect,
+    for the audit to find each time. Method: two lists that follow on the same one; an officer registers while she is
+    replaced; one call with the same note twice."""
 
-    async def story(_: World, replica: Replica) -> None:
-        await replica.participant.note([officers(ANNA, BEN)])
+    async def story(world: World, replica: Replica) -> None:
+        note = replica.participant.note
+        await note([officers(ANNA, BEN)])
+        end = world.shared.topic.end_offset
         first, second = await asyncio.gather(
-            replica.participant.note([officers(ANNA, replaces=1)]),
-            replica.participant.note([officers(BEN, by=BEN, replaces=1)]),
+            note([officers(ANNA, replaces=1)]), refusal(replica, officers(BEN, by=BEN, replaces=1))
         )
-        assert (first[0].effective, second[0].effective) == (True, False)
-        twice = registration(4)
-        noted = await replica.participant.note([twice, twice])
-        assert [one.effective for one in noted] == [True, False]
+        assert (first[0].effective, "follows on 1" in second.detail) == (True, True)
+        first, second = await asyncio.gather(note([officers(BEN, replaces=2)]), refusal(replica, registration(3)))
+        assert (first[0].effective, "no officer's key" in second.detail) == (True, True)
+        assert world.shared.topic.end_offset == end + 2
+        twice = registration(4, by=BEN)
+        assert [one.effective for one in await note([twice, twice])] == [True, False]
 
     play(story)
 
 
 def test_whoever_waits_is_told_when_the_outcome_stays_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: no call hangs, and none claims what it does not know. Method: records that are lost; a lost lock."""
+    """Goal: no call hangs, and none claims what it does not know. Method: records that are lost, then a lost lock; the
+    same of the next activation, which waits to the end."""
 
     async def story(world: World, replica: Replica) -> None:
-        activation = replica.participant.activation
-        assert activation is not None
-        monkeypatch.setattr(activation.appender, "_log", lambda *_: None)
-        began_s = world.shared.clock.boottime_s()
-        with pytest.raises(NoteUnknown, match="notary party list"):
-            await replica.participant.note([officers(ANNA)])
-        assert NOTE_MAX_S <= world.shared.clock.boottime_s() - began_s < NOTE_MAX_S + 1
+        def lose_records() -> None:
+            assert replica.participant.activation is not None
+            monkeypatch.setattr(replica.participant.activation.appender, "_log", lambda *_: None)
+
+        lose_records()
         waiting = asyncio.create_task(replica.participant.note([officers(ANNA)]))
         await asyncio.sleep(0.1)
         world.shared.lock_server.end_all()
         with pytest.raises(NoteUnknown, match="stepped down"):
             await waiting
+        await replica.until_active()
+        lose_records()
+        began_s = world.shared.clock.boottime_s()
+        with pytest.raises(NoteUnknown, match="notary party list"):
+            await replica.participant.note([officers(ANNA)])
+        assert NOTE_MAX_S <= world.shared.clock.boottime_s() - began_s < NOTE_MAX_S + 1
+        assert "not read back yet" in (await refusal(replica, officers(ANNA))).detail
+        world.shared.lock_server.end_all()
+        await asyncio.sleep(5)  # it hears of the lock's loss
         await replica.until_active()
         assert await replica.participant.note([officers(ANNA)]) != []
 

@@ -152,9 +152,14 @@ def test_a_setting_that_does_not_exist_is_named_with_the_one_that_was_meant(  # 
 
 
 def test_commands_and_replicas_that_do_not_exist(folder: Path, see) -> None:  # type: ignore[no-untyped-def]
-    """Goal: so does a name on the command line. Method: one letter wrong in each."""
-    seen = see("statsu")
-    assert (seen.code, "Did you mean 'status'?" in seen.err) == (2, True)
+    """Goal: so does a name on the command line, in each group as well. Method: one letter wrong in each."""
+    for words, hint in (
+        (("statsu",), "Did you mean 'status'?"),
+        (("trail", "lst"), "Did you mean 'list'?"),
+        (("trail", "list", "--limt", "3"), "--limit"),
+    ):
+        seen = see(*words)
+        assert (seen.code, hint in seen.err) == (2, True), seen.err
     create_key(folder / "notary.key")
     soon = ("--at", (datetime.now(UTC) + timedelta(days=1)).isoformat())
     switchover = [("switchover", option, "r11", *more) for option in ("--to", "--if-active") for more in ((), soon)]
