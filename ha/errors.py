@@ -35,7 +35,7 @@ class SettingsError(HaError):
     """The settings contradict each other."""
 
     code = "HA_SETTINGS"
-    remedy = "Change the setting named; the rules are in ha/settings.py"
+    remedy = "Bring the setting that is named within the bound that is given, the same in every replica"
 
 
 class ScopeMismatch(HaError):
@@ -99,7 +99,9 @@ class LockLost(HaError):
     """The session is gone, and with it the lock. The outcome of the statement in flight is unknown."""
 
     code = "HA_LOCK_LOST"
-    remedy = "Nothing: the replica steps down and rejoins the race; the next active settles what was in flight"
+    remedy = (
+        "Nothing: the replica steps down, then tries for the lock again; the next active settles what was in flight"
+    )
     retry = True
 
 
@@ -114,7 +116,7 @@ class ActivationFailed(HaError):
     """The service could not become active. The lock is given back and this replica holds down."""
 
     code = "HA_ACTIVATION_FAILED"
-    remedy = "See the reason; another replica takes over, and this one tries again after hold_down_s"
+    remedy = "Act on the reason given; another replica takes over, and this one tries again after election.hold_down_s"
     retry = True
 
     def __init__(self, detail: str, cause: Cause = Cause.ACTIVATION_FAILED, code: str = "") -> None:
@@ -127,5 +129,7 @@ class TransitionFailed(HaError):
     """A transition failed or took too long, so that nobody knows what still runs. The process must end."""
 
     code = "HA_TRANSITION_FAILED"
-    remedy = "End the process with a non-zero code; its supervisor restarts it, in hold-down"
+    remedy = (
+        "Nothing at first: the process ends, and its supervisor starts it again. If it recurs, read the log before this"
+    )
     retry = True

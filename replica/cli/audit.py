@@ -194,7 +194,7 @@ def _print(report: AuditReport) -> None:
         *((f"  judged {outcome}", count) for outcome, count in sorted(report.outcomes.items())),
         *((f"void records, {reason}", count) for reason, count in sorted(report.voids.items())),
         ("acts and registrations whose signature was verified", report.notes),
-        ("entries of the operators' trail", report.trail_entries or 0),
+        *(() if report.trail_entries is None else [("entries of the operators' trail", report.trail_entries)]),
         ("epochs in force", len(report.epochs)),
         ("completions compared", report.completions),
         ("answers and receipts compared", report.answers),

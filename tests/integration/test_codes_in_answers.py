@@ -15,9 +15,10 @@ from ledger_api.client import Deduplication, NotaryClient, RetryPolicy
 from ledger_api.client.signing import encode_submission
 from ledger_api.wire.problems import ProblemDocument
 from ledger_api.wire.stream_frames import Submissions, encoder
-from replica.notary.errors import Code
+from replica.notary.errors import Code, Retry
 from replica.notary.requests import Submission
 from replica.settings import CoreSettings
+from replica.store.interface import Completion
 from tests.worlds import core_world
 from tests.worlds.api_world import BANK, ApiWorld, StubParticipant, make_submission
 
@@ -111,3 +112,60 @@ async def test_a_stream_beyond_its_window(tmp_path: Path) -> None:
         assert b"WINDOW_EXCEEDED" in closing
         assert b"the window is 1" in closing
         assert (await socket.receive()).type is aiohttp.WSMsgType.CLOSE
+
+
+async def test_a_database_that_lags_behind_its_ledger(tmp_path: Path) -> None:
+    """Goal: FEED_UNAVAILABLE says to ask again with the same offset. Method: the core knows more completions than the
+    database shows."""
+    participant = StubParticipant()
+    participant.standing = msgspec.structs.replace(participant.standing, ledger_end=8)
+    async with (
+        ApiWorld(tmp_path, participant).serve() as world,
+        aiohttp.ClientSession() as session,
+        session.get(f"{world.endpoint}/v1/completions?after=5") as answer,
+    ):
+        problem = msgspec.json.decode(await answer.read(), type=ProblemDocument)
+        assert (answer.status, told(problem, "FEED_UNAVAILABLE"), problem.retry) == (503, True, Retry.SAME)
+        assert (int(answer.headers["Retry-After"]) > 0, (problem.retry_after_s or 0) > 0) == (True, True)
+
+
+async def test_a_user_who_has_enough_queued(tmp_path: Path) -> None:
+    """Goal: USER_OVERLOADED names the user, and when to come again. Method: many at once of one user, room for one."""
+    async with whole(tmp_path, 2, user_queue_max=1) as world:
+        seen = await asyncio.gather(*[answer_to(world, make_submission()) for _ in range(24)], return_exceptions=True)
+    refused = [one for one in seen if not isinstance(one, BaseException)]  # successes are no problem documents
+    assert refused
+    for status, problem in refused:
+        assert (status, told(problem, "USER_OVERLOADED"), problem.retry) == (429, True, Retry.SAME)
+        assert "has as much queued as one may" in problem.detail
+        assert (problem.retry_after_s or 0) > 0
+
+
+async def test_a_submission_that_was_settled_as_lost(tmp_path: Path) -> None:
+    """Goal: a reader of completions learns by SUBMISSION_NOT_SEQUENCED that it may send the command again. Method: the
+    completion of a settlement, and the catalogue's remedy."""
+    participant = StubParticipant()
+    one = bytes(32)
+    lost = Completion(1, one, "alice", "c1", ("O=A,C=GB",), "s1", one, one, "SUBMISSION_NOT_SEQUENCED", None, 1_000_000)
+    participant.database.completions.append((1, lost))
+    participant.standing = msgspec.structs.replace(participant.standing, ledger_end=1)
+    async with (
+        ApiWorld(tmp_path, participant).serve() as world,
+        aiohttp.ClientSession() as session,
+        session.get(f"{world.endpoint}/v1/completions") as answer,
+    ):
+        (line,) = (await answer.json())["completions"]
+    assert (line["code"], line["command_id"]) == ("SUBMISSION_NOT_SEQUENCED", "c1")
+    meant = Code[line["code"]]
+    assert (meant.retry, meant.remedy) == (Retry.SAME, "Resubmit the same command.")
+
+
+async def test_a_stream_that_is_asked_for_without_a_websocket(tmp_path: Path) -> None:
+    """Goal: UPGRADE_REQUIRED says what to open instead. Method: a plain GET."""
+    async with (
+        ApiWorld(tmp_path, StubParticipant()).serve() as world,
+        aiohttp.ClientSession() as session,
+        session.get(f"{world.endpoint}/v1/submissions/stream") as answer,
+    ):
+        problem = msgspec.json.decode(await answer.read(), type=ProblemDocument)
+    assert (answer.status, told(problem, "UPGRADE_REQUIRED"), problem.retry) == (426, True, Retry.NO)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +23,9 @@ from replica.cli.common import TRACEBACK_VARIABLE
 from replica.cli.main import main
 from replica.config.load import load_config
 from replica.health import ReplicaHealth
-from replica.notary.errors import Code, ConfigError
+from replica.log.kafka.contract import LogTopics, TopicFacts, refuse_lost, refuse_unsafe
+from replica.log.kafka.settings import KafkaSettings
+from replica.notary.errors import Code, ConfigError, LogCopyRefused, PlaceAccessDenied, Retry
 from replica.operators.admin import SWITCHOVER_PATH, SwitchoverAnswer, SwitchoverCall
 from tests.closing import listening
 
@@ -47,6 +49,7 @@ memory.socket_path = "nobody.sock"
 [api]
 registry_path = "parties.toml"
 """
+KAFKA = KafkaSettings.model_validate({"bootstrap_servers": "a:1", "topic": "log"})
 
 
 def free_port() -> int:
@@ -201,6 +204,59 @@ def test_a_database_that_is_down_is_one_line(folder: Path, see, words: tuple[str
     seen = see(*words)
     first, remedy = seen.err.rstrip().split("\n")
     assert (seen.code, first.split(":")[0], remedy) == (1, "STORE_UNAVAILABLE", Code.STORE_UNAVAILABLE.remedy)
+
+
+def unsafe() -> None:
+    refuse_unsafe(LogTopics(TopicFacts("id", 3, 1, {}), 0), KAFKA)
+
+
+def without_payloads() -> None:
+    refuse_lost(LogTopics(TopicFacts("id", 1, 3, {}), 0, TopicFacts("id", 2, 3, {}), (0, 7)), KAFKA)
+
+
+def without_credentials() -> None:
+    raise PlaceAccessDenied("s3://bank/archive: the store answered 403")
+
+
+def no_copy() -> None:
+    raise LogCopyRefused("the record at offset 4 of requests at site B is not the log's")
+
+
+@pytest.mark.parametrize(
+    ("fails", "said", "remedy"),
+    [
+        (unsafe, "TOPIC_UNSAFE: topic log: partitions is 3, required is 1; ", "Correct what is named; see runbooks/"),
+        (
+            without_payloads,
+            "LOG_PAYLOAD_MISSING: partition 1 of topic log-payloads begins at offset 7: the payloads before are gone",
+            "Do not serve, and write nothing to either topic. ",
+        ),
+        (
+            without_credentials,
+            "PLACE_ACCESS_DENIED: s3://bank/archive: the store answered 403",
+            "Check the credentials in the environment and what they may do: ",
+        ),
+        (
+            no_copy,
+            "LOG_COPY_REFUSED: the record at offset 4 of requests at site B is not the log's",
+            "Nothing more is copied. Find out who wrote there; ",
+        ),
+    ],
+)
+def test_what_a_person_must_mend_is_said_in_two_lines(  # type: ignore[no-untyped-def]
+    folder: Path, see, monkeypatch: pytest.MonkeyPatch, fails: Callable[[], None], said: str, remedy: str
+) -> None:
+    """Goal: the case, then what to do; no process that meets it is started again. Method: a command that meets it."""
+
+    async def meets(config: object) -> None:
+        fails()
+
+    monkeypatch.setattr(status, "_find_out", meets)
+    seen = see("status")
+    first, second = seen.err.rstrip().split("\n")
+    assert (seen.code, first[: len(said)], second[: len(remedy)]) == (1, said, remedy)
+    code = Code[first.split(":")[0]]
+    assert (second, code.retry, code.person) == (code.remedy, Retry.NO, True)
 
 
 def test_a_defect_of_a_command_is_no_traceback_unless_it_is_asked_for(  # type: ignore[no-untyped-def]
