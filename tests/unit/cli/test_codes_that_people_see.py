@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
+import pytest
+from rich.console import Console
+
+from pipeline.audit.audit import AuditReport
+from pipeline.audit.findings import Finding, FindingCode
 from replica.active.signer import create_key
+from replica.cli import audit
 from replica.notary.errors import Code
 from tests.unit.cli.test_what_people_see import folder, see, write  # noqa: F401  (fixtures)
 from tests.worlds.trails import PEOPLE, trail_of
@@ -93,3 +100,29 @@ def test_codes_of_files_and_settings(folder: Path, see) -> None:  # type: ignore
     write(folder, 'conninfo = "host=127.0.0.1', 'conninfo = "host=db.example')
     seen = see("status")
     assert (seen.code, told(seen.err, "PLAINTEXT_EXPOSED")) == (2, True)
+
+
+@pytest.mark.parametrize(("entries", "shown"), [(None, False), (0, True), (3, True)])
+def test_an_audit_says_what_is_wrong_and_where(
+    monkeypatch: pytest.MonkeyPatch, entries: int | None, shown: bool
+) -> None:
+    """Goal: findings are read by people; a trail that was not read is not taken for an empty one. Method: a report with
+    a finding at an offset and one of the trail, which has none; with the trail and without."""
+    found = [
+        Finding(FindingCode.TRAIL_BROKEN, -1, "entry 1 is gone"),
+        Finding(FindingCode.NOTE_SIGNATURE_INVALID, 5, "the signature under the name 'eve' is not that of the key"),
+        Finding(FindingCode.NOT_AN_OFFICER, 6, "the key 00, under the name 'eve', was no officer's"),
+    ]
+    counts = {one.code.name: 1 for one in found}
+    report = AuditReport(7, 0, {}, {}, 2, entries, [], 0, 0, counts, found, None)
+    printed = StringIO()
+    monkeypatch.setattr(audit, "out", Console(file=printed, width=200))
+    audit._print(report)
+    lines = printed.getvalue().splitlines()
+    assert lines[-4:] == [
+        "TRAIL_BROKEN: entry 1 is gone",
+        "NOTE_SIGNATURE_INVALID at offset 5: the signature under the name 'eve' is not that of the key",
+        "NOT_AN_OFFICER at offset 6: the key 00, under the name 'eve', was no officer's",
+        "3 findings",
+    ]
+    assert any("entries of the operators' trail" in line for line in lines) is shown
