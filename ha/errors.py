@@ -35,7 +35,7 @@ class SettingsError(HaError):
     """The settings contradict each other."""
 
     code = "HA_SETTINGS"
-    remedy = "Bring the setting that is named within the bound that is given, the same in every replica"
+    remedy = "Correct the setting that is named, the same in every replica"
 
 
 class ScopeMismatch(HaError):

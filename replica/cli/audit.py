@@ -206,4 +206,8 @@ def _print(report: AuditReport) -> None:
         out.print(f"[bold red]{finding.code.value}[/]{place}: ", end="")
         out.print(finding.message, markup=False)
     total = sum(report.counts.values())
-    out.print(f"[bold red]{total:,} findings[/]" if total else "[bold green]nothing is wrong[/]: no double spend")
+    out.print(
+        f"[bold red]{total:,} finding{'s' if total != 1 else ''}[/]"
+        if total
+        else "[bold green]nothing is wrong[/]: no double spend"
+    )
