@@ -310,6 +310,7 @@ def test_runbooks_are_read_wherever_the_release_is_installed(folder: Path, see) 
     pages = Path(__file__).parents[3] / "runbooks"
     listed = see("runbook")
     assert listed.code in (0, None)
+    assert max(len(line.rstrip()) for line in listed.out.splitlines()) <= 80
     assert {line.split()[0] for line in listed.out.splitlines()[1:]} == {
         page.stem for page in pages.glob("*.md") if page.stem != "README"
     }
