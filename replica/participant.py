@@ -24,7 +24,7 @@ from replica.active.intake import Intake
 from replica.active.log_questions import LogQuestions
 from replica.active.look_ups import LookUps, Serving
 from replica.active.noting import Noted
-from replica.active.numbers import is_fragmented, writable
+from replica.active.numbers import is_fragmented
 from replica.active.parts import Parts
 from replica.active.places import Places
 from replica.active.receipt_signer import ReceiptSigner
@@ -449,8 +449,11 @@ class Participant(Generic[SessionT]):
         return self.worker is not None and not old
 
     def _worker_in_charge(self) -> Worker | None:
-        """The worker, if it is what clients talk to: under rules 1 the active alone may write."""
-        return None if writable(self.follower.position) is None else self.worker
+        """The worker, if it is what clients talk to: under rules 1 the active alone may write.
+
+        Between a release and the next claim nobody may: the worker holds what comes, for as long as it is patient.
+        """
+        return self.worker if self.all_serve else None
 
     def _may_answer(self) -> Serving | None:
         """What may answer look-ups at this moment."""

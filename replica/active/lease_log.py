@@ -121,7 +121,7 @@ class FollowedLease:
 
     async def _append(self, record: Record) -> None:
         if self._writer is None:
-            opening = self._log.open_claimant if isinstance(self._log, WatchingLog) else self._log.open_writer
+            opening = self._log.open_shared_writer if isinstance(self._log, WatchingLog) else self._log.open_writer
             self._writer = await _asked(opening())
             if self._ended:
                 self.end()

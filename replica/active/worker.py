@@ -28,6 +28,7 @@ from replica.following.apply import Applied
 from replica.index.commands import knows_commands
 from replica.index.parties import knows_parties_where_judged
 from replica.link.interface import PeerSeen, Replies, SubmitOptions, serving
+from replica.log.interface import LogWriter, WatchingLog
 from replica.notary.errors import LogUnavailable, NotaryError, SignerUnavailable
 from replica.notary.requests import Submission
 from replica.store.desk import Desk, DeskSeen
@@ -141,6 +142,8 @@ class Worker:
         if applied.reading.barriers or applied.position.offset > self._seen.published_offset:
             self._desk_wanted.set()
         if applied.reading.barriers:
+            if self._shift is not None and not self._shift.closing:
+                self._shift.appender.resume()  # what was held during a release
             self._parts.announce()  # the epoch
 
     def note_unsigned(self, reason: str) -> None:
@@ -196,7 +199,7 @@ class Worker:
         if not await self._key_signs():
             return
         try:
-            writer = await self._parts.request_log.open_writer()
+            writer = await self._open_writer()
         except LogUnavailable as error:
             log.info("worker_cannot_write", detail=error.detail)
             return
@@ -206,13 +209,20 @@ class Worker:
         log.info("worker_serves")
         self._parts.announce()
 
+    async def _open_writer(self) -> LogWriter:
+        """One that moves the log nowhere: if each worker drew it to its own server, it would do nothing but move."""
+        request_log = self._parts.request_log
+        if isinstance(request_log, WatchingLog):
+            return await request_log.open_shared_writer()
+        return await request_log.open_writer()
+
     async def _writes(self, shift: Shift) -> bool:
         """Whether the log takes the shift's records, after another writer was opened in place of one that has ended."""
         if not shift.appender.writer_has_ended:
             return True
         try:
             async with asyncio.timeout(PATIENCE_TICKS * TICK_S):
-                writer = await self._parts.request_log.open_writer()
+                writer = await self._open_writer()
         except (LogUnavailable, TimeoutError) as error:
             self.unfit = (Unfit.LOG_SILENT, f"the log takes no records: {error or 'no answer in time'}")
             return False

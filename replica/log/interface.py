@@ -141,8 +141,8 @@ class WatchingLog(Protocol):
     def tie(self, activation_id: bytes) -> Lifeline:
         """Tie this process to an activation that it claims. Close the lifeline only once it leads no more with it."""
 
-    async def open_claimant(self) -> LogWriter:
-        """A writer for one who is not the active yet: of several that claim none moves the log to its own server."""
+    async def open_shared_writer(self) -> LogWriter:
+        """A writer for one of several that write, as claimants and workers: none moves the log to its own server."""
 
     async def wait_for_end(self, activation_id: bytes) -> None:
         """Return once the process that leads with this activation is seen to have ended; perhaps never."""

@@ -324,6 +324,24 @@ async def test_the_node_beside_a_writer_takes_the_lead(
     await log.close()
 
 
+async def test_writers_that_share_the_log_leave_its_lead_where_it_is(topic_under_test: NodesHere) -> None:
+    """Goal: replicas that all write do not take the lead from one another. Method: one beside each node appends."""
+    logs = [topic_under_test.raft_log(name) for name in ("r1", "r2", "r3")]
+    leader = await logs[0].any_leader()
+    view = topic_under_test.nodes[leader].raft.view
+    writers = [await log.open_shared_writer() for log in logs]
+    for n in range(20):
+        for writer in writers:
+            writer.append(b"%d" % n)
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(WAIT_S):
+        while await logs[0].end_offset() < 60:
+            await asyncio.sleep(0.01)
+    assert (await logs[0].any_leader(), topic_under_test.nodes[leader].raft.view) == (leader, view)
+    for log in logs:
+        await log.close()
+
+
 async def test_who_asks_during_an_election_waits_for_it(topic_under_test: NodesHere) -> None:
     """Goal: a fail-over need not be tried twice. Method: kill the leader's node and ask at once, beside another."""
     await topic_under_test.put(*numbered(3))
@@ -365,7 +383,7 @@ async def test_a_nominated_node_leads_whatever_clients_append(topic_under_test: 
     stop = asyncio.Event()
 
     async def append() -> int:
-        writer, count = await logs["r1"].open_claimant(), 0
+        writer, count = await logs["r1"].open_shared_writer(), 0
         while not stop.is_set():
             writer.append(b"%d" % count)
             count += 1

@@ -108,7 +108,7 @@ class WatchedLog(SimulatedLog):
         await self.travel()
         return told
 
-    async def open_claimant(self) -> LogWriter:
+    async def open_shared_writer(self) -> LogWriter:
         """See WatchingLog."""
         return await self.open_writer()
 

@@ -264,8 +264,8 @@ class RaftLog:
         """See `RequestLog.open_writer`."""
         return await self._open_writer(self.leader_for_writing)
 
-    async def open_claimant(self) -> RaftWriter:
-        """See `WatchingLog.open_claimant`."""
+    async def open_shared_writer(self) -> RaftWriter:
+        """See `WatchingLog.open_shared_writer`."""
         return await self._open_writer(self.any_leader)
 
     async def _open_writer(self, find_leader: FindLeader) -> RaftWriter:

@@ -11,10 +11,13 @@ import pytest
 
 import replica.participant
 from replica.active.fitness import Unfit
+from replica.active.numbers import writable
 from replica.active.publisher import Publisher
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
 from replica.notary.errors import Code, SignerUnavailable
 from replica.notary.formats import Formats
+from replica.notary.leases import release_text
+from replica.notary.records import BarrierRecord, encode_record
 from replica.store.memory import MemoryStore
 from tests.simulation.virtual import run_virtually
 from tests.unit.active.test_worker import Late
@@ -132,6 +135,35 @@ def test_who_may_not_lead_serves_and_leaves_the_lock_to_others() -> None:
             others[1].participant.may_lead = True
             await asyncio.sleep(10.0)
             assert holder_of(others) is others[1]
+
+    run_virtually(story())
+
+
+def test_what_comes_between_a_release_and_the_next_claim_is_held() -> None:
+    """Goal: a lease that changes hands refuses nobody, and what waited is logged with the claim, not later. Method: a
+    release, as a holder writes it; submissions and a look-up at each replica; then the next activation."""
+
+    async def story() -> None:
+        async with all_serve() as world, serving(world) as replicas:
+            assert failed(await keep_asking(replicas[0], 99, 1)) == []
+            epoch = holder_of(replicas).participant.epoch
+            for each in replicas:
+                each.participant.may_lead = False
+            store = world.shared.topic.store
+            store(encode_record(BarrierRecord(epoch + 50, b"r" * 16, "", release_text("memory-1", "R1"), 2, 2)))
+            await asyncio.sleep(0.01)
+            assert {writable(each.participant.follower.position) for each in replicas} == {None}
+            asking = [asyncio.create_task(keep_asking(each, 10 * at, 1)) for at, each in enumerate(replicas, 1)]
+            assert isinstance(await replicas[1].link.look_up(name_of(99)), Notarised)
+            await asyncio.sleep(0.15)
+            assert [task.done() for task in asking] == [False] * 3
+            assert [len(each.participant.worker._shift.appender.held) for each in replicas] == [1, 1, 1]
+            database = str(world.shared.lock_server.identity)
+            store(encode_record(BarrierRecord(epoch + 51, b"c" * 16, "R9", database, 2, 2)))
+            for each in replicas:
+                await each.participant.follower.wait_for(lambda position: writable(position) is not None)
+                assert not each.participant.worker._shift.appender.held
+            assert failed([answer for found in await asyncio.gather(*asking) for answer in found]) == []
 
     run_virtually(story())
 

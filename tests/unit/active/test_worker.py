@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from copy import copy
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -16,9 +17,11 @@ from replica.active.fitness import Unfit
 from replica.active.numbers import NUMBERS_PER_RANGE
 from replica.active.own_records import APPENDS_MAX
 from replica.link.interface import PeerSeen, SubmitOptions
-from replica.log.memory import Delivery, MemoryTopic, MemoryWriter
+from replica.log.interface import Lifeline
+from replica.log.memory import Delivery, MemoryLog, MemoryTopic, MemoryWriter
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused, StateStatus
 from replica.notary.errors import Code, LogUnavailable
+from replica.notary.leases import release_text
 from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.notary.records import BarrierRecord, RequestRecordV2, decode_record, encode_record
@@ -78,6 +81,27 @@ class EndingWriter(MemoryWriter):
         if self.ended:
             raise LogUnavailable("the writer has failed")
         super().append(value)
+
+
+class SharedLog(MemoryLog):
+    """See WatchingLog. Its other writers would draw the log to the replica's own server."""
+
+    def __init__(self, topic: MemoryTopic) -> None:
+        super().__init__(topic)
+        self.opened: list[EndingWriter] = []
+
+    def tie(self, activation_id: bytes) -> Lifeline:
+        raise NotImplementedError
+
+    async def wait_for_end(self, activation_id: bytes) -> None:
+        raise NotImplementedError
+
+    async def open_shared_writer(self) -> EndingWriter:
+        self.opened.append(EndingWriter(self, self._topic, Delivery()))
+        return self.opened[-1]
+
+    async def open_writer(self) -> MemoryWriter:
+        raise AssertionError("it draws the log to its own server")
 
 
 def writers_that_end(worker: WorkerReplica, delivery: Delivery) -> list[EndingWriter]:
@@ -424,6 +448,47 @@ def test_holders_that_change_without_end_keep_nobody_waiting_for_ever() -> None:
                 sent = worker.worker._numbers
                 assert sent is not None
                 assert sent.range.end - sent.range.start - sent.left == APPENDS_MAX
+
+    run_virtually(story())
+
+
+def test_a_release_that_nobody_follows_holds_nobody_up_for_long() -> None:
+    """Goal: clients try elsewhere, or later. Method: a release and no claim: refused within a second, not logged."""
+
+    async def story() -> None:
+        async with World(rules=2) as world:
+            (worker,) = make(world.shared)
+            core = await world.replica()
+            await core.until_active()
+            async with cluster(worker, world=world, cores=0):
+                await core.stop()
+                release = BarrierRecord(9, b"r" * 16, "", release_text("memory-1", "R1"), 2, 2)
+                world.shared.topic.store(encode_record(release))
+                await asyncio.sleep(0.05)
+                end = world.shared.topic.end_offset
+                async with asyncio.timeout(1.0):
+                    (answer,) = await worker.submit(submission(1, [state(1)]))
+                assert isinstance(answer, NotNow)
+                assert answer.code == Code.NOT_ACTIVE.name
+                assert world.shared.topic.end_offset == end
+
+    run_virtually(story())
+
+
+def test_a_worker_draws_the_log_to_no_server() -> None:
+    """Goal: where each log server can lead, workers do not take the lead from one another. Method: a log that tells
+    which kind of writer is opened, at first and after that one has ended."""
+
+    async def story() -> None:
+        async with World(rules=2) as world:
+            (worker,) = make(world.shared)
+            log = SharedLog(world.shared.topic)
+            worker.worker._parts = replace(worker.worker._parts, request_log=log)
+            async with cluster(worker, world=world):
+                log.opened[-1].ended = True
+                await asyncio.sleep(0.3)
+                assert isinstance((await worker.submit(submission(1, [state(1)])))[0], Notarised)
+                assert len(log.opened) == 2
 
     run_virtually(story())
 

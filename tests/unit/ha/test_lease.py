@@ -125,7 +125,7 @@ class WatchedLog(MemoryLog):
     def tie(self, activation_id: bytes) -> Lifeline:
         return Lifeline(self.lives, activation_id)
 
-    async def open_claimant(self) -> LogWriter:
+    async def open_shared_writer(self) -> LogWriter:
         return await self.open_writer()
 
     async def wait_for_end(self, activation_id: bytes) -> None:
