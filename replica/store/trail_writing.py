@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
@@ -9,6 +11,7 @@ from replica.notary.errors import Code, NotaryError
 from replica.store.trail import Entry, Head, Signatories, TrailBroken, follow, head_before, head_of, still_has
 
 TRIES_MAX = 20  # of one entry, while others add theirs
+PAUSE_S = 0.01  # grows with each try, and is drawn: writers that meet do not meet again
 PAGE_LINES = 500
 
 
@@ -37,7 +40,8 @@ async def add_line(keeper: TrailKeeper, make: Callable[[Head], bytes]) -> Head:
 
     Raises TrailUnavailable, TrailBroken, and what `make` and the keeper raise.
     """
-    for _ in range(TRIES_MAX):
+    for tried in range(TRIES_MAX):
+        await asyncio.sleep(random.uniform(0, PAUSE_S * tried))  # noqa: S311 -- a pause, not a secret
         head = head_of(await keeper.newest_of_trail())
         line = make(head)
         if await keeper.extend_trail(head.number + 1, line):

@@ -32,7 +32,7 @@ async def test_entries_are_kept_in_order_and_never_replaced(new_store: NewStore,
 
 
 async def test_writers_at_once_make_one_chain(new_store: NewStore, dsn: str) -> None:
-    """Goal: nobody's entry is lost. Method: six operators write five entries each, at the same time."""
+    """Goal: nobody's entry is lost. Method: twelve operators write five entries each, at the same time."""
     await activated(new_store)
 
     async def write(who: str) -> None:
@@ -40,11 +40,11 @@ async def test_writers_at_once_make_one_chain(new_store: NewStore, dsn: str) -> 
             for _ in range(5):
                 await add_line(board, lambda head: line_after(head, who))
 
-    await asyncio.gather(*(write(who) for who in ("anna", "ben", "notary") * 2))
+    await asyncio.gather(*(write(who) for who in ("anna", "ben", "notary") * 4))
     async with postgres_board(dsn, "test") as board:
         found = follow([line async for line in lines_after(board, Head())], Head(), KNOWN)
-    assert (len(found.entries), found.broken) == (30, None)
-    assert sorted(entry.operator for entry in found.entries) == ["anna"] * 10 + ["ben"] * 10 + ["root"] * 10
+    assert (len(found.entries), found.broken) == (60, None)
+    assert sorted(entry.operator for entry in found.entries) == ["anna"] * 20 + ["ben"] * 20 + ["root"] * 20
 
 
 async def test_what_an_administrator_changes_is_found(new_store: NewStore, dsn: str) -> None:

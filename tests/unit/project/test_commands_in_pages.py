@@ -300,6 +300,7 @@ BY_HAND = {
     "audit": "asks the network for weaknesses that are known today",
     "bench": "measures, on a quiet machine; tests/unit/bench tests what it computes",
     "bench-pipeline": "measures, on a quiet machine",
+    "jmx": "fetches a broker's exporter with Maven; CI has its patterns against names of a broker's beans",
     "kill-loop": "minutes; CI has its short form in tests/faults",
     "overload": "minutes; what it promises is tested by simulation in tests/simulation/test_overload.py",
     "profile-postgres": "the same tests with another log; CI has their short choice in tests/integration",
