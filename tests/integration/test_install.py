@@ -194,6 +194,7 @@ async def test_the_install_page_leads_to_a_notary_that_works(servers_folder: Pat
                 "ENDPOINT_HOST": LOOPBACK,
                 "ENDPOINT_PORT": endpoint,
                 "EXPORTER_PORT": exporter,
+                "ALERTMANAGER_ADDRESS": "10.0.0.20:9093",
                 "API_PORT": api,
                 "HEALTH_PORT": health,
                 "VIRTUAL_ADDRESS": "10.0.0.10/24",

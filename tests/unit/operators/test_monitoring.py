@@ -218,6 +218,15 @@ def test_prometheus_asks_the_jobs_that_the_rules_name() -> None:
     assert asked <= jobs
 
 
+def test_prometheus_sends_alerts_to_where_the_install_page_says() -> None:
+    """Goal: an alert reaches somebody. Method: rules and Alertmanager of the example, and the page's command on it."""
+    settings = yaml.safe_load((ROOT / "monitoring/prometheus.yml").read_text())
+    assert settings["rule_files"] == ["alerts.yml"]
+    (manager,) = settings["alerting"]["alertmanagers"]
+    ((target,),) = (group["targets"] for group in manager["static_configs"])
+    assert f"s/{target}/$ALERTMANAGER_ADDRESS/" in (ROOT / "docs/install.md").read_text()
+
+
 def test_each_bean_of_a_broker_is_one_metric_and_each_metric_is_shown() -> None:
     """Goal: the exporter's file gives what the dashboard asks for, and nothing without a bound. Method: its patterns
     against the beans' names; one topic's or client's beans match none."""
