@@ -16,7 +16,7 @@ from replica.following.apply import Applied, notes_in
 from replica.index.parties import knows_parties
 from replica.notary.errors import Code, NotaryError
 from replica.notary.note_signatures import note_signature_holds
-from replica.notary.parties import PartyNote, entry_key_of, has_effect, signed_key_of, why_no_effect
+from replica.notary.parties import PartyNote, entry_key_of, has_effect, signed_key_of, why_no_effect, why_not_together
 from replica.notary.records import RegistrationRecord
 
 NOTED_FROM = 2  # the first record format with notes
@@ -65,6 +65,8 @@ class Noting:
     async def _note(self, notes: Sequence[PartyNote]) -> list[Noted]:
         if self._waiting:
             raise NoteRefused("earlier notes are not read back yet: try again, and look: notary party list")
+        if (reason := why_not_together(notes)) is not None:
+            raise NoteRefused(reason)
         for note in notes:
             self._check(note)
         futures = [self._append(note) for note in notes]

@@ -12,7 +12,7 @@ log offset, as all values of an index do, and later ones do not count.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import pairwise
 from typing import Annotated, NamedTuple
@@ -208,6 +208,17 @@ def why_no_effect(note: PartyNote, officers: Officers, known: Mapping[bytes, byt
             else f"{key} is not on the list: the first officers name themselves"
         )
     return None
+
+
+def why_not_together(notes: Sequence[PartyNote]) -> str | None:
+    """Why one of these notes would take away the effect of a later one; None if none would.
+
+    Each note of a call is looked at as if it came next: what those before it in the same call change is not seen.
+    """
+    if len(notes) > 1 and not all(isinstance(note, RegistrationRecord) for note in notes):
+        return "an act about officers comes alone: what is sent with it is judged by the list that it replaces"
+    signed = [signed_key_of(note) for note in notes if isinstance(note, RegistrationRecord)]
+    return None if len(set(signed)) == len(signed) else "the same registration is sent twice: send it once"
 
 
 def has_effect(note: PartyNote, value: bytes | None) -> bool:

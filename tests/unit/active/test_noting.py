@@ -120,7 +120,7 @@ def test_a_log_of_format_1_holds_no_notes() -> None:
 def test_of_two_at_once_the_later_one_is_refused() -> None:
     """Goal: nobody believes to have set what another one has set, and no honest note lies in the log without effect,
     for the audit to find each time. Method: two lists that follow on the same one; an officer registers while she is
-    replaced; one call with the same note twice."""
+    replaced; one call that names new officers and registers by a removed one, or has a registration twice."""
 
     async def story(world: World, replica: Replica) -> None:
         note = replica.participant.note
@@ -132,9 +132,12 @@ def test_of_two_at_once_the_later_one_is_refused() -> None:
         assert (first[0].effective, "follows on 1" in second.detail) == (True, True)
         first, second = await asyncio.gather(note([officers(BEN, replaces=2)]), refusal(replica, registration(3)))
         assert (first[0].effective, "no officer's key" in second.detail) == (True, True)
-        assert world.shared.topic.end_offset == end + 2
+        removed = await refusal(replica, officers(ANNA, by=BEN, replaces=3), registration(4, by=BEN))
+        assert (removed.code, "comes alone" in removed.detail) == (Code.NOT_POSSIBLE_NOW, True)
         twice = registration(4, by=BEN)
-        assert [one.effective for one in await note([twice, twice])] == [True, False]
+        assert "sent twice" in (await refusal(replica, twice, twice)).detail
+        await asyncio.sleep(1)
+        assert world.shared.topic.end_offset == end + 2
 
     play(story)
 
