@@ -38,12 +38,13 @@ def profile_of(config: pytest.Config) -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect what is marked `only_kafka(why)` where the log is elsewhere, `only_embedded(why)` where there is a
-    database, `not_on(kind, why)` on that kind, and `only_one_serves(why)` where every replica serves.
+    database, `not_on(profile, why)` on that profile, `only_one_serves(why)` where every replica serves, and
+    `only_all_serve(why)` where one does.
 
-    What is not on `raft` is not on `embedded` either. It is not skipped, which would be a failure.
+    What is not on `raft` is not on `embedded` either; `kafka-workers` is Kafka where every replica serves. It is not
+    skipped, which would be a failure.
     """
-    kind, all_serve = config.getoption("--log-kind"), bool(serving_of(config))
-    reasons = [(item, why) for item in items if (why := _reason(item, kind, all_serve)) is not None]
+    reasons = [(item, why) for item in items if (why := _reason(item, config)) is not None]
     config.stash[_LEFT_OUT] = [f"does not apply: {item.nodeid}: {why}" for item, why in reasons]
     left_out = [item for item, _ in reasons]
     config.hook.pytest_deselected(items=left_out)
@@ -55,14 +56,15 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     return config.stash.get(_LEFT_OUT, [])
 
 
-def _reason(item: pytest.Item, kind: str, all_serve: bool) -> str | None:
-    if all_serve and (marker := item.get_closest_marker("only_one_serves")) is not None:
+def _reason(item: pytest.Item, config: pytest.Config) -> str | None:
+    kind, other = config.getoption("--log-kind"), "only_one_serves" if serving_of(config) else "only_all_serve"
+    if (marker := item.get_closest_marker(other)) is not None:
         return str(marker.args[0])
     if kind != "kafka" and (marker := item.get_closest_marker("only_kafka")) is not None:
         return str(marker.args[0])
     if kind != EMBEDDED and (marker := item.get_closest_marker("only_embedded")) is not None:
         return str(marker.args[0])
-    kinds = {kind, "raft"} if kind == EMBEDDED else {kind}
+    profiles = {kind, profile_of(config), *(("raft",) if kind == EMBEDDED else ())}
     return next(
-        (str(why) for name, why in (marker.args for marker in item.iter_markers("not_on")) if name in kinds), None
+        (str(why) for name, why in (marker.args for marker in item.iter_markers("not_on")) if name in profiles), None
     )

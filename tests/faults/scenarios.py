@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic, monotonic_ns
 
+from replica.health import ReplicaHealth
 from replica.local.cluster import LocalCluster
 from replica.local.process import ServerFailed, until
 from replica.local.replica import ReplicaProcess
 from replica.log.raft.log import RaftLog
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.notary.errors import LogUnavailable
+from replica.notary.rules import DEDUPLICATING_FROM
 from tests.faults.load import ClientLoad, LoadBroken, Outage, client_load, outage_around
 
 BEFORE_S = 1.0  # of load before the fault
@@ -100,15 +102,21 @@ def frozen(replica: ReplicaProcess, fault: Fault) -> Iterator[None]:
 async def wait_for_return(cluster: LocalCluster) -> None:
     """Wait until every replica leads, or follows and is ready to take over, and every log node answers.
 
-    Raises TimeoutError.
+    Where all serve, each serves as well. Raises TimeoutError.
     """
 
     async def all_there() -> bool:
         healths = (await cluster.healths()).values()
-        ready = all(health is not None and (health.leads or health.ready) for health in healths)
-        return ready and await _log_nodes_answer(cluster)
+        back = all(health is not None and _is_back(health) for health in healths)
+        return back and await _log_nodes_answer(cluster)
 
     await _within(RETURN_MAX_S, all_there)
+
+
+def _is_back(health: ReplicaHealth) -> bool:
+    """Under rules 1 the holder of the lock serves alone, whatever is configured."""
+    serves = health.active or health.serving == "one" or health.rules_in_force < DEDUPLICATING_FROM
+    return serves and (health.leads or health.ready)
 
 
 async def _log_nodes_answer(cluster: LocalCluster) -> bool:

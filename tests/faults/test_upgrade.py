@@ -19,11 +19,19 @@ from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_OK
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import AFTER_S, wait_for_return
 from tests.faults.under_load import under_load
-from tests.log_kind import is_embedded, log_of
+from tests.log_kind import is_embedded, log_of, serving_of
 from tests.runbooks.conftest import staged
 from tests.runbooks.releases import build_wheel, install, make_environment, version_of
 from tests.runbooks.stage import Stage
-from tests.runbooks.test_rolling_upgrade import ONLY_INSTALLED, RELEASE_BEFORE, change_all, on_release, versions
+from tests.runbooks.test_rolling_upgrade import (
+    ONLY_INSTALLED,
+    RELEASE_BEFORE,
+    change_all,
+    old_config_of,
+    on_release,
+    python_of,
+    versions,
+)
 
 pytestmark = [
     pytest.mark.cluster,
@@ -40,6 +48,7 @@ _NO_NODES = "there are no log nodes"
 
 
 @of_a_release
+@pytest.mark.only_one_serves("0.1.0 does not know the setting, which is added when no replica of 0.1.0 is left")
 @pytest.mark.scenario("F23", "0.1.0, this release and 0.1.0 again, one replica at a time")
 async def test_a_rolling_upgrade_and_back(scenario: Scenario, short_folder: Path) -> None:
     """Goal: releases side by side give one answer. Method: the wheels, the runbook's commands, a load all the time."""
@@ -56,11 +65,18 @@ async def test_a_rolling_upgrade_and_back(scenario: Scenario, short_folder: Path
 
 @of_a_release
 @pytest.mark.scenario("F23", "0.1.0, this release, formats raised, 0.1.0 refused")
-async def test_formats_are_raised_after_an_upgrade(scenario: Scenario, short_folder: Path) -> None:
+async def test_formats_are_raised_after_an_upgrade(
+    scenario: Scenario, short_folder: Path, request: pytest.FixtureRequest
+) -> None:
     """Goal: what 0.1.0 accepted is remembered under rules 2, and 0.1.0 cannot come back. Method: one command on 0.1.0;
-    upgrade, refused raises on the way, raise, all under load; the command again, and for another transaction; 0.1.0."""
+    upgrade, refused raises on the way, raise, all under load; the command again, and for another transaction; 0.1.0.
+
+    Where all are to serve, each is told so after the upgrade, and serves when the rules are raised.
+    """
     before, now = build_wheel(short_folder / "before", RELEASE_BEFORE), build_wheel(short_folder / "now")
-    async with staged(ClusterSettings(folder=short_folder / "raise", newest_formats=False)) as stage:
+    serving = serving_of(request.config)
+    settings = ClusterSettings(folder=short_folder / "raise", newest_formats=False, further=serving)
+    async with staged(settings) as stage:
         cluster = stage.cluster
         prefixes, variables = await on_release(stage, before, short_folder / "machines")
         party = cluster.parties[0]
@@ -74,6 +90,9 @@ async def test_formats_are_raised_after_an_upgrade(scenario: Scenario, short_fol
                 await stage.play("rolling-upgrade", "Steps", **(variables | of_replica(stage, prefixes, now)))
                 assert await ended_with(raising) == EXIT_CONFIGURATION  # the others are of 0.1.0
                 await change_all(stage, prefixes, variables | {"WHEEL": str(now), "VERSION": version_of(now)})
+                if serving:
+                    await configure_all(cluster, prefixes)
+                    assert await serving_count(cluster) == 1  # under rules 1
                 assert await ended_with(raising) == EXIT_OK
                 active = await cluster.wait_for_active()  # without an admin listener: 0.1.0's settings
                 await active.stop()
@@ -81,17 +100,24 @@ async def test_formats_are_raised_after_an_upgrade(scenario: Scenario, short_fol
                 await cluster.wait_until_ready(list(cluster.replicas))
                 await stage.play("format-raise", "Verification", **variables)
                 scenario.fired("formats raised under load")
+                if serving:
+                    await wait_for_return(cluster)
+                    assert await serving_count(cluster) == len(cluster.replicas)
+                    scenario.fired("all serve")
                 again = await client.submit(first)
                 assert isinstance(again, Notarised)
                 assert (again.duplicate, again.log_offset) == (True, accepted.log_offset)
                 (passive, *_) = await cluster.passives()
                 await passive.stop()
                 install(prefixes[passive.name], before)
+                passive.install(python_of(prefixes[passive.name]), old_config_of(cluster), ONLY_INSTALLED)
                 passive.start()
                 await until_logged(passive, "a stored position has version 2")  # 0.1.0 refuses its index
                 scenario.fired(f"{version_of(before)} refused at {passive.name}")
                 await passive.stop()
                 install(prefixes[passive.name], now)
+                config = cluster.config_path if serving else old_config_of(cluster)
+                passive.install(python_of(prefixes[passive.name]), config, ONLY_INSTALLED)
                 passive.start()
                 await cluster.wait_until_ready([passive.name])
             reused = await client.submit(other)  # logged, and in no client's history
@@ -132,6 +158,20 @@ async def test_machines_with_log_nodes_change_and_change_back(
     await remove_cluster(settings.folder)
 
 
+async def configure_all(cluster: LocalCluster, prefixes: dict[str, Path]) -> None:
+    """Each replica in turn, the holder of the lock last, is restarted with the cluster's own configuration."""
+    for replica in await machines_in_turn(cluster):
+        await replica.stop()
+        replica.install(python_of(prefixes[replica.name]), cluster.config_path, ONLY_INSTALLED)
+        replica.start()
+        await wait_for_return(cluster)
+
+
+async def serving_count(cluster: LocalCluster) -> int:
+    """How many replicas serve."""
+    return sum(health is not None and health.active for health in (await cluster.healths()).values())
+
+
 def leave_out(config: Path, sections: Collection[str]) -> None:
     """Take away sections that only a newer release knows; an older one refuses them. They set nothing here."""
     kept = [line for line in config.read_text().splitlines() if line.strip("[]") not in sections]
@@ -150,7 +190,7 @@ async def change_machine(cluster: LocalCluster, replica: ReplicaProcess, prefix:
     await replica.stop()
     await node.stop()
     await asyncio.to_thread(install, prefix, wheel)
-    python = prefix / "bin" / "python"
+    python = python_of(prefix)
     node.install(python, ONLY_INSTALLED)
     node.start()
     replica.install(python, cluster.config_path, ONLY_INSTALLED)

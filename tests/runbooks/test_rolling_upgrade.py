@@ -42,13 +42,13 @@ async def test_rolling_upgrade(folder: Path) -> None:
 async def on_release(stage: Stage, wheel: Path, machines: Path) -> tuple[dict[str, Path], dict[str, str]]:
     """Run every replica on an older release; its environments, and what the page's commands need to leave it."""
     cluster = stage.cluster
-    old_config = cluster.folder / "notary-before.toml"
+    old_config = old_config_of(cluster)
     write_old_config(cluster, old_config)
     prefixes = {name: make_environment(machines / name) for name in cluster.replicas}
     for name, replica in cluster.replicas.items():
         install(prefixes[name], wheel)
         await replica.stop()
-        replica.install(prefixes[name] / "bin" / "python", old_config, ONLY_INSTALLED)
+        replica.install(python_of(prefixes[name]), old_config, ONLY_INSTALLED)
         replica.start()
     await all_well(stage)
     files = ParticipantFiles(cluster.folder)
@@ -57,6 +57,16 @@ async def on_release(stage: Stage, wheel: Path, machines: Path) -> tuple[dict[st
         "NEW_CONFIG": str(cluster.config_path),
         "OWNER_CONNINFO": cluster.postgres.dsn(DATABASE, OWNER, files.password(OWNER)),
     }
+
+
+def old_config_of(cluster: LocalCluster) -> Path:
+    """Where the configuration in the words of 0.1.0 is."""
+    return cluster.folder / "notary-before.toml"
+
+
+def python_of(prefix: Path) -> Path:
+    """The interpreter of an environment."""
+    return prefix / "bin" / "python"
 
 
 async def change_all(stage: Stage, prefixes: dict[str, Path], variables: dict[str, str]) -> None:

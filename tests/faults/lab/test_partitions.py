@@ -33,7 +33,8 @@ async def test_a_machine_without_a_link_is_replaced(lab: Lab, scenario: Scenario
 
 
 @pytest.mark.not_on("embedded", "there is no database")
-@pytest.mark.only_one_serves("a worker serves on without the database")
+@pytest.mark.not_on("kafka-workers", "a worker serves on without the database")
+@pytest.mark.not_on("raft-workers", "a worker serves on without the database")
 @pytest.mark.scenario("F5", "the active is cut off from the database only", outage_goal_s=PARTITION_GOAL_S)
 async def test_an_active_without_the_database_serves_nothing(lab: Lab, scenario: Scenario) -> None:
     """Goal: it stops by itself before its lock can be free. Method: drop packets; a client of its own keeps asking."""

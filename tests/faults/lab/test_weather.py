@@ -10,6 +10,7 @@ import pytest
 from tests.faults.lab.brokers import down
 from tests.faults.lab.lab import BROKERS, DATABASES, REPLICAS, Lab
 from tests.faults.lab.scene import Scene, scene
+from tests.faults.lab.workers import cut_off_from_log, leaves_alone, struck, worker_without_lock
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import FREEZE_CORE, FREEZE_GROUP, KILL_CORE, KILL_GROUP, fail_over, frozen, wait_for_return
 
@@ -27,6 +28,7 @@ FREEZE_GOAL_S = 4.5  # lease + 1.5 s, for the worst of them
 EVERYWHERE = ("kill", "kill core", "freeze", "freeze core", "unplug", "HAProxy")
 ON_KAFKA = ("no log", "broker")
 ON_LOG_NODES = ("no peers", "log node")
+WHERE_ALL_SERVE = ("worker killed", "worker frozen", "worker unplugged", "worker without the log")
 
 
 @pytest.mark.scenario("F1", "and others in turn, drawn by a seed", outage_goal_s=FREEZE_GOAL_S)
@@ -49,7 +51,8 @@ def kinds_of(lab: Lab) -> list[str]:
     """What can be struck there."""
     database = [] if lab.embedded else ["no database"]
     by_log = {"kafka": ON_KAFKA, "raft": ON_LOG_NODES}.get(lab.log_kind, ())
-    return [*EVERYWHERE, *database, *by_log]
+    workers = WHERE_ALL_SERVE if lab.config.serving == "all" else ()
+    return [*EVERYWHERE, *database, *by_log, *workers]
 
 
 async def strike(now: Scene, kind: str, random: Random) -> None:
@@ -78,6 +81,18 @@ async def strike(now: Scene, kind: str, random: Random) -> None:
             await now.served_since(fault_ns + 1_000_000_000)
             now.scenario.fired(f"log node {node.name} killed, the log went on")
             await wait_for_return(lab)
+        case "worker killed":
+            worker = await worker_without_lock(now)
+            await leaves_alone(now, worker, struck(worker, KILL_GROUP), "killed")
+        case "worker frozen":
+            worker = await worker_without_lock(now)
+            await leaves_alone(now, worker, frozen(worker, FREEZE_GROUP), "frozen")
+        case "worker unplugged":
+            worker = await worker_without_lock(now)
+            await leaves_alone(now, worker, network.unplugged(worker.name), "lost its link")
+        case "worker without the log":
+            worker = await worker_without_lock(now)
+            await leaves_alone(now, worker, cut_off_from_log(lab, worker), "cut off from the log")
         case "broker":
             broker, fault_ns = random.choice(lab.kafka.brokers), monotonic_ns()
             async with down(lab, broker):
