@@ -48,9 +48,10 @@ bench: setup ## Measure throughput, latency and outages; writes build/bench.json
 bench-pipeline: setup ## Measure the data pipeline against replay, DuckDB, Polars and the notary; writes build/bench-pipeline.json
 	@$(BIN)/python -m tests.bench.pipeline $(ARGS)
 
+FAULTS_PROFILE = $(filter-out kafka,$(or $(LOG),kafka)$(if $(filter all,$(SERVING)),-workers))
 faults: setup-tests ## Every fault against real servers, at full length; LOG=postgres, raft or embedded: that profile; SERVING=all: all replicas serve
-	@rm -f build/faults$(if $(SERVING),-$(or $(LOG),kafka)-workers,$(LOG:%=-%)).json
-	@$(BIN)/pytest -q -m "not short" --quiet-machine $(LOG:%=--log-kind %) $(SERVING:%=--serving %) tests/faults $(ARGS); code=$$?; $(BIN)/python -m tests.faults.results || code=1; exit $$code
+	@rm -f build/faults$(FAULTS_PROFILE:%=-%).json
+	@$(BIN)/pytest -q -m "not short" --quiet-machine $(LOG:%=--log-kind %) $(SERVING:%=--serving %) tests/faults $(ARGS); code=$$?; $(BIN)/python -m tests.faults.results $(FAULTS_PROFILE) || code=1; exit $$code
 
 kill-loop: setup ## Kill the active twenty times under applications that use the client library
 	@$(BIN)/pytest -m slow tests/faults/test_kill_loop.py $(ARGS)

@@ -1,6 +1,6 @@
 """The pytest plugin that turns every scenario into an entry of build/faults.json, whatever its outcome.
 
-With another log than Kafka, of build/faults-KIND.json.
+With another log than Kafka, of build/faults-KIND.json; where all replicas serve, of build/faults-KIND-workers.json.
 
 A test that carries `@pytest.mark.scenario("F9", "what happens")` is one scenario. It reports to the fixture `scenario`
 which faults took effect and how long clients were not served, and has the clients' answers audited. A scenario

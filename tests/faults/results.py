@@ -1,4 +1,7 @@
-"""`python -m tests.faults.results`: the page docs/results.md, from what the newest runs of this clone have written.
+"""`python -m tests.faults.results [PROFILE]`: a page of results, from what the newest runs of this clone have written.
+
+For `kafka`, the default, it is docs/results.md; where every replica serves (`kafka-workers`, `postgres-workers`, ...)
+docs/results-workers.md, with all such profiles that were run. Runs on other profiles are only told.
 
 Nothing on the page is typed by hand: faults are from build/faults.json (`make faults`), seeds from build/simulation
 (`make soak`, else CI's), mutants from the seeds pinned for them, times from build/bench.json (`make bench`). What was
@@ -14,9 +17,11 @@ from typing import Any
 
 import msgspec
 
-from tests.faults.report import FaultsReport, ScenarioResult, line_of, read_report
+from tests.faults.report import FaultsReport, ScenarioResult, line_of, read_report, report_path
 
 PAGE = Path("docs/results.md")
+WORKERS_PAGE = Path("docs/results-workers.md")
+WORKERS = ("kafka-workers", "postgres-workers", "raft-workers", "embedded-workers")
 BENCH = Path("build/bench.json")
 SOAK = Path("build/simulation/soak.json")
 COVERAGE = Path("build/simulation-coverage.json")
@@ -50,13 +55,28 @@ def render(
         "run again: `make faults`, `make soak`, `make bench`. An outage is the time between two successes that clients "
         "saw, through HAProxy; one machine does everything at once, clients and checker included."
     ]
-    parts += [] if faults is None else [_faults(faults)]
+    parts += [] if faults is None else [_faults("Faults on real parts", faults)]
     parts.append(_simulator(simulated, pins))
     parts += [] if bench is None else [_bench(bench)]
     return "\n\n".join(parts) + "\n"
 
 
-def _faults(report: FaultsReport) -> str:
+def render_workers(reports: Mapping[str, FaultsReport]) -> str:
+    """The page of the runs where every replica serves, by profile, in Markdown."""
+    totals = [report.totals for report in reports.values()]
+    head = (
+        "# Results where every replica serves\n\nWritten by `python -m tests.faults.results kafka-workers` from the "
+        "newest runs; do not edit. Each line can be run again: `make faults SERVING=all`, with `LOG=postgres` or "
+        "`LOG=embedded`. An outage is the time between two successes that clients saw, through HAProxy where nothing "
+        'else is said; "the active" is the holder of the lock. [Faults](faults.md) says what each fault meets.\n\n'
+        f"Together: **{sum(one.operations for one in totals):,} operations checked, "
+        f"{sum(one.acknowledged_lost for one in totals)} acknowledged answers lost or changed, "
+        f"{sum(one.double_spends for one in totals)} double spends**."
+    )
+    return "\n\n".join([head, *(_faults(f"Profile {name}", report) for name, report in reports.items())]) + "\n"
+
+
+def _faults(title: str, report: FaultsReport) -> str:
     totals = report.totals
     conditions = ", ".join(f"{name} {value}" for name, value in report.conditions.items())
     rows = [
@@ -93,7 +113,9 @@ def _faults(report: FaultsReport) -> str:
         f"`notary check`. {totals.goals - totals.goals_missed} of {totals.goals} scenarios that have a goal for the "
         f"outage met it. All of them together took {totals.took_s / 60:.0f} minutes. Conditions: {conditions}."
     )
-    return f"## Faults on real parts\n{summary}\n\n{_table(heads, rows)}{_failures(report.scenarios)}"
+    if any(one.patience != 1 for one in report.scenarios):
+        summary += ' The machine did other things too: where a goal says "times", an outage may be so much longer.'
+    return f"## {title}\n{summary}\n\n{_table(heads, rows)}{_failures(report.scenarios)}"
 
 
 def _goal(one: ScenarioResult) -> str:
@@ -150,17 +172,26 @@ def _summary(report: FaultsReport) -> str:
     )
 
 
-def main() -> int:
+def main(profile: str = "kafka") -> int:
     """Print the scenarios and write the page; returns 1 when there is no run to report, or one has not passed."""
-    faults = read_report() if (found := Path("build/faults.json").exists()) else None
-    bench = msgspec.json.decode(BENCH.read_bytes()) if BENCH.exists() else None
+    faults = _report_of(profile)
     for one in [] if faults is None else faults.scenarios:
         print(line_of(one))
-    if faults is not None:
-        print(_summary(faults))
-    PAGE.write_text(render(faults, _simulated(), msgspec.json.decode(PINS.read_bytes()), bench))
-    print(f"{PAGE}: written" if found else f"{PAGE}: without faults, because `make faults` was not run")
+    print("no scenario was run" if faults is None else _summary(faults))
+    if profile in WORKERS:
+        reports = {name: report for name in WORKERS if (report := _report_of(name)) is not None}
+        WORKERS_PAGE.write_text(render_workers(reports))
+        print(f"{WORKERS_PAGE}: written")
+    elif profile == "kafka":
+        bench = msgspec.json.decode(BENCH.read_bytes()) if BENCH.exists() else None
+        PAGE.write_text(render(faults, _simulated(), msgspec.json.decode(PINS.read_bytes()), bench))
+        print(f"{PAGE}: written")
     return 0 if faults is not None and faults.totals.passed == faults.totals.scenarios else 1
+
+
+def _report_of(profile: str) -> FaultsReport | None:
+    path = report_path(profile)
+    return read_report(path) if path.exists() else None
 
 
 def _simulated() -> Simulated | None:
@@ -175,4 +206,4 @@ class _Soak(msgspec.Struct):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

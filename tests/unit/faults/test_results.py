@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.faults.report import report_of
-from tests.faults.results import Simulated, render
+from tests.faults.results import Simulated, render, render_workers
 from tests.unit.faults.test_report import entry
 
 PINS = {"answer_before_read_back": 1, "grace_ignored": 5, "lease_ignored": 447}
@@ -39,3 +39,18 @@ def test_what_was_not_run_is_not_on_the_page() -> None:
     assert "## Faults" not in page
     assert "seeds run" not in page
     assert "## Fail-over" not in page
+
+
+def test_a_page_of_workers_has_each_profile_and_the_sum() -> None:
+    """Goal: one sum over all profiles, and a busy machine is told. Method: two profiles, one with patience."""
+    reports = {
+        "kafka-workers": report_of([entry(patience=2.5)], {}),
+        "postgres-workers": report_of([entry(), entry("F9 split brain", counts={"LOST_ANSWER": 2}, error="why")], {}),
+    }
+    page = render_workers(reports)
+    assert "Together: **30 operations checked, 2 acknowledged answers lost or changed, 0 double spends**" in page
+    kafka, postgres = page.split("## Profile ")[1:]
+    assert "kafka-workers\n1 of 1 scenarios passed" in kafka
+    assert "The machine did other things too" in kafka
+    assert "1 of 2 scenarios passed" in postgres
+    assert "The machine did other things too" not in postgres
