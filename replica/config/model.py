@@ -308,17 +308,24 @@ class Config(BaseSettings):
             raise ValueError(
                 "replicas.may_lead is false for all: nobody could hold the lock. Let two of them, at least"
             )
-        if self.election.kind == "lease":
-            raise ValueError(
-                "serving = all does not go with election.kind = lease: no replica would serve between a release of the"
-                " lease and the next claim. Leave serving out"
-            )
-        if kind_of(self.database.conninfo).NAME != "postgres":
-            raise ValueError("serving = all needs a database on Postgres: it gives each replica numbers of its own")
         if not self.log.settings.all_may_serve:
             raise ValueError(f"serving = all is not supported with log.kind = {self.log.kind}. Leave serving out")
+        if not self.database.is_embedded:
+            self._all_may_serve_beside_a_database()
         if self.core.standby != "following":
             raise ValueError("serving = all needs core.standby = following: every replica reads the log all the time")
+
+    def _all_may_serve_beside_a_database(self) -> None:
+        """Check that it was tried on real servers."""
+        if kind_of(self.database.conninfo).NAME != "postgres":
+            raise ValueError(
+                "serving = all needs a database on Postgres, which gives each replica numbers of its own, or none"
+            )
+        if self.election.kind == "lease" or self.log.kind == "raft":
+            raise ValueError(
+                "serving = all with election.kind = lease, or with log.kind = raft, is supported without a database"
+                " only (database.conninfo = sqlite:). Leave serving out"
+            )
 
     def _lease_fits(self) -> None:
         """Check what a lease relies on: every replica reads the log all the time, and soon enough to be answered."""

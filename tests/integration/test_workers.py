@@ -23,6 +23,7 @@ from tests.ends import ends_by_design, guarded
 from tests.integration.feed_reader import HttpFollower, read_all
 from tests.integration.test_cluster import World
 from tests.integration.test_embedded_profile import printed
+from tests.log_kind import is_embedded, log_of
 from tests.promises import promised
 from tests.waiting import eventually
 
@@ -38,8 +39,13 @@ ONE_TRY = RetryPolicy(deadline_s=0.0, attempt_max_s=10.0)
 @pytest.fixture
 async def cluster(servers_folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[LocalCluster]:
     """Replicas that all serve."""
-    log = request.config.getoption("--log-kind")
-    settings = ClusterSettings(folder=servers_folder / "workers", parties=2, log=log, further={"serving": "all"})
+    settings = ClusterSettings(
+        folder=servers_folder / "workers",
+        parties=2,
+        log=log_of(request.config),
+        embedded=is_embedded(request.config),
+        further={"serving": "all"},
+    )
     async with guarded(LocalCluster(settings)) as cluster:
         await eventually(lambda: all_serve(cluster), timeout_s=40.0)
         yield cluster
@@ -99,6 +105,7 @@ async def test_clients_of_others_see_nothing_of_a_holder_that_is_killed(cluster:
 
 
 @pytest.mark.not_on("kafka", "its client connects again by itself")
+@pytest.mark.not_on("raft", "the log is in no database")
 async def test_a_broken_connection_to_the_log_costs_no_service(cluster: LocalCluster) -> None:
     """Goal: a worker whose writer has ended writes over another connection, and nobody is refused. Method: end the
     server's processes of all idle writers of the log, three times; then a client with one try at each replica."""
@@ -174,7 +181,7 @@ async def test_each_replica_serves_the_same_completions_across_a_switchover(clus
         holders = []
         for _ in range(2):
             await asyncio.sleep(1.0)
-            holders.append(await cluster.active())
+            holders.append(await cluster.wait_for_active())
             await printed(cluster, "switchover")
         await asyncio.sleep(1.0)
         stopping.set()

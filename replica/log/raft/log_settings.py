@@ -28,7 +28,7 @@ class RaftLogSettings(GroupSettings):
     close_max_s: ClassVar[float] = CLOSE_MAX_S
     keeps_times: ClassVar[bool] = False  # they are those of the appends, which the nodes sign
     one_machine_only: ClassVar[bool] = False
-    all_may_serve: ClassVar[bool] = False
+    all_may_serve: ClassVar[bool] = True
     words: ClassVar[LogWords] = LogWords(
         log="log",
         server="log node",

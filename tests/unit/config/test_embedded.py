@@ -94,7 +94,9 @@ SHARED: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({}, "does not go with election.kind = lease"),
+        (SHARED | {"election": LEASE}, "election.kind = lease, or .* supported without a database only"),
+        (SHARED | {"log": LOG}, "log.kind = raft, is supported without a database only"),
+        ({"log": MEMORY}, "not supported with log.kind = memory"),
         (SHARED | {"database": {"conninfo": "oracle://n@127.0.0.1:1/n", "scope": "N"}}, "needs a database on Post"),
         (SHARED | {"core": {"standby": "disconnected"}}, "needs core.standby = following"),
         (SHARED | {"log": MEMORY}, "not supported with log.kind = memory"),
@@ -105,6 +107,12 @@ def test_where_all_cannot_serve_it_is_refused(tmp_path: Path, changes: dict[str,
     assert config_of(tmp_path, **changes, serving="one").serving == "one"
     with pytest.raises(ConfigError, match=why):
         config_of(tmp_path, **changes, serving="all")
+
+
+def test_all_may_serve_without_a_database(tmp_path: Path) -> None:
+    """Goal: the profile with the fewest servers has workers. Method: its configuration, from an example and by hand."""
+    assert config_of(tmp_path, serving="all").serving == "all"
+    assert make_config(example(Profile.EMBEDDED) | {"serving": "all"}, tmp_path, "example").serving == "all"
 
 
 def may_lead(*answers: bool) -> list[dict[str, Any]]:
