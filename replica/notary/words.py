@@ -8,7 +8,7 @@ them have the same. Only the newest of each name is kept. A name never goes: wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Protocol, runtime_checkable
 
 import msgspec
@@ -95,6 +95,12 @@ class WordsLog(Protocol):
 
     async def end_offset(self) -> int:
         """The number of records at the call. Raises LogUnavailable."""
+
+    async def appended_us(self, offsets: Sequence[int]) -> Sequence[int]:
+        """When these records were appended, by the clocks of the log's servers: microseconds UTC.
+
+        Raises LogUnavailable, and LogTruncated where the log ends before one of them.
+        """
 
 
 async def value_of(log: WordsLog, name: str) -> bytes:

@@ -705,3 +705,22 @@ async def test_the_nodes_tell_the_time_while_a_majority_answers(topic_under_test
     await log.close()
     for name in ("r2", "r3"):
         topic_under_test.start_node(name)
+
+
+async def test_the_log_tells_when_a_record_was_appended(topic_under_test: NodesHere) -> None:
+    """Goal: its signatures have a time, and a record's is the next one's. Method: two calls with a pause between, the
+    first with more records than are looked at together; an offset that is not there."""
+    log = topic_under_test.raft_log("r1")
+    moments_us = []
+    for values in (numbered(40), numbered(1)):
+        await asyncio.sleep(0.05)
+        moments_us.append(time.time_ns() // 1_000)
+        await topic_under_test.put(*values)
+    moments_us.append(time.time_ns() // 1_000)
+    first_us, last_us, second_us = await log.appended_us([0, 39, 40])
+    assert moments_us[0] - 1_000 <= first_us <= last_us <= moments_us[1]  # they have milliseconds
+    assert moments_us[1] - 1_000 <= second_us <= moments_us[2]
+    with pytest.raises(LogTruncated, match="below 41"):
+        await log.appended_us([0, 41])
+    assert await log.appended_us([]) == []
+    await log.close()

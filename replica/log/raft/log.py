@@ -21,6 +21,7 @@ from replica.log.raft.lifelines import Lifelines, wait_for_end
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.raft.operating import Membership, membership_of
 from replica.log.raft.proof import LogProof, Prover, log_id_of
+from replica.log.raft.signing import decode_signature
 from replica.log.raft.wire import AppendedHere, name_of
 from replica.notary.answers import CommitUnderstood, TxUnderstood
 from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
@@ -34,6 +35,7 @@ _NOMINATE_MAX_S = 0.1  # longest wait for the node beside the writer to have the
 _LEAD_MAX_S = 0.5  # longest wait for the node beside the writer to take the lead; any other node may lead, too
 _GRACE_S = 0.05  # for nodes that answer after the first: a leader that was replaced may not know that yet
 _WAIT_MAX_S = 1.0  # of one question to a node
+_LOOK_AHEAD = 16  # entries that are read at once to find the signature after a record; a barrier's is the next one
 _RETURN_S = 1.0  # between two looks for the node beside a replica that reads from another one
 ResultT = TypeVar("ResultT")
 FindLeader = Callable[[], Coroutine[Any, Any, str]]
@@ -207,6 +209,27 @@ class RaftLog:
         entries, _ = await self._ask_leader(lambda client: client.read(version, version))
         entry = next((entry for entry in entries if entry.idx == version), None)
         return None if entry is None or entry.kind is not Kind.WORD else decode_word(entry.body)
+
+    async def appended_us(self, offsets: Sequence[int]) -> list[int]:
+        """See `WordsLog.appended_us`: of each record, the time in the signature entry that follows it."""
+        newest, end = max(offsets, default=-1), await self.agreed_end_offset()
+        if newest >= end:
+            raise LogTruncated(f"the log has offsets from 0 to below {end}, asked for is {newest}")
+        client = await self.connect_near()
+        try:
+            return [await self._within(self._appended_us(client, offset)) for offset in offsets]
+        finally:
+            await client.close()
+
+    async def _appended_us(self, client: LogClient, offset: int) -> int:
+        next_idx = await self.place(client, offset)
+        while True:
+            last_idx = next_idx + _LOOK_AHEAD - 1
+            entries, _ = await client.read(next_idx, last_idx, wait_ms=int(_WAIT_MAX_S * 1_000))
+            for entry in entries:
+                if entry.kind is Kind.SIGNATURE:
+                    return decode_signature(entry).at_ms * 1_000
+            next_idx += len(entries)
 
     async def _ask_leader(self, ask: Callable[[LogClient], Coroutine[Any, Any, ResultT]]) -> ResultT:
         """The leader's answer; waits for an election. Raises LogUnavailable.

@@ -11,18 +11,20 @@ import os
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import zip_longest
 from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from replica.notary.errors import Code, ConfigError, StoreMismatch, StoreUnavailable
+from replica.notary.errors import Code, ConfigError, LogTruncated, StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
 from replica.notary.position import BEGIN
-from replica.notary.words import NOTHING_SAID, UNSAID, NewWord, Word, WordsLog, replace, value_of
+from replica.notary.words import NOTHING_SAID, UNSAID, NewWord, WordsLog, replace, value_of
 from replica.store.bulletin import PastActivation, Pause
 from replica.store.facts import PAGE_ROWS, Export, PublishedState, StoreStatus
 from replica.store.reader import Row
@@ -35,14 +37,14 @@ RELEASED = "released the lease"
 COVERS_WITHIN_S = 5.0  # a ledger of a replica that runs covers the log within moments
 _LOOK_S = 0.05
 _PROGRESS = "SELECT topic_id, position, ledger_end, pruned_to FROM progress"
-_BEGUN = "SELECT epoch, replica, stamp_us FROM activation ORDER BY epoch DESC LIMIT ?"
+_BEGUN = "SELECT epoch, replica, log_offset, stamp_us FROM activation ORDER BY epoch DESC LIMIT ?"
 
 
 def read_status(files: Sequence[Path]) -> StoreStatus:
     """How far the ledger is. Raises StoreUnavailable, and StoreMismatch where this machine has none."""
     with _opened(files) as connection:
         topic_id, position, ledger_end, _ = _progress(connection)
-        newest = next((one for one in _history(connection, 2) if one.replica), None)
+        newest = next((one for one in _history(_begun(connection, 2)) if one.replica), None)
         return StoreStatus(
             f"sqlite:{topic_id}",
             topic_id,
@@ -109,18 +111,26 @@ class LedgerBoard:
         return pause_in(before)
 
     async def history(self, limit: int) -> list[PastActivation]:
-        """See Board. Moments are the highest stamps of the log before them, but for ends that their holder told."""
-        words = {} if self._words is None else await self._words.words(ENDED)
-        return await asyncio.to_thread(self._read_history, limit, words)
-
-    def _read_history(self, limit: int, words: Mapping[str, Word]) -> list[PastActivation]:
+        """See Board. An activation begins when its barrier is appended, by the log's clock; it ends when its holder
+        says, else when the next one begins."""
         try:
-            with _opened(self._files) as connection:
-                found = [one for one in _history(connection, 2 * limit) if one.replica][:limit]
+            begun = await asyncio.to_thread(self._read_begun, 2 * limit)
         except StoreMismatch:
             return []
+        if self._words is None:
+            return _shown(_history(begun), limit)
+        words = await self._words.words(ENDED)
+        try:
+            appended = await self._words.appended_us([one.log_offset for one in begun])
+        except LogTruncated:  # a ledger of another log: its replica has not run since a restore
+            appended = []
         ends, unreadable = ends_in(words), unreadable_in(words)
+        found = _shown(_history(begun, appended), limit)
         return [_told(one, ends.get(one.epoch), unreadable.get(slot_of(one.epoch))) for one in found]
+
+    def _read_begun(self, limit: int) -> list[_Begun]:
+        with _opened(self._files) as connection:
+            return _begun(connection, limit)
 
     async def formats(self) -> Formats:
         """See Board: no more than what is in the log. A claim to a lease names format and rules 2."""
@@ -239,20 +249,58 @@ def _offset(position: bytes | None) -> int:
     return BEGIN if found is None else found.offset
 
 
-def _history(connection: sqlite3.Connection, limit: int) -> list[PastActivation]:
-    """Activations and releases, newest first. Each is over where the next one begins."""
+class _Begun(NamedTuple):
+    """An activation, or the release of one, whose `replica` is empty; and when it began, as far as stamps tell.
+    Times are microseconds UTC."""
+
+    epoch: int
+    replica: str
+    log_offset: int
+    stamp_us: int  # the highest one before it; where there is none, that of the first completion
+    until_us: int | None  # the next higher one, if any: it began before that
+
+
+def _begun(connection: sqlite3.Connection, limit: int) -> list[_Begun]:
+    """The newest, newest first."""
+    position = position_of(_progress(connection)[1])
+    newest_us, until_us = 0 if position is None else position.stamp_us, None
     first_us = next((row[1].recorded_us for row in _rows(connection, 0, 1)), 0)
+    found: list[_Begun] = []
+    for epoch, replica, log_offset, stamp_us in connection.execute(_BEGUN, (limit,)):
+        until_us = newest_us if newest_us > stamp_us else until_us
+        found.append(_Begun(epoch, replica, log_offset, max(stamp_us, first_us), until_us))
+        newest_us = stamp_us
+    return found
+
+
+def _began_at(one: _Begun, appended_us: int | None) -> datetime:
+    """When its barrier was appended; by stamps where that is not known.
+
+    A log that was restored has a copy of the barrier, which is younger than the requests of its activation.
+    """
+    if appended_us is None or (one.until_us is not None and appended_us > one.until_us):
+        appended_us = one.stamp_us
+    return datetime.fromtimestamp(appended_us / 1e6, UTC)
+
+
+def _history(begun: Sequence[_Begun], appended_us: Sequence[int] = ()) -> list[PastActivation]:
+    """Activations and releases, newest first. Each is over where the next one begins."""
     found: list[PastActivation] = []
     successor: tuple[str, datetime] | None = None
-    for epoch, replica, stamp_us in connection.execute(_BEGUN, (limit,)):
-        began = datetime.fromtimestamp(max(stamp_us, first_us) / 1e6, UTC)
+    for one, at_us in zip_longest(begun, appended_us):
+        began = _began_at(one, at_us)
         over_by, over_at = successor or (None, None)
         if over_by == "":  # its own release
-            found.append(PastActivation(epoch, replica, began, over_at, over_at, RELEASED, None, None))
+            found.append(PastActivation(one.epoch, one.replica, began, over_at, over_at, RELEASED, None, None))
         else:
-            found.append(PastActivation(epoch, replica, began, over_at, None, None, over_at, over_by))
-        successor = replica, began
+            found.append(PastActivation(one.epoch, one.replica, began, over_at, None, None, over_at, over_by))
+        successor = one.replica, began
     return found
+
+
+def _shown(history: Sequence[PastActivation], limit: int) -> list[PastActivation]:
+    """Without the releases, which are of nobody."""
+    return [one for one in history if one.replica][:limit]
 
 
 def _age_us(connection: sqlite3.Connection, pruned_to: int) -> int | None:

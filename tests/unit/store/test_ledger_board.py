@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from replica.notary.errors import LogUnavailable, StoreMismatch, StoreUnavailable
+from replica.notary.errors import LogTruncated, LogUnavailable, StoreMismatch, StoreUnavailable
 from replica.notary.words import UNSAID, VALUE_MAX_BYTES, NewWord, Word, encode_word, fold, replace
 from replica.store.bulletin import Pause
 from replica.store.sqlite import looking
@@ -16,7 +17,7 @@ from replica.store.sqlite.file import Begun, LedgerFile
 from replica.store.sqlite.looking import RELEASED, LedgerBoard
 from replica.store.sqlite.tables import FILE
 from replica.store.words import ENDED, ENDINGS_KEPT, PAUSE, TRAIL, Ended, ended, ends_in, slot_of, written
-from tests.contracts.store_contract import TOPIC, at
+from tests.contracts.store_contract import TOPIC, at, command, completion
 from tests.worlds.trails import trail_of
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -29,6 +30,7 @@ class WordsHere:
         self.in_force: dict[str, Word] = {}
         self.said: list[NewWord] = []
         self.end = end
+        self.appended: dict[int, int] = {}  # microseconds, by log offset; a log that ends before one has none
         self.late: list[NewWord] = []
 
     async def words(self, prefix: str) -> Mapping[str, Word]:
@@ -46,6 +48,11 @@ class WordsHere:
 
     async def end_offset(self) -> int:
         return self.end
+
+    async def appended_us(self, offsets: Sequence[int]) -> list[int]:
+        if not self.appended.keys() >= set(offsets):
+            raise LogTruncated("the log ends before")
+        return [self.appended[offset] for offset in offsets]
 
 
 @pytest.fixture
@@ -153,6 +160,33 @@ async def test_the_holders_own_reason_is_in_the_history(file: Path) -> None:
     assert (newest.end_reason, oldest.end_reason) == (None, "switchover to r2")
     assert oldest.ended_at is not None
     assert abs((datetime.now(UTC) - oldest.ended_at).total_seconds()) < 60
+
+
+async def test_activations_begin_when_their_barriers_were_appended(tmp_path: Path) -> None:
+    """Goal: an idle cluster's changes of holder have moments of their own, though only requests bring stamps. Method:
+    a first activation before all requests; a second with one request, ended by its release; one that found that free,
+    and one that was killed, without requests. Then the same log as a copy; and a ledger of another log."""
+    second = 1_000_000
+    ledger = LedgerFile(tmp_path / FILE, TOPIC)
+    begun = [Begun(1, "r1", 0, 0), Begun(2, "r2", 1, 0), Begun(3, "", 3, 25 * second)]
+    begun += [Begun(4, "r3", 4, 25 * second), Begun(5, "r1", 5, 25 * second)]
+    end = msgspec.structs.replace(at(5), stamp_us=25 * second)
+    ledger.append([completion(command(1), 2, recorded_us=25 * second)], begun, end)
+    ledger.close()
+    log = WordsHere(end=6)
+    log.appended = {0: 10 * second, 1: 20 * second, 3: 30 * second, 4: 40 * second, 5: 50 * second}
+
+    async def shown() -> list[tuple[int, int, int | None]]:
+        found = await LedgerBoard([tmp_path / FILE], log).history(5)
+        ends = [one.ended_at or one.found_over_at for one in found]
+        whole = [None if end is None else round(end.timestamp()) for end in ends]
+        return [(one.epoch, round(one.granted_at.timestamp()), end) for one, end in zip(found, whole, strict=True)]
+
+    assert await shown() == [(5, 50, None), (4, 40, 50), (2, 20, 30), (1, 10, 20)]
+    log.appended = dict.fromkeys(log.appended, 100 * second)  # restored then: of those before the request, stamps tell
+    assert await shown() == [(5, 100, None), (4, 100, 100), (2, 25, 100), (1, 25, 25)]
+    log.appended = {0: 110 * second}
+    assert await shown() == [(5, 25, None), (4, 25, 25), (2, 25, 25), (1, 25, 25)]
 
 
 def test_ends_are_a_ring_and_fit_into_a_word() -> None:
