@@ -52,7 +52,7 @@ run_phase() {
 run_pytest() {
     local budget_s=$1
     shift
-    timeout --foreground --signal=INT --kill-after=30 "$budget_s" .venv/bin/pytest -q -m "not slow" "$@"
+    timeout --foreground --signal=INT --kill-after=30 "$budget_s" .venv/bin/pytest -q -m "not slow" --durations 12 --durations-min 5 "$@"
 }
 
 # repeat BUDGET_S WORD...: the failed tests of the last run once more, unless there are too many for bad luck, or one of

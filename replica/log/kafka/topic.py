@@ -91,6 +91,7 @@ class TopicAdmin:
         self._settings = settings
         self._topic, self._payload_topic = settings.topic, payload_topic(settings.topic)
         self._kept: AdminClient | None = None
+        self._answered = False  # whether the kept client has had an answer
         self._trouble: KafkaError | None = None  # the client's error since the last question
 
     async def topic_id(self) -> str:
@@ -222,6 +223,8 @@ class TopicAdmin:
         return await self._offset(topic, partition, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     async def _offset(self, topic: str, number: int, spec: OffsetSpec) -> int:
+        if not self._answered:
+            await asyncio.to_thread(self._wait_for_a_broker, topic)
         partition = TopicPartition(topic, number)
         asked = self._client().list_offsets(
             {partition: spec},
@@ -232,6 +235,17 @@ class TopicAdmin:
         if found.offset < 0:  # the result when a broker does not answer in time; no error is raised
             raise LogUnavailable(f"reading an offset of topic {topic}: the leader did not answer")
         return found.offset
+
+    def _wait_for_a_broker(self, topic: str) -> None:
+        """Wait until a new client is connected: asked for an offset before, it may wait for the whole time, and fail.
+
+        Any broker answers this. Others of our questions wait for the controller, which an offset does not need.
+        """
+        try:
+            self._client().list_topics(topic, timeout=self._settings.answer_max_s)
+        except KafkaException as exception:
+            raise meaning_of(error_in(exception), f"looking for the leader of topic {topic}") from None
+        self._answered = True
 
     async def _wait_until_known(self, topic: str, partitions: int) -> None:
         try:
@@ -257,13 +271,13 @@ class TopicAdmin:
             if self._trouble is None:
                 raise
             raise LogUnavailable(f"{error.detail}; {in_words(self._trouble)}") from None
-        self._trouble = None
+        self._trouble, self._answered = None, True
         return found
 
     def _client(self) -> AdminClient:
         if self._kept is None:
             quiet = {"error_cb": self._note_trouble, "log_level": 0}  # our exception has what it would log
-            self._kept = connect(AdminClient, client_config(self._settings) | quiet)
+            self._kept, self._answered = connect(AdminClient, client_config(self._settings) | quiet), False
         self._kept.poll(0)  # processes what the client has reported since the last question
         return self._kept
 

@@ -163,6 +163,9 @@ def test_an_error_is_refused_or_tried_again(code: int, kind: type[Exception]) ->
 class SilentLeader:
     """An AdminClient whose broker does not answer in time: it then reports an invalid offset, and no error."""
 
+    def list_topics(self, topic: str, timeout: float) -> None:
+        """Another broker has answered."""
+
     def list_offsets(self, asked: dict[TopicPartition, object], **_: object) -> dict[TopicPartition, Future[object]]:
         future: Future[object] = Future()
         future.set_result(ListOffsetsResultInfo(OFFSET_INVALID, -1, -1))
@@ -176,6 +179,32 @@ async def test_no_answer_is_not_taken_for_an_offset(monkeypatch: pytest.MonkeyPa
     for ask in (admin.end_offset, admin.first_offset):
         with pytest.raises(LogUnavailable, match="did not answer"):
             await ask()
+
+
+class NewClient(SilentLeader):
+    """An AdminClient that fails when it is asked for an offset before it is connected, as a busy machine's does."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        """Wait for the connection."""
+        self.connections += 1
+
+    def list_offsets(self, asked: dict[TopicPartition, object], **_: object) -> dict[TopicPartition, Future[object]]:
+        future: Future[object] = Future()
+        if self.connections:
+            future.set_result(ListOffsetsResultInfo(7, -1, -1))
+        else:
+            future.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT, "Failed to query partition leaders")))
+        return dict.fromkeys(asked, future)
+
+
+async def test_a_new_client_is_connected_before_it_is_asked_for_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a busy machine is no outage. Method: a client that fails when asked at once; it is waited for only once."""
+    admin, client = TopicAdmin(KafkaSettings(bootstrap_servers="a:1")), NewClient()
+    monkeypatch.setattr(admin, "_client", lambda: client)
+    assert [await admin.end_offset(), await admin.first_offset(), client.connections] == [7, 7, 1]
 
 
 class RefusedClient:
