@@ -35,63 +35,65 @@ class SettingsError(HaError):
     """The settings contradict each other."""
 
     code = "HA_SETTINGS"
-    remedy = "Correct the setting that is named, the same in every replica"
+    remedy = "Correct the setting that is named, the same in every replica."
 
 
 class ScopeMismatch(HaError):
     """The server's name of the database is not the configured one. Two names give two lock ids, so two actives."""
 
     code = "HA_SCOPE_MISMATCH"
-    remedy = "Configure the database name as the server reports it, the same in every replica"
+    remedy = "Set database.scope to the name that is reported, the same in every replica."
 
 
 class PoolerDetected(HaError):
     """A connection pooler stands between replica and database. It shares sessions, and with them the lock."""
 
     code = "HA_POOLER_DETECTED"
-    remedy = "Connect the replica to Postgres itself, not to PgBouncer or another pooler"
+    remedy = (
+        "Connect the replica to the database itself, not to a pooler. With Oracle, ask for a dedicated server process."
+    )
 
 
 class UnsafeCommitMode(HaError):
     """`synchronous_commit` is off or local: a crash, or the promotion of a standby, may undo an epoch."""
 
     code = "HA_SYNCHRONOUS_COMMIT_OFF"
-    remedy = "Set synchronous_commit to on (or remote_apply) for this database and role"
+    remedy = "Set synchronous_commit to on (or remote_apply) for this database and role."
 
 
 class SessionSettingIgnored(HaError):
     """The server does not run the session under the timeouts that make the lock a lease."""
 
     code = "HA_SESSION_SETTING_IGNORED"
-    remedy = "Connect directly to Postgres 14 or newer, with nothing in between that drops start-up options"
+    remedy = "Connect directly to Postgres 14 or newer, with nothing in between that drops start-up options."
 
 
 class DatabaseNotPrepared(HaError):
     """The database's user lacks a right or a table that the lock session cannot do without."""
 
     code = "HA_DATABASE_NOT_PREPARED"
-    remedy = "Run `notary store migrate`, and give the rights that `notary store roles` prints"
+    remedy = "Run `notary store migrate`, and give the rights that `notary store roles` prints."
 
 
 class LeaseNotPrepared(HaError):
     """Leadership by a lease needs rules 2, under which readers judge claims. The log is under rules 1."""
 
     code = "HA_LEASE_NEEDS_RULES_2"
-    remedy = 'Start with election.kind = "database", run `notary format raise`, then change election.kind'
+    remedy = 'Start with election.kind = "database", run `notary format raise`, then change election.kind.'
 
 
 class NoServerLease(HaError):
     """The server never frees the lock of a holder that is frozen or cut off, or frees it too early."""
 
     code = "HA_NO_SERVER_LEASE"
-    remedy = "Limit how long a session may be idle, as runbooks/oracle.md says"
+    remedy = "Limit how long a session may be idle, as runbooks/oracle.md says."
 
 
 class LockUnavailable(HaError):
     """No session could be opened. Nothing was asked of the lock."""
 
     code = "HA_LOCK_UNAVAILABLE"
-    remedy = "Check that the database is up and reachable and that the credentials are right; the replica keeps trying"
+    remedy = "Check that the database is up and reachable and that the credentials are right; the replica keeps trying."
     retry = True
 
 
@@ -100,7 +102,7 @@ class LockLost(HaError):
 
     code = "HA_LOCK_LOST"
     remedy = (
-        "Nothing: the replica steps down, then tries for the lock again; the next active settles what was in flight"
+        "Nothing: the replica steps down, then tries for the lock again; the next active settles what was in flight."
     )
     retry = True
 
@@ -109,14 +111,14 @@ class ReadOnlyServer(LockLost):
     """The session is on a server that takes no writes, perhaps a demoted primary."""
 
     code = "HA_READ_ONLY_SERVER"
-    remedy = "Check which server is the primary; the replica keeps trying until it reaches a writable one"
+    remedy = "Check which server is the primary; the replica keeps trying until it reaches a writable one."
 
 
 class ActivationFailed(HaError):
     """The service could not become active. The lock is given back and this replica holds down."""
 
     code = "HA_ACTIVATION_FAILED"
-    remedy = "Act on the reason given; another replica takes over, and this one tries again after election.hold_down_s"
+    remedy = "Act on the reason given; another replica takes over, and this one tries again after election.hold_down_s."
     retry = True
 
     def __init__(self, detail: str, cause: Cause = Cause.ACTIVATION_FAILED, code: str = "") -> None:
@@ -130,6 +132,6 @@ class TransitionFailed(HaError):
 
     code = "HA_TRANSITION_FAILED"
     remedy = (
-        "Nothing at first: the process ends, and its supervisor starts it again. If it recurs, read the log before this"
+        "Nothing at first: the process ends, and its supervisor starts it again. If it recurs, read the log before."
     )
     retry = True

@@ -21,7 +21,7 @@ from replica.log.admin import StoredRecord
 from replica.log.interface import LogMissing
 from replica.log.open import finish_refill, refill_log
 from replica.log.settings import LogSettings
-from replica.notary.errors import LogCopyRefused, NotaryError
+from replica.notary.errors import ConfigError, LogCopyRefused, NotaryError
 
 COMPARED_RECORDS = 1_000  # of the target's newest, and its first one, before a copy goes on
 RUN_RECORDS = 50_000  # copied between two looks at both logs
@@ -170,10 +170,10 @@ def follow_copy(
 
 
 def refuse_itself(source: LogSettings, target: LogSettings) -> None:
-    """Raise LogCopyRefused when both names are those of one log."""
+    """Raise ConfigError when both names are those of one log."""
     found = _seen(target)
     if found is not None and found.topic_id == look_at(source).topic_id:
-        raise LogCopyRefused(f"{target.label} is the log itself, {found.topic_id}")
+        raise ConfigError(f"{target.label} is the log itself, {found.topic_id}: name the second site's")
 
 
 def end_of(target: LogSettings) -> int:

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 from ha.errors import HaError, TransitionFailed
 from ha.invariant import InvariantBroken
-from replica.notary.errors import Code, NotaryError
+from replica.notary.errors import NotaryError
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED
+
+DEFECT_REMEDY = (
+    "This is a defect of the notary: keep the log of this process, and report it. A replica is started again by its "
+    "supervisor; if it ends so again, another one serves meanwhile."
+)  # the catalogue's remedy for INTERNAL is for who sends requests
 
 
 def error_document(error: HaError | NotaryError | InvariantBroken) -> dict[str, str]:
@@ -23,7 +28,7 @@ def error_document(error: HaError | NotaryError | InvariantBroken) -> dict[str, 
         case NotaryError():
             return {"code": error.code.name, "detail": error.detail, "remedy": error.code.remedy}
         case InvariantBroken():
-            return {"code": error.code, "detail": error.detail, "remedy": Code[error.code].remedy}
+            return {"code": error.code, "detail": error.detail, "remedy": DEFECT_REMEDY}
 
 
 def exit_code(error: BaseException) -> int:

@@ -41,7 +41,10 @@ class LogIncomplete(HaError):
     """The disk has less than it once had. The node must neither vote nor acknowledge: its promises may be lost."""
 
     code = "HA_LOG_INCOMPLETE"
-    remedy = "Remove this node from the configuration, and let it join again as a new one with an empty disk"
+    remedy = (
+        "Remove this node from the configuration, and let it join as a new one, with an empty disk; see"
+        " runbooks/log-node-loss.md."
+    )
 
 
 class Raft:

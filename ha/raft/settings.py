@@ -24,7 +24,7 @@ MESSAGES_PER_WAIT_MIN = 3
 class RaftSettingsError(SettingsError):
     """The settings of the replicated log contradict each other."""
 
-    remedy: ClassVar[str] = "Change the setting named; the rules are in ha/raft/settings.py"
+    remedy: ClassVar[str] = "Change the setting that is named; docs/settings.md has those of [log.raft]."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,14 @@ from pipeline.archive.segment import (
 from pipeline.judging.plan import Survey
 from pipeline.places.file import open_object
 from pipeline.places.store import ObjectExists, ObjectMissing, Store, again, fetch, keep_file
-from replica.notary.errors import ArchiveContended, ArchiveDamaged, Code, ConfigError
+from replica.notary.errors import (
+    ArchiveContended,
+    ArchiveDamaged,
+    Code,
+    ConfigError,
+    NotaryError,
+    PlaceAccessDenied,
+)
 from replica.notary.places import Place, Remote
 from replica.notary.secret_files import open_not_for_others
 
@@ -168,7 +175,7 @@ class FolderLayout:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise ArchiveDamaged(f"{self.manifest} cannot be read: {error.strerror}") from None
+            raise _unreadable(self.manifest, error) from None
 
     def append(self, number: int, text: bytes) -> None:
         with open_not_for_others(self._manifest, "ab") as file:
@@ -210,7 +217,7 @@ class FolderLayout:
         try:
             return path.read_bytes()
         except OSError as error:
-            raise ArchiveDamaged(f"{path} cannot be read: {error.strerror}") from None
+            raise _unreadable(path, error) from None
 
     def records_name(self, facts: SegmentFacts) -> str:
         return str(parquet_path(self._segments, facts.first, facts.last))
@@ -332,3 +339,9 @@ def _parquet_name(facts: SegmentFacts) -> str:
 
 def _digests_name(facts: SegmentFacts) -> str:
     return f"{SEGMENTS_NAME}/{segment_name(facts.first, facts.last)}.{facts.digests_sha256}.digests"
+
+
+def _unreadable(path: Path | str, error: OSError) -> NotaryError:
+    """What is missing is a right, or it is damage."""
+    kind = PlaceAccessDenied if isinstance(error, PermissionError) else ArchiveDamaged
+    return kind(f"{path} cannot be read: {error.strerror}")

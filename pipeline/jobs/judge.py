@@ -42,7 +42,7 @@ from pipeline.judging.lost import LostRange, lost_claims, lost_ranges
 from pipeline.judging.marks import offsets_marked
 from pipeline.judging.plan import Plan, Survey, counted, make_plan, survey
 from pipeline.judging.reasons import EXCEPTION
-from replica.notary.errors import SalvageMissing
+from replica.notary.errors import Code, SalvageMissing
 from replica.notary.position import begin
 from replica.notary.salvage import NO_SALVAGES, Salvages
 
@@ -212,7 +212,8 @@ def refuse_lost(lost: Sequence[LostRange]) -> None:
     if lost:
         raise SalvageMissing(
             f"the record at offset {min(one.first for one in lost)} was lost, and this job on Spark does not read past"
-            " that: use notary check, and for an index notary index rebuild or diff"
+            " that: use notary check, and for an index notary index rebuild or diff",
+            Code.NOT_POSSIBLE_NOW,  # the remedy of a salvage that is missing would be another one
         )
 
 

@@ -29,7 +29,6 @@ from replica.notary.errors import (
     ArchiveContended,
     Code,
     ConfigError,
-    LogRefused,
     NotaryError,
     PlaceAccessDenied,
     PlaceUnavailable,
@@ -47,7 +46,7 @@ class Table:
     """One table of one log, in a place of its own, which is made if there is none. Columns that others added to it
     stay, and are empty in new rows; columns of ours that it lacks are added by the next append.
 
-    Raises LogRefused when the table is of another log, PlaceUnavailable and PlaceAccessDenied when it cannot be read,
+    Raises ConfigError when the table is of another log, PlaceUnavailable and PlaceAccessDenied when it cannot be read,
     and ConfigError (PLACE_UNSAFE) for a store that overwrites: two writers could both append.
     """
 
@@ -64,7 +63,7 @@ class Table:
                 self._table, self.made = _made(place, schema, log), True
             description = self._table.metadata().description
         if description != log:
-            raise LogRefused(f"the table {place} is of {description}, not of {log}")
+            raise ConfigError(f"the table {place} is of {description}, not of {log}: name another folder")
         if isinstance(place, Remote):
             _refuse_unsafe(place, self._table.version())
 

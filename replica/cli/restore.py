@@ -327,12 +327,18 @@ def _check_lost_range(config: Config, view: TopicView, salvage: Salvage | None, 
     if accept_loss != salvage.header.accepted_loss:
         raise RestoreRefused(f"to accept what stays lost: --accept-loss {salvage.header.accepted_loss}")
     if view.end <= salvage.last:
-        raise RestoreRefused(f"the topic ends at {view.end}, lost were offsets {salvage.first} to {salvage.last}")
+        raise RestoreRefused(
+            f"the topic ends at {view.end}, lost were offsets {salvage.first} to {salvage.last}: restore with"
+            " this salvage first (notary restore run --salvage)"
+        )
     at = salvage.first
     for batch in read_stretch(config.log.settings, salvage.first, salvage.last + 1):
         for value in batch.column("value").to_pylist():
             if value != salvage.lost_record(at):
-                raise RestoreRefused(f"the record at offset {at} is not one that this salvage is named by")
+                raise RestoreRefused(
+                    f"the record at offset {at} is not one that this salvage is named by: name the file that the log"
+                    " was restored with"
+                )
             at += 1
 
 

@@ -164,13 +164,13 @@ def _show(salvage: Salvage, path: Path, without_states: list[str], as_json: bool
 
 
 def read_salvage(path: Path, public_key: bytes) -> Salvage:
-    """A salvage that the operator's key signed. Raises SalvageDamaged."""
+    """A salvage that the operator's key signed. Raises ConfigError and SalvageDamaged."""
     from replica.notary.salvage import decode_salvage
 
     try:
         return decode_salvage(path.read_bytes(), public_key)
     except OSError as error:
-        raise SalvageDamaged(f"{path} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except SalvageDamaged as error:
         raise SalvageDamaged(f"{path}: {error.detail}") from None
 

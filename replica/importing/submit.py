@@ -31,9 +31,7 @@ class BatchClient(Protocol):
 
 
 class ImportStopped(NotaryError):
-    """The notary refuses this import as it is set up: a person must change something first."""
-
-    default_code = Code.CONFIG_INVALID
+    """The notary refuses this import as it is set up, with this code: a person must change something first."""
 
 
 def make_submission(party: Party, tx: ImportedTx) -> Submission:
@@ -68,9 +66,12 @@ async def _submit(client: BatchClient, party: Party, txs: list[ImportedTx]) -> d
             case Refused():
                 refused[tx.tx_id] = (result.code, _why(result))
             case NotNow():
-                raise NotActive(f"no final answer in time ({result.code}: {result.detail}); run the import again")
+                raise NotActive(
+                    f"no final answer in time ({result.code}: {result.detail}); run the import again",
+                    Code.OUTCOME_UNKNOWN,
+                )
             case problem:
-                raise ImportStopped(f"{problem.code}: {problem.detail} {problem.remedy}")
+                raise ImportStopped(problem.detail, Code.__members__.get(problem.code, Code.ANSWER_UNREADABLE))
     return refused
 
 

@@ -157,7 +157,8 @@ class Code(Enum):
     TIME_WINDOW_CLOSED = (
         422,
         "The request was judged outside its time window",
-        "Resubmit inside the window, or with another window under another transaction id.",
+        "If the window has not begun, send the same request again inside it. If it is over, use another window under "
+        "another transaction id.",
     )
     # Commands.
     COMMAND_ID_REUSED = (
@@ -239,7 +240,7 @@ class Code(Enum):
     ROUTE_NOT_FOUND = (
         404,
         "No such resource",
-        "docs/api.md has the paths of the API.",
+        "GET /v1/docs shows the paths of the API; so does docs/api.md.",
     )
     METHOD_NOT_ALLOWED = (405, "The resource does not take this method", "Use the method that the Allow header names.")
     # Not now.
@@ -300,7 +301,7 @@ class Code(Enum):
     )
     NOT_POSSIBLE_NOW = (
         0,
-        "The command cannot be carried out in the present state; nothing was done",
+        "The command cannot be carried out in the present state",
         "Do what the line above says, then repeat the command; `notary status` shows the present state.",
     )
     REPLICA_UNREACHABLE = (
@@ -317,7 +318,7 @@ class Code(Enum):
     PLAINTEXT_EXPOSED = (
         0,
         "A connection would leave this machine unprotected",
-        "Configure TLS for what the detail names, or move it to a loopback address; see docs/security.md.",
+        "Configure TLS for what is named, or move it to a loopback address; see docs/security.md.",
         *_A_PERSON,
     )
     SIGNER_UNAVAILABLE = (
@@ -330,7 +331,8 @@ class Code(Enum):
     TOPIC_UNSAFE = (
         0,
         "The request log breaks the contract that safety rests on",
-        "Correct what is named; see runbooks/topic.md, for a log on Postgres runbooks/postgres-log.md.",
+        "Correct what is named; see runbooks/topic.md, for a log on Postgres runbooks/postgres-log.md, on log nodes "
+        "runbooks/log-node-loss.md.",
         *_A_PERSON,
     )
     LOG_MISSING = (
@@ -369,7 +371,8 @@ class Code(Enum):
     INDEX_UNREADABLE = (
         0,
         "The committed-state index cannot be read or is corrupt",
-        "Start the replica again: it moves a damaged index aside by itself, and rebuilds the index from the log.",
+        "If the line above names a cause beside the index, such as a full disk or a missing right, correct that first. "
+        "Then start the replica again: it moves a damaged index aside by itself, and rebuilds the index from the log.",
     )
     INDEX_DAMAGED_AGAIN = (
         0,
@@ -394,8 +397,8 @@ class Code(Enum):
     STORE_MISMATCH = (
         0,
         "The participant database does not belong to this notary or release",
-        "Where tables are missing or older than this release: notary store migrate. Else point the configuration at "
-        "the right database, or run the release that fits its schema.",
+        "Do what the line above says, if it says so. Where tables are missing or older than this release: notary store "
+        "migrate. Else point the configuration at the right database, or run the release that fits its schema.",
         *_A_PERSON,
     )
     DATABASE_SUPERSEDED = (
@@ -426,7 +429,7 @@ class Code(Enum):
     LOG_MEMBERS_REFUSED = (
         0,
         "The members of the replicated log were not changed",
-        "Do what the detail says; `notary log members` shows who belongs and who answers.",
+        "Do what the line above says; `notary log members` shows who belongs and who answers.",
     )
     LOG_UNAVAILABLE = (
         0,
@@ -444,7 +447,7 @@ class Code(Enum):
     LOCAL_SOFTWARE_MISSING = (
         0,
         "Software that the local cluster runs is not installed",
-        "Install what the detail names; in a clone of the repository `make setup` does.",
+        "Install what the line above names; in a clone of the repository `make setup` does.",
     )
     PLACE_UNKNOWN = (
         0,
@@ -456,7 +459,7 @@ class Code(Enum):
     PLACE_UNSAFE = (
         0,
         "The store of files overwrites an object that was to be created only if there was none",
-        "Name a store that honours `If-None-Match: *`; the detail names what was overwritten, with its own bytes.",
+        "Name a store that honours `If-None-Match: *`; the line above has what was overwritten, with its own bytes.",
         *_A_PERSON,
     )
     PLACE_UNAVAILABLE = (
@@ -467,8 +470,8 @@ class Code(Enum):
     )
     PLACE_ACCESS_DENIED = (
         0,
-        "The store of files refused the credentials, or they have no right to do this",
-        "Check the credentials in the environment and what they may do: list, read and create objects.",
+        "The store of files refused this account or its credentials, or they have no right to do this",
+        "Check who runs the command, the credentials in the environment, and what they may do: list, read and create.",
         *_A_PERSON,
     )
     # The operators' trail.
@@ -481,7 +484,7 @@ class Code(Enum):
     TRAIL_UNAVAILABLE = (
         0,
         "The operators' trail cannot be written or read just now",
-        "Repeat the command. Where the detail says that the act was not done, it needs its entry first; see"
+        "Repeat the command. Where the line above says that the act was not done, it needs its entry first; see"
         " docs/trail.md.",
         Retry.SAME,
     )
@@ -551,7 +554,8 @@ class Code(Enum):
     PIPELINE_MISSING = (
         0,
         "The data pipeline is not installed",
-        "Install the extra: pip install 'replicated-notary[pipeline]'; Spark needs a Java 17 runtime as well.",
+        "Install what the line above names, where it says. Here that is the extra, pip install "
+        "'replicated-notary[pipeline]', or [connect] for Spark Connect; Spark needs a Java 17 runtime as well.",
         *_A_PERSON,
     )
     PIPELINE_FAILED = (

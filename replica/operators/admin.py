@@ -208,7 +208,10 @@ class Steering:
                 "NO_SUCH_PEER", f"{call.to} is no other replica; configured are {', '.join(self._peers)}"
             )
         if call.to in self._barred:
-            raise SteeringRefused("MAY_NOT_LEAD", f"{call.to} may not hold the lock (replicas.may_lead = false)")
+            raise SteeringRefused(
+                "MAY_NOT_LEAD",
+                f"{call.to} may not hold the lock (replicas.may_lead = false): name another one, or none",
+            )
         log.info("switchover_asked", to=call.to)
         report = await self._elector.switchover(call.to)
         if report.outcome is Handover.NOT_ACTIVE:
@@ -230,7 +233,10 @@ class Steering:
         except StoreMismatch as error:
             raise SteeringRefused(error.code.name, error.detail) from error
         if call.up_to is not None and call.up_to > pruned.pruned_to:
-            raise SteeringRefused("UNSAFE_TO_PRUNE", f"completions after offset {pruned.safe_to} are still needed")
+            raise SteeringRefused(
+                "UNSAFE_TO_PRUNE",
+                f"completions after offset {pruned.safe_to} are still needed: prune up to there, or without --up-to",
+            )
         log.info("pruned", pruned_to=pruned.pruned_to, safe_to=pruned.safe_to)
         return pruned
 

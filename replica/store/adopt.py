@@ -16,11 +16,13 @@ def position_in(published: Position, topic_id: str, salvage: Salvage | None) -> 
     if published.topic_id == topic_id or salvage is None:
         return msgspec.structs.replace(published, topic_id=topic_id)
     if published.topic_id != salvage.header.topic_id:
-        raise RestoreRefused(f"the salvage is of topic id {salvage.header.topic_id}, not of {published.topic_id}")
+        raise RestoreRefused(
+            f"the salvage is of topic id {salvage.header.topic_id}, not of {published.topic_id}: name this log's"
+        )
     if published.offset != salvage.header.published:
         raise RestoreRefused(
             f"completions are published up to offset {published.offset}; when the salvage was made it was"
-            f" {salvage.header.published}"
+            f" {salvage.header.published}: make it again (notary log salvage), and restore with that one"
         )
     if published.offset < salvage.first:
         return msgspec.structs.replace(published, topic_id=topic_id)

@@ -25,7 +25,7 @@ from replica.checker.completions import CompletionRow
 from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
 from replica.log.memory import MemoryLog, MemoryTopic
-from replica.notary.errors import ArchiveContended, IndexUnreadable, LogRefused, SalvageMissing
+from replica.notary.errors import ArchiveContended, ConfigError, IndexUnreadable, SalvageMissing
 from replica.notary.outcomes import CODE_OF
 from replica.notary.salvage import lost_record
 from tests.pipeline.judged import TOPIC, by_replica
@@ -202,7 +202,10 @@ def test_columns_come_and_stay(tmp_path: Path) -> None:
 def test_a_table_of_another_log_and_a_lost_record_are_refused(tmp_path: Path) -> None:
     """Goal: tables never mix two logs, and nothing is judged past a lost record. Method: both."""
     append(tmp_path, log_values())
-    with pytest.raises(LogRefused), open_writer(tmp_path / "tables", tmp_path / "other", "topic-2"):
+    with (
+        pytest.raises(ConfigError, match="name another folder"),
+        open_writer(tmp_path / "tables", tmp_path / "other", "topic-2"),
+    ):
         pass
     with pytest.raises(SalvageMissing):
         append(tmp_path, [*log_values(), lost_record(len(log_values()), bytes(32))])

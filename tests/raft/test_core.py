@@ -88,7 +88,7 @@ def test_settings_state_what_an_outage_costs() -> None:
     with pytest.raises(RaftSettingsError, match="not above 0"):
         RaftSettings(tick_ms=0)
     assert all(rule.holds for rule in settings.rules())
-    assert "ha/raft/settings.py" in RaftSettingsError.remedy
+    assert "docs/settings.md" in RaftSettingsError.remedy
 
 
 def member_of(*entries: Entry) -> Membership:

@@ -35,7 +35,7 @@ class LogDiffers(LogIncomplete):
 
     code = "HA_LOG_DIFFERS"
     remedy = (
-        "Start the node again: it first verifies its own disk. If it goes on, compare the roots that the nodes print"
+        "Start the node again: it first verifies its own disk. If it goes on, compare the roots that the nodes print."
     )
     retry = True
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from queue import Queue
 from threading import Thread
 
 import msgspec
@@ -21,6 +23,9 @@ from pipeline.sources.topic import TopicView
 from replica.active.signer import create_key
 from replica.health import ReplicaHealth
 from replica.index.rocks import RocksIndex
+from replica.operators.admin import AdminListener, Steering
+from replica.settings import AdminSettings
+from tests.steering import NOBODY
 from tests.unit.cli.test_codes_that_people_see import told
 from tests.unit.cli.test_what_people_see import folder, free_port, see, write  # noqa: F401  (fixtures)
 from tests.worlds.archive_world import make_archive, some_log
@@ -78,6 +83,68 @@ def test_an_active_replica_whose_admin_listener_is_elsewhere(folder: Path, see) 
         write(folder, "[database]", other.format(second) + "[database]", health=first)
         seen = see("switchover")
     assert (seen.code, told(seen.err, "REPLICA_UNREACHABLE"), "r1's admin listener" in seen.err) == (2, True, True)
+
+
+@contextmanager
+def admin_listener(steering: Steering) -> Iterator[int]:
+    """The port of a replica's own admin listener, in a thread."""
+    ready: Queue[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = Queue()
+
+    async def serve() -> None:
+        listener, over = AdminListener(steering, dict, (), AdminSettings(), 0), asyncio.Event()
+        ready.put((await listener.start(), asyncio.get_running_loop(), over))
+        await over.wait()
+        await listener.stop()
+
+    thread = Thread(target=asyncio.run, args=(serve(),), daemon=True)
+    thread.start()
+    port, loop, over = ready.get(timeout=10)
+    try:
+        yield port
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join(10)
+
+
+def test_a_switchover_to_a_replica_that_may_not_lead(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: the reason, and what to type instead. Method: the active replica refuses what the command's own copy of the
+    configuration, an older one, would allow."""
+    steering = Steering("r1", ("r1", "r2"), NOBODY, lambda: False, NOBODY, registrar=NOBODY, book=NOBODY, barred={"r2"})
+    other = '[[replicas]]\nname = "r2"\nhost = "127.0.0.1"\napi_port = 15995\nhealth_port = {}\nadmin_port = 15997\n'
+    with (
+        web_server(health_of("r1", "active")) as first,
+        web_server(health_of("r2", "passive")) as second,
+        admin_listener(steering) as port,
+    ):
+        write(folder, "[database]", other.format(second) + "[database]", health=first)
+        toml = (folder / "notary.toml").read_text()
+        (folder / "notary.toml").write_text(toml.replace("admin_port = 15993", f"admin_port = {port}"))
+        seen = see("switchover", "--to", "r2")
+    assert (seen.code, told(seen.err, "NOT_POSSIBLE_NOW")) == (2, True), seen.err
+    assert "r2 may not hold the lock (replicas.may_lead = false): name another one, or none (MAY_NOT_LEAD)" in seen.err
+
+
+def test_a_service_that_does_not_sign(folder: Path, see, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: one looks at the service, and may repeat. Method: the notary's key in a KMS, where nobody listens."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "of-the-tests")
+    kms = f'[kms]\nkey_id = "alias/notary-1"\nregion = "eu-west-2"\nendpoint = "http://127.0.0.1:{free_port()}"\n'
+    write(folder, 'notary_key_file = "notary.key"\n', "")
+    (folder / "notary.toml").write_text((folder / "notary.toml").read_text() + kms)
+    seen = see("keys", "show", "--kms")
+    assert (seen.code, told(seen.err, "SIGNER_UNAVAILABLE"), "gave no answer" in seen.err) == (1, True, True), seen.err
+
+
+def test_an_archive_that_this_account_may_not_read(folder: Path, see, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: nobody takes a missing right for damage. Method: a manifest that cannot be opened."""
+    make_archive(folder / "archive", some_log(20))
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    seen = see("archive", "status")
+    assert (seen.code, told(seen.err, "PLACE_ACCESS_DENIED"), "manifest.jsonl" in seen.err) == (1, True, True), seen.err
 
 
 def test_an_archive_that_is_not_there_and_one_that_was_edited(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811

@@ -264,7 +264,7 @@ async def test_a_replica_refuses_what_it_cannot_do(
     assert caught.value.code == code
     assert elector.asked == (["r2"] if code == "NOT_ACTIVE" else [])
     if code == "MAY_NOT_LEAD":
-        assert str(caught.value) == "r3 may not hold the lock (replicas.may_lead = false)"
+        assert str(caught.value) == "r3 may not hold the lock (replicas.may_lead = false): name another one, or none"
 
 
 def test_the_admin_listener_is_never_open_to_the_network() -> None:

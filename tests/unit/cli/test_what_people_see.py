@@ -234,7 +234,7 @@ def no_copy() -> None:
         (
             without_credentials,
             "PLACE_ACCESS_DENIED: s3://bank/archive: the store answered 403",
-            "Check the credentials in the environment and what they may do: ",
+            "Check who runs the command, the credentials in the environment, and ",
         ),
         (
             no_copy,

@@ -8,13 +8,22 @@ from ha import invariant
 from ha.errors import HaError
 from replica.notary import errors
 from replica.notary.errors import BadRequest, Code, InvariantBroken, NotaryError, Retry
-from tests.golden.error_table import API_DOCUMENT, DOCUMENT, api_table, table, table_in
+from tests.golden.error_table import TABLES, table_in
+from tests.golden.seen import election_errors
 
 
 def test_the_documentation_has_exactly_the_catalogue() -> None:
     """Goal: the documents are true. Method: compare tables; `python -m tests.golden.error_table` rewrites them."""
-    assert table_in(DOCUMENT.read_text()) == table()
-    assert table_in(API_DOCUMENT.read_text()) == api_table()
+    for path, name, make in TABLES:
+        assert table_in(path.read_text(), name) == make(), f"{path.name}, {name}"
+
+
+def test_an_error_of_the_election_says_what_to_do() -> None:
+    """Goal: the same for the other family, which has no catalogue. Method: each one's code and remedy."""
+    kinds = election_errors()
+    assert len({kind.code for kind in kinds}) == len(kinds)
+    assert all(kind.code.startswith("HA_") and kind.remedy.endswith(".") for kind in kinds)
+    assert all(kind.remedy != HaError.remedy for kind in kinds)
 
 
 @pytest.mark.parametrize("code", Code, ids=lambda code: code.name)

@@ -3,6 +3,8 @@
 A test counts that has the code's name in a text, and lies where commands, servers and clients are run. Tests of inner
 parts name codes as members of `Code`, which does not count: nobody sees that. Nor does a set of several codes: a
 list of what is allowed, or must never come, is no meeting.
+
+How each code is printed and answered is in tests/golden/seen/, for whoever reviews a change.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from replica.notary.errors import Code
+from tests.golden.seen import CASE, FILES, FOLDER, commands, election_errors
 
 TESTS = Path(__file__).parents[2]
 OUTSIDE = ("integration", "runbooks", "faults", "lognode", "pipeline", "clients", "unit/cli")
@@ -68,3 +73,16 @@ def test_what_counts_as_met() -> None:
     assert codes <= {"OVERLOADED", ("503", "USER_OVERLOADED")}
 '''
     assert list(texts(source)) == ["KEY_UNSAFE: x", "LOG_MISSING"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_code_is_printed_and_answered_as_it_was_read(name: str) -> None:
+    """Goal: whoever changes what people see reads it. Method: what the product's own printer and renderer give, against
+    the file; after reading, `python -m tests.golden.seen` writes it."""
+    assert FILES[name]() == (FOLDER / name).read_text()
+
+
+def test_no_code_is_left_out_of_what_was_read() -> None:
+    """Goal: the test above cannot pass by finding nothing. Method: the first words of each printed error."""
+    told = [line.partition(":")[0] for line in commands().splitlines() if line.endswith(f": {CASE}")]
+    assert sorted(told) == sorted([*Code.__members__, *(kind.code for kind in election_errors()), "INTERNAL"])
