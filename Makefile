@@ -80,7 +80,7 @@ lognode: setup ## The log node of our own consensus, as real processes: killed, 
 watch: setup-tests ## Two real replicas under `notary watch`: ended, killed, frozen, misconfigured; the watch killed; about 3 min
 	@$(BIN)/pytest -q -m slow tests/integration/test_watch_replicas.py $(ARGS)
 
-workers: setup-tests ## Three real replicas that all serve, and whose holder of the lock is killed: log on Kafka, on Postgres, without a database
+workers: setup-tests ## Three real replicas that all serve, and whose holder of the lock is killed and frozen: log on Kafka, on Postgres, without a database
 	@$(BIN)/pytest -q -m slow tests/integration/test_workers.py $(ARGS)
 	@$(BIN)/pytest -q -m slow --log-kind postgres tests/integration/test_workers.py $(ARGS)
 	@$(BIN)/pytest -q -m slow --log-kind embedded tests/integration/test_workers.py $(ARGS)

@@ -68,6 +68,11 @@ def check(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
         out.print(f"The server's lease is not verified: {lease.detail}.")
     if measured is None:
         out.print("No replica of this configuration is active, so the steps of an activation are not in the sums.")
+    if settings.serving == "all":
+        out.print(
+            "All replicas serve: only what the holder of the lock does alone waits so long. Clients of the lost replica"
+            " are answered by the others, once HAProxy has given it up."
+        )
     if settings.core.standby == "disconnected":
         out.print(
             "Passives stay away from the log: reading it grows with what they have missed, and is not in the sums."

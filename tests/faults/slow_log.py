@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from unittest.mock import patch
 
+from replica.active.worker import Worker
 from replica.cli.main import main
 from replica.log.interface import LogWriter, RequestLog
 from replica.log.kafka.log import KafkaLog
@@ -77,11 +78,26 @@ def slowed(kind: type[RequestLog]) -> AbstractContextManager[object]:
 
     async def open_slow_writer(log: RequestLog) -> LogWriter:
         """See RequestLog.open_writer."""
-        return SlowWriter(await open_fast_writer(log), float(os.environ[RATE_VARIABLE]))
+        return _slow(await open_fast_writer(log))
 
     return patch.object(kind, "open_writer", open_slow_writer)
 
 
+def slowed_workers() -> AbstractContextManager[object]:
+    """While the block runs, workers' writers are slow, also where they are of the kind that claims use."""
+    open_fast_writer = Worker._open_writer
+
+    async def open_slow_writer(worker: Worker) -> LogWriter:
+        writer = await open_fast_writer(worker)
+        return writer if isinstance(writer, SlowWriter) else _slow(writer)
+
+    return patch.object(Worker, "_open_writer", open_slow_writer)
+
+
+def _slow(writer: LogWriter) -> SlowWriter:
+    return SlowWriter(writer, float(os.environ[RATE_VARIABLE]))
+
+
 if __name__ == "__main__":
-    with slowed(KafkaLog), slowed(PostgresLog), slowed(RaftLog):
+    with slowed(KafkaLog), slowed(PostgresLog), slowed(RaftLog), slowed_workers():
         main()

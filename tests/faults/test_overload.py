@@ -142,7 +142,7 @@ async def test_three_times_the_capacity(slow_cluster: LocalCluster, duration_s: 
 
 
 class OfWorkers(msgspec.Struct, kw_only=True):
-    """What one of these runs found, with so many workers; `build/overload-workers.json` has them."""
+    """What one of these runs found, with so many workers; `build/overload-workers.jsonl` has them."""
 
     workers: int
     offered_per_s: float
@@ -159,12 +159,16 @@ async def test_more_workers_admit_more_under_overload(workers: int, request: pyt
     """Goal: adding workers helps where a worker's way to the log is the narrow part, and users stay apart. Method: each
     worker's process takes `WORKER_PER_S` records a second to the log, which stands for a limit of the worker and not of
     the log; always the same load, more than three times that, with one stream of each user at each worker."""
-    if is_embedded(request.config):
-        pytest.skip('serving = "all" needs a shared database')
     parent = Path(tempfile.mkdtemp(prefix="notary-overload-"))
     parent.chmod(0o755)
     further = {"serving": "all", "core": CORE | {"pipeline_max": 25}}  # 0.4 s of every wait
-    settings = ClusterSettings(folder=parent / "cluster", replicas=workers, log=log_of(request.config), further=further)
+    settings = ClusterSettings(
+        folder=parent / "cluster",
+        replicas=workers,
+        log=log_of(request.config),
+        embedded=is_embedded(request.config),
+        further=further,
+    )
     try:
         async with guarded(LocalCluster(settings)) as cluster:
             for replica in cluster.replicas.values():

@@ -61,3 +61,15 @@ def test_a_message_timeout_that_is_not_well_below_the_election_timeout_is_refuse
     assert isinstance(refused, ConfigError)
     assert "message_timeout_ms is 67, more than election_timeout_ms / 6 = 66.6667" in str(refused)
     assert check(tmp_path, "message_timeout_ms = 66", "election_timeout_ms = 400").exit_code == 0
+
+
+@pytest.mark.parametrize("serving", ["one", "all"])
+def test_it_says_who_waits_for_a_fail_over(tmp_path: Path, serving: str) -> None:
+    """Goal: the budget is no outage where all replicas serve. Method: without a database, both ways."""
+    path = tmp_path / "notary.toml"
+    changed = CONFIG.replace('"host=127.0.0.1 dbname=notary", scope = "notary"', '"sqlite:"')
+    path.write_text(f'serving = "{serving}"\nelection.kind = "lease"\n{changed}')
+    shown = CliRunner().invoke(app, ["config", "check", "--config", str(path)])
+    assert shown.exit_code == 0, (shown.output, shown.exception)
+    text = " ".join(shown.output.split())
+    assert ("Clients of the lost replica are answered by the others" in text) == (serving == "all")
