@@ -21,7 +21,7 @@ run: ## Bring up the whole cluster, notarise, kill the active, check every answe
 demo-pipeline: setup ## Archive, audit, rebuild, compare, restore and report what `make run` left, and show the page
 	@$(BIN)/notary demo-pipeline
 
-drill: setup ## Lose a whole cluster with all its data, and bring it back from the second site
+drill: setup ## Make a replica, a broker, the database and whole sites fail: answers lost and seconds without, measured
 	@$(BIN)/notary recovery drill $(ARGS)
 
 test: setup-tests ## Run all tests that CI runs, phase by phase, each with a time budget

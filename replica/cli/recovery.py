@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +35,21 @@ SiteOption = Annotated[
     Path, typer.Option("--to", parser=local_path, metavar="PLACE", help="Folder at the second site.")
 ]
 CheckpointArgument = Annotated[Path, typer.Argument(help="Folder of the checkpoint.", exists=True, file_okay=False)]
+
+
+class FailureName(StrEnum):
+    """What a drill can make fail."""
+
+    REPLICA = "replica"
+    BROKER = "broker"
+    DATABASE = "database"
+    SITE_COPY = "site-copy"
+    SITE_ARCHIVE = "site-archive"
+
+
+FailureOption = Annotated[
+    list[FailureName] | None, typer.Option("--failure", help="Only this failure; may be repeated. All by default.")
+]
 ReportOption = Annotated[Path | None, typer.Option("--json", help="Write the report to this file.", dir_okay=False)]
 
 
@@ -115,18 +131,27 @@ def seed(
 
 
 @app.command()
-def drill(report: ReportOption = None) -> None:
-    """Destroy a cluster of its own, database, log, indexes, archive and all, and bring it back from the second site.
+def drill(failure: FailureOption = None, report: ReportOption = None) -> None:
+    """Make clusters of its own fail, and measure what each failure costs: answers lost (RPO), seconds without (RTO).
 
-    Works in data/drill and touches nothing else. Prints recovery point and time. Exit code 0 when every answer that the
-    copied archive covered is still given, and no state that it covered can be spent again.
+    A replica, a broker and the database fail under load; then a site whose log was copied, and a site of which only the
+    archive was copied, with database, log, indexes and all. Works in data/drill* and touches nothing else. Exit code 0
+    when no answer is lost that a majority, the copy or the archive had, and no state of it can be spent again.
     """
     require_pipeline()
-    from replica.cli.drill import Drill, show
+    from replica.cli.drill import archive, copied, servers
+    from replica.cli.drill.report import Failure, show
 
-    found = run(Drill().run())
-    show(found, report)
-    raise typer.Exit(0 if found.passed else EXIT_FAILED)
+    chosen = set(failure or ()) or set(FailureName)
+    found: list[Failure] = run(servers.run([name for name in servers.STRIKES if name in chosen]))
+    restored = None
+    if FailureName.SITE_COPY in chosen:
+        found.append(run(copied.run()))
+    if FailureName.SITE_ARCHIVE in chosen:
+        restored = run(archive.Drill().run())
+        found.append(restored.failure())
+    show(found, restored, report)
+    raise typer.Exit(0 if all(row.passed for row in found) else EXIT_FAILED)
 
 
 def _manifest(config: Config, folder: Place | None, archive_key: str | None) -> Manifest:

@@ -46,8 +46,11 @@ class KillResult:
         return self.notarised == self.submitted
 
 
-class _Load:
-    """Requests that each consume a state of their own, from WORKERS at a time, until stopped."""
+class Load:
+    """Requests that each consume a state of their own, from WORKERS at a time, until stopped.
+
+    `acknowledged`: the offset that each notarised transaction was answered with.
+    """
 
     def __init__(self, client: RecordingClient, parties: Sequence[Party], result: KillResult) -> None:
         self._client = client
@@ -56,8 +59,10 @@ class _Load:
         self._stopping = False
         self._unanswered: Counter[str] = Counter()
         self.success_ns: list[int] = []
+        self.acknowledged: dict[bytes, int] = {}
 
     async def run(self) -> None:
+        """Submit until `stop`."""
         self._client.on_answer = self._note
         async with asyncio.TaskGroup() as group:
             for number in range(WORKERS):
@@ -66,16 +71,19 @@ class _Load:
         self._result.attempts_unanswered = dict(self._unanswered)
 
     def stop(self) -> None:
+        """Let what was submitted be answered, and submit no more."""
         self._stopping = True
 
     async def _work(self, party: Party) -> None:
         result = self._result
         while not self._stopping:
-            submission = party.sign(os.urandom(TX_ID_BYTES), [fresh_state()])
+            tx_id = os.urandom(TX_ID_BYTES)
+            submission = party.sign(tx_id, [fresh_state()])
             result.submitted += 1
             answer = await self._client.submit(submission)
             if isinstance(answer, Notarised):
                 result.notarised += 1
+                self.acknowledged[tx_id] = answer.log_offset
             elif len(result.wrong) < EXAMPLES_MAX:
                 result.wrong.append(f"{submission.command_id}: {answer!r:.500}")
 
@@ -97,7 +105,7 @@ async def kill_the_active(
     if active is None:
         raise ServerFailed("no replica is active")
     result = KillResult(active.name, epoch_before=await _epoch_of(cluster, active.name))
-    load = _Load(client, parties, result)
+    load = Load(client, parties, result)
     running = asyncio.create_task(load.run())
     try:
         await asyncio.sleep(BEFORE_S)

@@ -1,0 +1,1 @@
+"""The recovery drill: failures one after the other, and what each cost, measured."""
