@@ -117,7 +117,7 @@ def seed_index(
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(checkpoint / INDEX_NAME, partial)
     opened = RocksIndex(partial)
-    opened.write({}, position)
+    opened.adopt(topic_id)
     opened.close()
     partial.rename(index)
     return position

@@ -343,8 +343,6 @@ def _check_lost_range(config: Config, view: TopicView, salvage: Salvage | None, 
 
 
 def _adopt_index(folder: Path, topic_id: str, check: Callable[[Position], None]) -> None:
-    from msgspec.structs import replace
-
     from replica.index.rocks import RocksIndex
 
     index = RocksIndex(folder)
@@ -352,7 +350,7 @@ def _adopt_index(folder: Path, topic_id: str, check: Callable[[Position], None])
         position = index.position()
         if position is not None:
             check(position)
-            index.write({}, replace(position, topic_id=topic_id))
+            index.adopt(topic_id)
     finally:
         index.close()
 

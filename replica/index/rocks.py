@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, cast
 
+from msgspec.structs import replace
 from rocksdict import (
     AccessType,
     BlockBasedOptions,
@@ -284,6 +285,19 @@ class RocksIndex(RocksTable):
         if accepted_due is not None:
             self.commands.write(accepted_due, position)
         super().write(entries, position)
+
+    def adopt(self, topic_id: str) -> None:
+        """Make every table one that was read from this topic, which has the same records. May be repeated.
+
+        Each table names the log that it was read from, and a replica refuses one that names another. The states' is
+        named last. Raises IndexUnreadable.
+        """
+        for table in (self.parties, self.commands):
+            position = table.position()
+            if position is not None:
+                table.write({}, replace(position, topic_id=topic_id))
+        if self._position is not None:
+            super().write({}, replace(self._position, topic_id=topic_id))
 
     def checkpoint(self, folder: Path) -> None:
         """See Index. The copies of the other two are made last, so that they do not lag."""
