@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -72,6 +75,44 @@ async def test_every_request_is_a_success_exactly_once_across_a_fail_over(cluste
     successor = await cluster.wait_for_active()
     assert successor.name != active.name
     check_exactly_once(program, COUNT, cluster.notary_key)
+
+
+async def read_on(cluster: LocalCluster, language: str, count: int, *kept: str) -> list[dict[str, Any]]:
+    """What a reader of completions says that begins after a bookmark, or at the ledger's beginning."""
+    async with running(language, "resume", *_words(cluster), str(count), *kept) as program:
+        async for _ in program.documents():
+            pass
+    return program.said
+
+
+async def publish(cluster: LocalCluster, count: int) -> None:
+    """Completions of the reader's user."""
+    async with NotaryClient(cluster.endpoint) as client:
+        for _ in range(count):
+            submission = cluster.parties[0].sign(inputs=[f"{os.urandom(32).hex()}:0"], user_id="resume")
+            await client.notarise(submission, cluster.notary_key)
+
+
+async def test_a_reader_goes_on_after_its_bookmark_and_in_the_same_ledger_only(
+    cluster: LocalCluster, log_nodes: LocalCluster, language: str
+) -> None:
+    """Goal: nothing is read twice or left out across a fail-over, and another ledger is noticed. Method: read some,
+    kill the active, go on with the bookmark that was kept; then with the same one at another cluster, which has
+    something else at that offset, as after a restore."""
+    await cluster.wait_until_ready(list(cluster.replicas))
+    await publish(cluster, 5)
+    async with NotaryClient(cluster.endpoint) as client:
+        whole = [json.loads(one)["tx_id"] async for one in client.published(user_id="resume")]
+    said = await read_on(cluster, language, len(whole) - 2)
+    active = await cluster.wait_for_active()
+    active.kill_group()
+    assert (await cluster.wait_for_active(other_than=active.name)).name != active.name
+    rest = await read_on(cluster, language, 2, said[-1]["bookmark"])
+    assert [one["tx_id"] for one in said + rest] == whole
+    async with NotaryClient(log_nodes.endpoint) as client:
+        while (await client.ledger_end()).ledger_end < said[-1]["offset"]:
+            await publish(log_nodes, 5)
+    assert await read_on(log_nodes, language, 1, said[-1]["bookmark"]) == [{"kind": "ended", "code": "LEDGER_CHANGED"}]
 
 
 async def test_an_early_acceptance_is_followed_to_its_end(language: str, log_nodes: LocalCluster) -> None:

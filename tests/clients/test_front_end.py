@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from ledger_api.client import NotaryClient
 from replica.notary.answers import Answer, Notarised
 from replica.notary.canonical import summarise
 from replica.notary.requests import Submission
@@ -83,6 +86,37 @@ async def test_the_readmes_example_notarises(tmp_path: Path, language: str) -> N
             said = [line async for line in program.lines()]
     assert said[0] == "notarised at offset 1"
     assert len(said) == 2
+
+
+async def read_on(world: ApiWorld, language: str, count: int, *kept: str) -> list[dict[str, Any]]:
+    """What a reader of completions says that begins after a bookmark, or at the ledger's beginning."""
+    async with running(language, "resume", world.endpoint, "", "", "", str(count), *kept) as program:
+        async for _ in program.documents():
+            pass
+    return program.said
+
+
+async def publish(world: ApiWorld, count: int) -> None:
+    """Completions of the reader's user."""
+    async with NotaryClient(world.endpoint) as client:
+        for _ in range(count):
+            await client.submit(BANK.sign(inputs=[f"{os.urandom(32).hex()}:0"], user_id="resume"))
+
+
+async def test_a_reader_goes_on_after_its_bookmark(tmp_path: Path, language: str) -> None:
+    """Goal: nothing is read twice or left out, and another ledger is noticed. Method: a reader that ends and begins
+    again after the bookmark it kept; then with the same bookmark at a front end with another ledger."""
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    async with ApiWorld(tmp_path / "one", Ledger()).serve() as world:
+        await publish(world, 5)
+        said = await read_on(world, language, 3)
+        said += await read_on(world, language, 2, said[-1]["bookmark"])
+    assert [one["offset"] for one in said] == [1, 2, 3, 4, 5]
+    async with ApiWorld(tmp_path / "other", Ledger()).serve() as world:
+        await publish(world, 5)
+        ended = await read_on(world, language, 1, said[-1]["bookmark"])
+    assert ended == [{"kind": "ended", "code": "LEDGER_CHANGED"}]
 
 
 async def test_every_way_to_submit_across_a_passive_second(tmp_path: Path, language: str) -> None:

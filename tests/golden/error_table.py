@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from replica.failure import DEFECT_REMEDY
 from replica.notary.errors import Code
 from tests.golden.seen import election_errors
 
@@ -33,7 +32,6 @@ def of_operators() -> str:
     """The codes that never leave the participant."""
     found = [c for c in Code if not c.status and c not in IN_CLIENTS]
     rows = [f"`{c.name}` | {c.retry.value} | {_exit(c.person)} | {c.title}. | {c.remedy}" for c in found]
-    rows.append(f"`INTERNAL` | no | {_exit(False)} | A defect of the notary. | {DEFECT_REMEDY}")
     return _table("code | retry | replica | what it means | what to do", rows)
 
 

@@ -1,4 +1,4 @@
-/** Codes of the error catalogue that an application can meet; a test compares them with docs/formats.md. */
+/** Codes of the error catalogue that an application can meet; a test compares them with docs/errors.md. */
 
 /** `no`: the same request is answered the same. `same`: send the very same request again, with the same ids. */
 export type Retry = "no" | "same";

@@ -2,7 +2,7 @@ package org.replicatednotary.client;
 
 import java.util.Optional;
 
-/** Codes of the error catalogue that an application can meet; a test compares them with docs/formats.md. */
+/** Codes of the error catalogue that an application can meet; a test compares them with docs/errors.md. */
 public enum Code {
     MALFORMED_JSON(Retry.NO),
     MALFORMED_REQUEST(Retry.NO),
