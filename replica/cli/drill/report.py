@@ -23,7 +23,8 @@ class Failure(msgspec.Struct, kw_only=True, frozen=True):
     """One failure. `acknowledged`: notarised transactions that were asked for again afterwards.
 
     `lost`: those whose answer does not hold any more (RPO). `lost_though_kept`: those of them that a copy or an archive
-    had: none may be. `rto_s`: seconds from the failure to the first transaction that was notarised after it.
+    had: none may be. `rto_s`: seconds from the failure to the first transaction that was notarised after it; after the
+    loss of all but an archive, until every replica is ready.
     """
 
     failure: str
