@@ -116,8 +116,8 @@ containers: setup ## Build the linter of container files, and hold Containerfile
 	@scripts/containers/build.sh
 	@$(BIN)/pytest -q tests/unit/project/test_deploy.py $(ARGS)
 
-embedded: setup ## Participants without a database, the slow tests: archive, audit, a lost log restored; about 5 min
-	@$(BIN)/pytest -q -m slow tests/integration/test_embedded_archive.py tests/integration/test_embedded_restore.py $(ARGS)
+embedded: setup ## Participants without a database, the slow tests: archive, audit, a lost log restored, keys in the log; about 7 min
+	@$(BIN)/pytest -q -m slow tests/integration/test_embedded_archive.py tests/integration/test_embedded_restore.py tests/integration/test_embedded_parties.py $(ARGS)
 
 install: setup-tests ## Follow both install pages on real servers, and start the images' and compose files' containers in namespaces
 	@$(BIN)/pytest -q -rs tests/integration/test_install.py tests/integration/test_image.py tests/integration/test_image_of_the_whole.py $(ARGS)

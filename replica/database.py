@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from ha.clock import Clock
     from ha.settings import ElectionSettings
+    from replica.log.interface import RequestLog
     from replica.log.settings import LogSettings
     from replica.store.bulletin import Board
     from replica.store.desk import Desk
@@ -189,6 +190,12 @@ class EmbeddedLedgers:
 
         async with self._words() as words:
             yield LedgerBoard(self._files, words)
+
+    def board_over(self, log: RequestLog) -> Board:
+        """The same over a replica's own access to the log: no connection is made."""
+        from replica.store.sqlite.looking import LedgerBoard
+
+        return LedgerBoard(self._files, log if isinstance(log, WordsLog) else None)
 
     async def prune_all(self, pruned_to: int) -> None:
         """Let every replica delete its completions up to that ledger offset. Raises LogUnavailable and ConfigError."""

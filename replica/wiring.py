@@ -153,7 +153,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
     stack.push_async_callback(request_log.close)
     bulletin = Bulletin(settings.database.board, settings.name)
     ledger = _own_ledger(settings, start, request_log, index, clock)
-    election = _election(settings, start, clock, bulletin, lambda: _lease_log(request_log, participant))
+    election = _election(settings, start, clock, bulletin, lambda: _lease_log(settings, request_log, participant))
     participant: Participant[Session] = Participant(
         name=settings.name,
         request_log=request_log,
@@ -292,8 +292,14 @@ def _store(
     return EmbeddedStore(ledger, position.topic_id, Formats(), bulletin.note_end)
 
 
-def _lease_log(request_log: RequestLog, participant: Participant[Session]) -> FollowedLease:
-    return FollowedLease(request_log, participant.follower, os.urandom)
+def _lease_log(settings: ReplicaSettings, request_log: RequestLog, participant: Participant[Session]) -> FollowedLease:
+    async def raised() -> Formats:
+        if isinstance(settings.database, EmbeddedLedgers):
+            return await settings.database.board_over(request_log).formats()
+        async with settings.database.board(f"{settings.name}/formats") as board:
+            return await board.formats()
+
+    return FollowedLease(request_log, participant.follower, os.urandom, raised)
 
 
 def _election(

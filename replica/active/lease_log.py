@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -13,22 +13,30 @@ from ha.lock.silence import LeaseView
 from replica.following.follower import Follower
 from replica.log.interface import ConsensusLog, Lifeline, LogEnd, LogWriter, RequestLog, TimedLog, WatchingLog
 from replica.notary.errors import NotaryError
+from replica.notary.formats import CLAIMED_LEAST, Formats, to_write
 from replica.notary.leases import NOTHING_WITNESSED, SIGNS_OF_LIFE_FROM, claim_text, release_text, releaser_in
 from replica.notary.position import BEGIN, LeasedPosition, Position
 from replica.notary.records import ACTIVATION_ID_BYTES, BarrierRecord, Record, SettlementRecord, encode_record
 from replica.notary.rules import DEDUPLICATING_FROM
 
-_FORMAT = DEDUPLICATING_FROM  # claims name format and rules 2, whatever else is known: readers judge them from there
 ResultT = TypeVar("ResultT")
 
 
 class FollowedLease:
     """See LeaseLog. One object serves one session."""
 
-    def __init__(self, request_log: RequestLog, follower: Follower, random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        request_log: RequestLog,
+        follower: Follower,
+        random_bytes: Callable[[int], bytes],
+        raised: Callable[[], Awaitable[Formats]],
+    ) -> None:
+        """`raised`: the formats that operators have raised, all that were before the call. Raises NotaryError."""
         self._log = request_log
         self._follower = follower
         self._random_bytes = random_bytes
+        self._raised = raised
         self._writer: LogWriter | None = None
         self._holder = HolderWatch(request_log, follower.look_again)
         self._told = LogEnd(BEGIN, None)  # where the log ended, when that was last asked
@@ -86,7 +94,8 @@ class FollowedLease:
         if isinstance(self._log, WatchingLog):
             self._lifeline = self._log.tie(activation_id)
         text = claim_text(view.log_id, view.witnessed)
-        await self._append(BarrierRecord(view.epoch + 1, activation_id, name, text, _FORMAT, _FORMAT))
+        formats = await self._to_claim()
+        await self._append(BarrierRecord(view.epoch + 1, activation_id, name, text, formats.records, formats.rules))
         # once the lease looks different, the claim is in force, or void wherever it will be read
         position = await self._follower.wait_for(lambda position: not _is_as_in(position, view))
         return activation_id if _in_force(position) == activation_id else None
@@ -94,7 +103,7 @@ class FollowedLease:
     async def show_life(self, activation_id: bytes, number: int) -> bool:
         """See LeaseLog. The sign is an empty settlement."""
         sequence = SIGNS_OF_LIFE_FROM + number
-        await self._append(SettlementRecord(_FORMAT, activation_id, sequence, ()))
+        await self._append(SettlementRecord(self._in_log().records, activation_id, sequence, ()))
 
         def read_or_over(position: Position) -> bool:
             return _in_force(position) != activation_id or has_seen(position, sequence)
@@ -105,8 +114,8 @@ class FollowedLease:
         """See LeaseLog. The activation id is thrown away, so that nobody can use it."""
         text = release_text(view.log_id, "" if note is None else note.by)
         to = "" if note is None or note.to is None else note.to
-        nobody = self._random_bytes(ACTIVATION_ID_BYTES)
-        await self._append(BarrierRecord(view.epoch + 1, nobody, to, text, _FORMAT, _FORMAT))
+        nobody, formats = self._random_bytes(ACTIVATION_ID_BYTES), self._in_log()
+        await self._append(BarrierRecord(view.epoch + 1, nobody, to, text, formats.records, formats.rules))
         await self._follower.wait_for(lambda position: position.epoch > view.epoch)
 
     def end(self) -> None:
@@ -118,6 +127,17 @@ class FollowedLease:
                 closing = asyncio.create_task(opened.close(), name="lease log closing")
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)
+
+    async def _to_claim(self) -> Formats:
+        """What a claim names now. Raises LockLost where that is not known, or not to this release."""
+        try:
+            return to_write(await self._raised(), self._in_log())
+        except NotaryError as error:
+            raise LockLost(error.detail) from error
+
+    def _in_log(self) -> Formats:
+        """The newest that barriers name, as far as was read: none of ours may name older ones."""
+        return self._follower.formats.raised(CLAIMED_LEAST)
 
     async def _append(self, record: Record) -> None:
         if self._writer is None:

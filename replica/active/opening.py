@@ -3,8 +3,8 @@
 The steps: read the log to its end, see it move, raise the epoch, open the log writer, verify the lock, append the
 barrier, catch up to it, publish up to it, settle the commands that can never be logged. Then it may serve.
 
-A lease is granted by the log: the claim is the activation's only barrier. It has shown that the log moves, and the
-epoch is the claim's.
+A lease is granted by the log: the claim is the activation's only barrier. It has shown that the log moves, and epoch
+and formats are the claim's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from replica.following.log_reading import end_after
 from replica.index.commands import knows_commands
 from replica.index.parties import knows_parties
 from replica.notary.errors import InvariantBroken, TableLags
-from replica.notary.formats import to_write
+from replica.notary.formats import of_barrier, to_write
 from replica.notary.position import Position
 from replica.notary.records import SettledCommand, settled_together
 from replica.notary.rules import DEDUPLICATING_FROM, REGISTERED_FROM
@@ -79,7 +79,9 @@ class Opening:
             self._check_descent(position)
         self._done("read_log")
         salvages = await parts.salvages_found.found(position.offset)
-        appender.formats = to_write(await store.bind(position.topic_id, salvages), parts.follower.formats)
+        raised = await store.bind(position.topic_id, salvages)
+        claimed = None if self._grant is None else of_barrier(position.barrier)
+        appender.formats = claimed or to_write(raised, parts.follower.formats)
         if appender.formats.rules >= DEDUPLICATING_FROM:
             await self._know_tables(position.offset, registered=appender.formats.rules >= REGISTERED_FROM)
         if self._grant is None:

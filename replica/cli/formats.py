@@ -51,18 +51,20 @@ def show(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
 
 @app.command(name="raise")
 def raise_formats(
+    *,
     config: ConfigChoice = None,
     records: RecordsOption = None,
     rules: RulesOption = None,
     owner: OwnerOption = None,
     reason: ReasonOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a newer record format, or judge by newer rules, from the next activation on. It cannot be undone.
 
     Refused (exit code 2) while a configured replica does not answer, does not know it, or does not know all accepted
     commands: afterwards no older release can read the log. Rules 3 are refused as well while the log has no
-    registration of a key in the party registry (notary party import). The tables' owner may do it. Bring it into force
-    with notary switchover.
+    registration of a key in the party registry (notary party import). The tables' owner may do it; without a database,
+    whoever may say a word in the log. Bring it into force with notary switchover.
     """
     from replica.cli.party import unregistered
     from replica.database import participant_database
@@ -74,7 +76,7 @@ def raise_formats(
     default = present.raised(BY_DEFAULT)
     wanted = Formats(default.records if records is None else records, default.rules if rules is None else rules)
     if wanted == present:
-        out.print(f"nothing to raise: the next activation writes {present}")
+        _tell(f"nothing to raise: the next activation writes {present}", present, as_json)
         return
     answered = {name: health for name, health in replicas.items() if health is not None}
     refusal = why_not_raise(
@@ -88,15 +90,25 @@ def raise_formats(
         refusal = run(unregistered(settings))
     if refusal is not None:
         raise ConfigError(f"not raised: {refusal}", Code.NOT_POSSIBLE_NOW)
-    database = participant_database(owner, settings.database.scope) if owner else settings.shared_database()
+    if owner and settings.database.is_embedded:
+        raise ConfigError("there is no owner where the replicas share no database: leave --owner out")
+    ledgers = participant_database(owner, settings.database.scope) if owner else settings.ledgers()
 
     async def carry_out() -> Formats:
-        async with database.board("notary-format") as board:
+        async with ledgers.board("notary-format") as board:
             return await board.raise_formats(wanted)
 
     with acting(settings, "format-raise", {"records": wanted.records, "rules": wanted.rules}, reason) as act:
-        act.outcome = f"the next activation writes {run(carry_out())}"
-    out.print(f"{act.outcome}; now: notary switchover")
+        raised = run(carry_out())
+        act.outcome = f"the next activation writes {raised}"
+    _tell(f"{act.outcome}; now: notary switchover", raised, as_json)
+
+
+def _tell(outcome: str, writes: Formats, as_json: bool) -> None:
+    if as_json:
+        print_json({"outcome": outcome, "writes": msgspec.to_builtins(writes)})
+    else:
+        out.print(outcome)
 
 
 async def _look(config: Config) -> tuple[Formats, dict[str, ReplicaHealth | None]]:

@@ -77,6 +77,7 @@ def officers(
     ],
     config: ConfigChoice = None,
     reason: ReasonOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Put a list of officers in force in place of the one before: only their registrations have an effect.
 
@@ -106,8 +107,9 @@ def officers(
             bytes(64),
         )
         (noted,) = run(_note(settings, [signed_note(note, who.signer.sign)]))
-        act.outcome = f"{len(named)} officers are in force from log offset {noted.offset} on"
-    out.print(act.outcome)
+        who_are = "1 officer is" if len(named) == 1 else f"{len(named)} officers are"
+        act.outcome = f"{who_are} in force from log offset {noted.offset} on"
+    _tell(act.outcome, [noted], as_json)
 
 
 @app.command()
@@ -119,6 +121,7 @@ def add(
     until: UntilOption = None,
     config: ConfigChoice = None,
     reason: ReasonOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Register a key of a party, at once on every replica. A registration of the same key is replaced.
 
@@ -126,18 +129,24 @@ def add(
     """
     settings = load(find_config(config))
     period = _period_us(from_, until)
-    _register(settings, "party-add", [(party, key, *period)], reason)
+    _register(settings, "party-add", [(party, key, *period)], reason, as_json)
 
 
 @app.command()
-def revoke(party: PartyArgument, key: KeyArgument, config: ConfigChoice = None, reason: ReasonOption = None) -> None:
+def revoke(
+    party: PartyArgument,
+    key: KeyArgument,
+    config: ConfigChoice = None,
+    reason: ReasonOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """End a key of a party, at once on every replica. What it signed before stays notarised."""
     settings = load(find_config(config))
     page = run(_everything(settings, "active"))
     if (party, key.lower()) not in {(one.party, one.key) for one in page.keys}:
         raise ConfigError(f"the log has no registration of key {key} for {party!r}: notary party list")
     now_us = time.time_ns() // 1_000
-    _register(settings, "party-revoke", [(party, key, now_us, now_us)], reason)
+    _register(settings, "party-revoke", [(party, key, now_us, now_us)], reason, as_json)
 
 
 @app.command()
@@ -151,6 +160,7 @@ def rotate(
     ] = 30.0,
     config: ConfigChoice = None,
     reason: ReasonOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Register a party's next key, at once, and let the present one end later."""
     settings = load(find_config(config))
@@ -163,7 +173,7 @@ def rotate(
         raise ConfigError(f"key {old} of {party!r} is not in force: notary party list")
     end_us = min(present.until_us, now_us + round(overlap_days * 86_400e6))
     periods = [(party, new, *_period_us(None, None)), (party, old, present.from_us, end_us)]
-    _register(settings, "party-rotate", periods, reason)
+    _register(settings, "party-rotate", periods, reason, as_json)
 
 
 @app.command(name="import")
@@ -171,6 +181,7 @@ def import_registry(
     file: Annotated[Path | None, typer.Argument(help="A party registry file; else the configured one.")] = None,
     config: ConfigChoice = None,
     reason: ReasonOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Register all keys of a party registry file that the log has no registration of. May be repeated.
 
@@ -186,9 +197,9 @@ def import_registry(
     for party, public_key in other:
         err.print(f"left as it is: the log has another period for key {public_key.hex()} of {party!r}", markup=False)
     if not missing:
-        out.print(f"nothing to register: the log has all {len(pairs)} keys of the file")
+        _tell(f"nothing to register: the log has all {len(pairs)} keys of the file", [], as_json)
         return
-    _register(settings, "party-import", [(p, k.hex(), *pairs[p, k]) for p, k in missing], reason)
+    _register(settings, "party-import", [(p, k.hex(), *pairs[p, k]) for p, k in missing], reason, as_json)
 
 
 async def unregistered(config: Config) -> str | None:
@@ -251,7 +262,9 @@ def _officer_here(config: Config) -> Who:
     return who
 
 
-def _register(config: Config, act_name: str, periods: Sequence[tuple[str, str, int, int]], reason: str | None) -> None:
+def _register(
+    config: Config, act_name: str, periods: Sequence[tuple[str, str, int, int]], reason: str | None, as_json: bool
+) -> None:
     """Sign and log registrations (party, key, from_us, until_us). Raises ConfigError."""
     from ledger_api.server.registry import check_party
     from replica.notary.note_signatures import signed_note
@@ -276,8 +289,17 @@ def _register(config: Config, act_name: str, periods: Sequence[tuple[str, str, i
     details = {"keys": len(notes), "party": first_party[:DETAIL_MAX], "key": first_key}
     with acting(config, act_name, details, reason) as act:
         noted = run(_note(config, [signed_note(note, who.signer.sign) for note in notes]))
-        act.outcome = f"{len(noted)} registered, at log offsets {noted[0].offset} to {noted[-1].offset}"
-    out.print(act.outcome)
+        first, last = noted[0].offset, noted[-1].offset
+        at = f"log offset {first}" if len(noted) == 1 else f"log offsets {first} to {last}"
+        act.outcome = f"{len(noted)} registered, at {at}"
+    _tell(act.outcome, noted, as_json)
+
+
+def _tell(outcome: str, noted: Sequence[Noted], as_json: bool) -> None:
+    if as_json:
+        print_json({"outcome": outcome, "log_offsets": [one.offset for one in noted]})
+    else:
+        out.print(outcome, markup=False)
 
 
 async def _note(config: Config, notes: Sequence[PartyNote]) -> list[Noted]:

@@ -51,6 +51,9 @@ class Known(msgspec.Struct, frozen=True):
 BY_DEFAULT = Formats(2, DEDUPLICATING_FROM)
 """The newest formats that need nothing of operators before. Rules 3 need officers and registered keys."""
 
+CLAIMED_LEAST = Formats(2, DEDUPLICATING_FROM)
+"""What a claim to a lease names at least: readers judge claims from these rules on."""
+
 
 def known() -> Known:
     """What this release knows."""

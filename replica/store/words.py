@@ -2,7 +2,8 @@
 
 `pause`: fail-over is paused. `ended/N`: why an activation ended, in a ring of the newest epochs. `pruned`: up to where
 each replica lets its completions go. `numbers`: how many ranges of sequence numbers replicas drew. `trail`: the newest
-entry of the operators' trail; what it replaces is the one before, so the log has all of them.
+entry of the operators' trail; what it replaces is the one before, so the log has all of them. `formats`: what operators
+have raised, for the next claim to the lease.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from replica.notary.errors import StoreMismatch
+from replica.notary.formats import Formats
 from replica.notary.untrusted import UNREADABLE
 from replica.notary.words import Word
 from replica.store.bulletin import Pause
@@ -23,6 +25,7 @@ ENDED = "ended/"
 PRUNED = "pruned"
 TRAIL = "trail"
 NUMBERS = "numbers"
+FORMATS = "formats"
 ENDINGS_KEPT = 256
 REASON_MAX_BYTES = 600  # JSON may write a byte as six, and a word has at most 4,096
 _UNREADABLE = "of another release, or none of ours"
@@ -134,6 +137,19 @@ def bound_in(value: bytes) -> int:
 def raised(value: bytes, pruned_to: int) -> bytes:
     """The bound that follows one in force: it never falls."""
     return value if bound_in(value) >= pruned_to else written(Bound(pruned_to))
+
+
+def formats_in(value: bytes) -> Formats:
+    """What a value says was raised; the first formats for nothing. Raises StoreMismatch: nobody claims a lease by what
+    it cannot read."""
+    return read(value, Formats) or Formats()
+
+
+def formats_raised(value: bytes, to: Formats) -> bytes:
+    """The value after a raise: neither number ever falls. Raises StoreMismatch."""
+    before = formats_in(value)
+    after = before.raised(to)
+    return value if after == before else written(after)
 
 
 def draws_in(value: bytes) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from random import Random
 from typing import TYPE_CHECKING
@@ -16,16 +17,17 @@ from ha.errors import HaError
 from replica.active.noting import Noted
 from replica.active.signer import FileSigner
 from replica.checker.judge import Judged, JudgedLost, JudgedRequest
-from replica.notary.errors import NotaryError
+from replica.notary.errors import LogUnavailable, NotaryError
 from replica.notary.formats import Formats
 from replica.notary.note_signatures import signed_note
 from replica.notary.parties import OFFICERS, PartyNote, encode_officers
 from replica.notary.records import ActRecord, RegistrationRecord
 from replica.notary.requests import TIME_MAX_US
 from tests.simulation.clients import CLIENT_KEY, PARTY
-from tests.simulation.draw import draw
+from tests.simulation.draw import draw, leased, worded
 from tests.simulation.plan import START_US, Fault, FaultKind, Plan
 from tests.simulation.replica import Asked
+from tests.simulation.words import SimulatedBoard
 from tests.simulation.workers import all_serving
 
 if TYPE_CHECKING:
@@ -40,7 +42,18 @@ OF_KEYS = frozenset({"PARTY_UNKNOWN", "KEY_NOT_VALID"})
 
 def registering(seed: int) -> Plan:
     """A plan with an officer. In every third all replicas serve. The log begins with rules 2."""
-    plan = all_serving(draw(seed)) if seed % 3 == 0 else draw(seed)
+    return _with_an_officer(all_serving(draw(seed)) if seed % 3 == 0 else draw(seed))
+
+
+def registering_by_lease(seed: int) -> Plan:
+    """A plan with an officer under a lease, which is how participants without a database lead; in half of them with
+    operators' words in the log, where the raise is one of them. One replica serves, as the configuration demands."""
+    plan = leased(_with_an_officer(draw(seed)))
+    return worded(plan) if seed % 2 else plan
+
+
+def _with_an_officer(plan: Plan) -> Plan:
+    seed = plan.seed
     random = Random(f"{seed}/registering")
     faults = [fault for fault in plan.faults if fault.kind not in _OF_RELEASES]
     kinds = (FaultKind.CRASH, FaultKind.SESSION_KILLED, FaultKind.STALL)
@@ -71,7 +84,7 @@ class Officer:
         await self._until_effective(self._officers)
         await self._until_effective(lambda: self._registration(0, TIME_MAX_US - 1 - len(self._signed)))
         await asyncio.sleep(random.uniform(0.0, 0.2) * world.plan.duration_s)
-        world.primary.tables.raise_rules(Formats(2, 3))
+        await self._raise_rules()
         world.story.tell("officer", "rules_raised")
         if random.random() < 0.8 and (holder := world.holder()):
             world.misfortune.switch_over(world.replica(holder))
@@ -80,6 +93,15 @@ class Officer:
             await self._try([self._change()])
         await self._until_effective(lambda: self._registration(0, TIME_MAX_US - 1 - len(self._signed)))
         self.is_done = True
+
+    async def _raise_rules(self) -> None:
+        world = self._world
+        while world.plan.worded:
+            with suppress(LogUnavailable):
+                await SimulatedBoard(world, world.replicas[0].name).raise_formats(Formats(2, 3))
+                return
+            await asyncio.sleep(_RETRY_S)
+        world.primary.tables.raise_rules(Formats(2, 3))
 
     def _change(self) -> PartyNote:
         now_us = START_US + round(self._world.loop.time() * 1e6)

@@ -41,7 +41,7 @@ from tests.simulation.doubles import DatabaseSession, Disk, DiskIndex, OlderInde
 from tests.simulation.followers import make_feed
 from tests.simulation.plan import ReplicaPlan
 from tests.simulation.process import Process
-from tests.simulation.words import WatchedBulletin, WordedLease, shared_bound
+from tests.simulation.words import WatchedBulletin, WordedLease, raised_formats, shared_bound
 from tests.simulation.workers import make_worker
 
 if TYPE_CHECKING:
@@ -282,10 +282,11 @@ class Replica:
             session = DatabaseSession(route, name=self.name, settings=world.election, clock=self.clock)
             if not plan.lease:
                 return session
+            raised = raised_formats(world, self.name)
             lease_log = (
-                FollowedLease(log, participant.follower, random.randbytes)
+                FollowedLease(log, participant.follower, random.randbytes, raised)
                 if bulletin is None
-                else WordedLease(log, participant.follower, random.randbytes, bulletin)
+                else WordedLease(log, participant.follower, random.randbytes, raised, bulletin)
             )
             lease = LeaseSession(
                 lease_log,

@@ -7,7 +7,7 @@ and tell why their activations ended.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from replica.following.follower import Follower
 from replica.log.interface import RequestLog
 from replica.notary import words as product
 from replica.notary.errors import LogUnavailable
+from replica.notary.formats import Formats
 from replica.notary.words import UNSAID, NewWord, Word, decode_word, encode_word, fold
 from replica.store.bulletin import Board, Bulletin
 from replica.store.interface import Published
@@ -160,15 +161,30 @@ class WordedLease(FollowedLease):
         request_log: RequestLog,
         follower: Follower,
         random_bytes: Callable[[int], bytes],
+        raised: Callable[[], Awaitable[Formats]],
         bulletin: WatchedBulletin,
     ) -> None:
-        super().__init__(request_log, follower, random_bytes)
+        super().__init__(request_log, follower, random_bytes, raised)
         self._bulletin = bulletin
 
     async def claim(self, name: str, view: LeaseView) -> bytes | None:
         """See LeaseLog."""
         self._bulletin.claimed()
         return await super().claim(name, view)
+
+
+def raised_formats(world: World, machine: str) -> Callable[[], Awaitable[Formats]]:
+    """What asks for the formats that operators have raised, as a claim names them: in the log, or in the database. In
+    plans without an officer nothing is raised under a lease."""
+
+    async def raised() -> Formats:
+        if not world.plan.registers:
+            return Formats()
+        if world.plan.worded:
+            return await SimulatedBoard(world, machine).formats()
+        return world.primary.tables.formats
+
+    return raised
 
 
 class OwnLedger:

@@ -14,12 +14,18 @@ from replica.active.lease_log import FollowedLease
 from replica.following.follower import Follower
 from replica.index.memory import MemoryIndex
 from replica.log.interface import RequestLog
+from replica.notary.formats import Formats
 from replica.notary.leases import release_text
 from replica.notary.records import BarrierRecord, encode_record
 from replica.settings import CoreSettings
 from tests.contracts.lock_contract import CLOCK, SETTINGS, World
 
 CORE = CoreSettings(standby_read_pause_s=0.01, read_wait_s=0.2)
+
+
+async def nothing_raised() -> Formats:
+    """No operator raised any formats."""
+    return Formats()
 
 
 def nobodys(epoch: int, log_id: str) -> bytes:
@@ -52,7 +58,7 @@ async def lease_world(
 
     def session(name: str, scope: str | None = None) -> Any:
         follower, log = follow()
-        lease = FollowedLease(log, follower, os.urandom)
+        lease = FollowedLease(log, follower, os.urandom, nothing_raised)
         return LeaseSession(lease, name=name, settings=settings, clock=CLOCK, scope=scope)
 
     async def kill(_: Any) -> None:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from replica.notary.errors import Code, ConfigError, LogTruncated, StoreMismatch, StoreUnavailable
-from replica.notary.formats import Formats
+from replica.notary.formats import CLAIMED_LEAST, Formats
 from replica.notary.position import BEGIN
 from replica.notary.words import NOTHING_SAID, UNSAID, NewWord, WordsLog, replace, value_of
 from replica.store.bulletin import PastActivation, Pause
@@ -31,7 +31,21 @@ from replica.store.reader import Row
 from replica.store.sqlite.file import READ, named, position_of
 from replica.store.sqlite.tables import VERSION, LedgerDamaged, connect, restored
 from replica.store.trail import head_of
-from replica.store.words import ENDED, PAUSE, TRAIL, Ended, ended, ends_in, pause_in, paused, slot_of, unreadable_in
+from replica.store.words import (
+    ENDED,
+    FORMATS,
+    PAUSE,
+    TRAIL,
+    Ended,
+    ended,
+    ends_in,
+    formats_in,
+    formats_raised,
+    pause_in,
+    paused,
+    slot_of,
+    unreadable_in,
+)
 
 RELEASED = "released the lease"
 COVERS_WITHIN_S = 5.0  # a ledger of a replica that runs covers the log within moments
@@ -133,12 +147,14 @@ class LedgerBoard:
             return _begun(connection, limit)
 
     async def formats(self) -> Formats:
-        """See Board: no more than what is in the log. A claim to a lease names format and rules 2."""
-        return Formats(2, 2)
+        """See Board: what was raised, but no less than what every claim to a lease names."""
+        said = b"" if self._words is None else await value_of(self._words, FORMATS)
+        return CLAIMED_LEAST.raised(formats_in(said))
 
     async def raise_formats(self, formats: Formats) -> Formats:
-        """Raises ConfigError: the claim of the next activation names what it writes."""
-        raise _without_database("format raise")
+        """See Board: whoever may say a word may do it."""
+        _, after = await replace(self._log("format raise"), FORMATS, lambda value: formats_raised(value, formats))
+        return CLAIMED_LEAST.raised(formats_in(after))
 
     async def end_epoch(self, epoch: int, replica: str, reason: str, age_s: float) -> None:
         """See Board."""
@@ -200,10 +216,6 @@ def _told(one: PastActivation, end: Ended | None, unreadable: str | None) -> Pas
         return one
     changes = {"ended_at": end.ended_at, "end_reason": end.reason}
     return msgspec.structs.replace(one, **changes)
-
-
-def _without_database(command: str) -> ConfigError:
-    return ConfigError(f"notary {command} needs a database that the replicas share", Code.NOT_POSSIBLE_NOW)
 
 
 @contextmanager

@@ -13,8 +13,10 @@ import tests.simulation.lives
 from ha.lock.silence import LeaseView, Silence
 from ha.settings import ElectionSettings
 from replica.active.lease_log import FollowedLease
+from replica.notary.formats import CLAIMED_LEAST, Formats
 from tests.simulation.draw import draw, leased
 from tests.simulation.mutants.registry import mutant
+from tests.simulation.parties import registering_by_lease
 from tests.simulation.plan import Plan
 
 
@@ -40,6 +42,16 @@ def one_missing_heartbeat(patch: MonkeyPatch) -> None:
 @mutant("readers let a claim count although the holder wrote after what the claimant had read", _under_a_lease)
 def witness_ignored(patch: MonkeyPatch) -> None:
     patch.setattr(replica.notary.reading, "is_leased", lambda barrier: False)
+
+
+@mutant("a claim names the rules of the first claim, whatever was raised and is in the log", registering_by_lease)
+def claims_take_rules_back(patch: MonkeyPatch) -> None:
+    async def least(self: FollowedLease) -> Formats:
+        in_log = self._follower.formats
+        return CLAIMED_LEAST if in_log.rules > CLAIMED_LEAST.rules else await to_claim(self)
+
+    to_claim = FollowedLease._to_claim
+    patch.setattr(FollowedLease, "_to_claim", least)
 
 
 @mutant("a holder closes its lifeline while it leads", _watched)

@@ -103,7 +103,9 @@ def test_a_note_without_effect_is_no_success(officer: str, see, monkeypatch: pyt
     assert "logged without effect at offset 40" in seen.err and "notary party list" in seen.err
     active.effective = True
     seen = see("party", "add", PARTY, KEY)
-    assert (seen.code, "1 registered, at log offsets 40 to 40" in seen.out) == (0, True)
+    assert (seen.code, "1 registered, at log offset 40" in seen.out) == (0, True)
+    seen = see("party", "add", PARTY, KEY, "--json")
+    assert json.loads(seen.out)["log_offsets"] == [40]
 
 
 @pytest.mark.parametrize(

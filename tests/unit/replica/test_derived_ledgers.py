@@ -18,6 +18,9 @@ from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
 from replica.link.interface import SubmitOptions
 from replica.notary.answers import Notarised, Refused
+from replica.notary.formats import Formats, of_barrier
+from replica.notary.position import begin
+from replica.notary.reading import read_records
 from replica.store.reader import Row
 from replica.store.sqlite.reader import SqliteReader
 from replica.store.sqlite.tables import FILE
@@ -92,8 +95,12 @@ async def test_all_replicas_derive_one_ledger(tmp_path: Path, damaged: bool) -> 
 class LeasedReplica(Replica):
     """A core whose lock is a lease: nothing is shared but the log."""
 
+    async def raised(self) -> Formats:
+        """What operators have raised: here the tables of a world stand in for the words in the log."""
+        return self.shared.database.formats
+
     def _session(self) -> Any:
-        lease = FollowedLease(self.log, self.participant.follower, os.urandom)
+        lease = FollowedLease(self.log, self.participant.follower, os.urandom, self.raised)
         return LeaseSession(lease, name=self.name, settings=self.shared.election, clock=self.shared.clock)
 
 
@@ -122,6 +129,43 @@ async def test_replicas_that_share_nothing_but_the_log_are_one_notary(tmp_path: 
         assert (newest.replica, newest.found_over_by) == ("R2", None)
         assert (before.replica, before.end_reason) == ("R1", "released the lease")
         assert world.shared.database.completions == []
+
+
+def barriers(world: World) -> list[tuple[str, Formats]]:
+    """Those in force, in their order: whose claim or release, and what it names."""
+    topic = world.shared.topic
+    reading = read_records(begin(topic.topic_id), topic.records(0, topic.end_offset))
+    return [(one.record.database.partition(":")[0], of_barrier(one.record)) for one in reading.barriers]
+
+
+async def test_a_claim_names_what_was_raised_and_never_less_than_the_log(tmp_path: Path) -> None:
+    """Goal: rules come into force with the next claim, and nothing that is lost or unknown takes them back. Method:
+    raise to rules 3 under a holder, hand over; forget the raise, hand over; raise what nobody knows, hand over."""
+    raised = Formats(2, 3)
+    async with asyncio.timeout(LIFE_MAX_S), World(rules=2) as world:
+        for number in (1, 2):
+            replica = LeasedReplica(world.shared, f"R{number}", folder=tmp_path / str(number))
+            replica.start()
+            world.push_async_callback(replica.stop)
+            await replica.until_active()
+            assert replica.participant.activation is not None
+            assert replica.participant.activation.appender.formats == (Formats(2, 2) if number == 1 else raised)
+            world.shared.database.formats = raised
+            await replica.stop()
+        world.shared.database.formats = Formats()  # a restored log has no words
+        third = LeasedReplica(world.shared, "R3", folder=tmp_path / "3")
+        third.start()
+        world.push_async_callback(third.stop)
+        await third.until_active()
+        world.shared.database.formats = Formats(7, 9)  # by a newer release
+        await third.stop()
+        fourth = LeasedReplica(world.shared, "R4", folder=tmp_path / "4")
+        fourth.start()
+        world.push_async_callback(fourth.stop)
+        await asyncio.sleep(2 * world.shared.election.tick_s)
+        assert not fourth.participant.standing().active
+    reigns = [[("lease", formats), ("release", formats)] for formats in (Formats(2, 2), raised, raised)]
+    assert barriers(world) == [barrier for reign in reigns for barrier in reign]
 
 
 async def test_a_replica_whose_ledger_lags_lets_others_lead_first(

@@ -10,13 +10,14 @@ import msgspec
 import pytest
 
 from replica.notary.errors import LogTruncated, LogUnavailable, StoreMismatch, StoreUnavailable
+from replica.notary.formats import Formats
 from replica.notary.words import UNSAID, VALUE_MAX_BYTES, NewWord, Word, encode_word, fold, replace
 from replica.store.bulletin import Pause
 from replica.store.sqlite import looking
 from replica.store.sqlite.file import Begun, LedgerFile
 from replica.store.sqlite.looking import RELEASED, LedgerBoard
 from replica.store.sqlite.tables import FILE
-from replica.store.words import ENDED, ENDINGS_KEPT, PAUSE, TRAIL, Ended, ended, ends_in, slot_of, written
+from replica.store.words import ENDED, ENDINGS_KEPT, FORMATS, PAUSE, TRAIL, Ended, ended, ends_in, slot_of, written
 from tests.contracts.store_contract import TOPIC, at, command, completion
 from tests.worlds.trails import trail_of
 
@@ -87,6 +88,22 @@ async def test_a_pause_is_of_the_holder_of_now(file: Path, monkeypatch: pytest.M
         await LedgerBoard([file], WordsHere(end=11)).pause("a disk")
     with pytest.raises(StoreMismatch, match="no replica of this machine"):
         await LedgerBoard([file.with_name("none")], WordsHere()).pause("a disk")
+
+
+async def test_formats_are_raised_once_and_for_all(file: Path) -> None:
+    """Goal: a raise is a word like the others, and neither number falls. Method: none yet; raise rules, then less; a
+    late copy; what no release wrote."""
+    log = WordsHere(end=10)
+    board = LedgerBoard([file], log)
+    assert await board.formats() == Formats(2, 2)
+    assert await board.raise_formats(Formats(2, 3)) == Formats(2, 3) == await board.formats()
+    assert await board.raise_formats(Formats(1, 1)) == Formats(2, 3)
+    assert len(log.said) == 1
+    log.late = [NewWord(FORMATS, 0, written(Formats(2, 2)))]
+    assert await board.raise_formats(Formats(2, 4)) == Formats(2, 4)
+    await log.say(NewWord(FORMATS, (await log.words(FORMATS))[FORMATS].version, b"x"))
+    with pytest.raises(StoreMismatch, match="another release"):
+        await board.formats()
 
 
 async def test_whoever_comes_second_sees_the_first(file: Path) -> None:
