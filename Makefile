@@ -131,9 +131,10 @@ lake: setup-tests ## The pipeline in the users' lake: a real S3 server, Delta an
 	@$(BIN)/pytest -q tests/unit/pipeline/test_places.py tests/unit/pipeline/test_archive_in_objects.py tests/integration/test_places_s3.py tests/integration/test_tables_s3.py tests/pipeline/test_archive_s3.py $(ARGS)
 	@$(BIN)/pytest -q tests/pipeline/test_tables_on_spark.py tests/pipeline/test_secured_source.py tests/pipeline/test_cluster.py tests/pipeline/test_failures.py $(ARGS)
 
-kms: setup-tests ## The notary's key in a file, on a token and in a real key management service; needs Go
+kms: setup-tests ## The notary's key in a file, on a token and in a real key management service, and its replicas through an outage of it; needs Go
 	@scripts/local-kms/build.sh
 	@$(BIN)/pytest -q tests/unit/active/test_kms.py tests/integration/test_signer.py tests/integration/test_signer_kms.py $(ARGS)
+	@$(BIN)/pytest -q -m slow tests/integration/test_kms_cluster.py $(ARGS)
 
 jmx: setup-tests ## A real broker shows what the dashboard asks for, through Prometheus' JMX exporter; needs Maven
 	@$(BIN)/pytest -q -m slow tests/integration/test_broker_metrics.py $(ARGS)

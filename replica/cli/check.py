@@ -9,6 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from replica.cli.common import (
     ConfigChoice,
@@ -218,7 +219,7 @@ def _print(report: Report, took_s: float) -> None:
         table.add_row(name, f"{count:,}")
     out.print(table)
     for finding in report.findings:
-        out.print(f"[bold red]{finding.code.name}[/]: {finding.message}")
+        out.print(f"[bold red]{finding.code.name}[/]: {escape(finding.message)}")
         out.print(f"  {finding.evidence}", markup=False)
     verdict = "[bold green]nothing is wrong[/]"
     if report.counts:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ha.errors import HaError
@@ -133,6 +134,11 @@ def make_table(*columns: str, title: str | None = None) -> Table:
         else:
             table.add_column(column, overflow="fold")
     return table
+
+
+def add_texts(table: Table, *texts: str, style: str | None = None) -> None:
+    """A row of what others wrote: brackets in it are no markup, so nobody hides or colours a part of it."""
+    table.add_row(*map(escape, texts), style=style)
 
 
 def say(part: str, text: str) -> None:

@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from ha.ending import Cause, Ending, read_ending
-from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json, run
+from replica.cli.common import ConfigChoice, JsonOption, add_texts, find_config, load, make_table, out, print_json, run
 
 if TYPE_CHECKING:
     from replica.config.model import Config
@@ -46,7 +47,8 @@ def show(config: ConfigChoice = None, limit: LimitOption = 20, as_json: JsonOpti
         return
     table = make_table(">epoch", "replica", "active from", ">for", "why it ended")
     for activation in activations:
-        table.add_row(
+        add_texts(
+            table,
             str(activation.epoch),
             activation.replica,
             _moment(activation.granted_at) if activation.granted_at.timestamp() else NO_TIME,
@@ -60,7 +62,7 @@ def show(config: ConfigChoice = None, limit: LimitOption = 20, as_json: JsonOpti
         if cause in RUNBOOK_OF:
             out.print(f"{cause}: {RUNBOOK_OF[cause]}")
     if pause is not None:
-        out.print(f"\n[yellow]fail-over is paused since {_moment(pause.paused_at)}[/]: {pause.reason}")
+        out.print(f"\n[yellow]fail-over is paused since {_moment(pause.paused_at)}[/]: {escape(pause.reason)}")
 
 
 async def _read(config: Config, limit: int) -> tuple[list[PastActivation], Pause | None]:

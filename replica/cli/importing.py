@@ -7,6 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, out, print_json, run
 from replica.cli.ledger import access_of
@@ -114,7 +115,7 @@ def _show(staging: Staging, progress: Progress, took_s: float, as_json: bool) ->
         return
     for at, (tx_id, code, why) in enumerate(staging.refusals()):
         if at < SHOWN:
-            out.print(f"[red]{code}[/] {tx_id.hex()}: {why}")
+            out.print(f"[red]{code}[/] {tx_id.hex()}: {escape(why)}")
     if progress.refused:
         out.print(f"[red]{progress.refused:,} transactions were refused: this notary knew otherwise[/]")
     out.print(f"{progress.done - progress.refused:,} of {progress.transactions:,} transactions are in the log")

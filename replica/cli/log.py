@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli import log_set_up
-from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, run
+from replica.cli.common import ConfigChoice, JsonOption, add_texts, find_config, load, make_table, out, run
 from replica.cli.log_copy import copy_log
 from replica.cli.salvage import make_salvage
 
@@ -163,5 +163,5 @@ def _show(line: Line, as_json: bool) -> None:
     at = "" if line.at_us is None else datetime.fromtimestamp(line.at_us / 1e6, UTC).strftime("%H:%M:%S.%f")[:-3]
     style = {"barrier": "bold", "undecodable": "red", "settlement": "yellow"}.get(line.kind, "")
     where = f"{line.activation}/{'' if line.sequence is None else line.sequence}"
-    table.add_row(f"{line.offset:>10}", f"{line.kind:<10}", f"{where:<16}", f"{at:<12}", line.text, style=style)
+    add_texts(table, f"{line.offset:>10}", f"{line.kind:<10}", f"{where:<16}", f"{at:<12}", line.text, style=style)
     out.print(table)

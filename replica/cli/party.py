@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli import party_export
-from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, make_table, out, print_json, run
+from replica.cli.common import (
+    ConfigChoice,
+    JsonOption,
+    add_texts,
+    err,
+    find_config,
+    load,
+    make_table,
+    out,
+    print_json,
+    run,
+)
 from replica.cli.trailed import ReasonOption, Who, acting, who_acts
 from replica.notary.errors import BadRequest, Code, ConfigError
 
@@ -62,7 +73,7 @@ def show(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
         out.print("the log has no officers yet: `notary party officers` puts the first ones in force")
     table = make_table("party", "key", "in force", "registered by", "log offset")
     for one in page.keys:
-        table.add_row(one.party, one.key, _period(one, now_us), one.operator, str(one.offset))
+        add_texts(table, one.party, one.key, _period(one, now_us), one.operator, str(one.offset))
     if page.keys:
         out.print(table)
     else:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from replica.cli.common import ConfigChoice, JsonOption, find_config, in_a_line, load, make_table, out, print_json, run
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
@@ -227,7 +228,7 @@ def _facts(path: Path, config: Config, status: Status) -> Table:
             facts.add_row(f"[yellow]commands of {name}[/]", text)
     if status.pause is not None:
         facts.add_row(
-            "[yellow]fail-over[/]", f"[yellow]paused[/] for {status.pause['keeper']}: {status.pause['reason']}"
+            "[yellow]fail-over[/]", f"[yellow]paused[/] for {status.pause['keeper']}: {escape(status.pause['reason'])}"
         )
     facts.add_row("health ports", ", ".join(f"{one.name} {one.host}:{one.health_port}" for one in config.replicas))
     for name, url in _status_pages(config).items():

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, make_table, out, print_json, run
+from replica.cli.common import (
+    ConfigChoice,
+    JsonOption,
+    add_texts,
+    err,
+    find_config,
+    load,
+    make_table,
+    out,
+    print_json,
+    run,
+)
 from replica.cli.trailed import record as record_entry
 from replica.notary.errors import BadRequest, Code, ConfigError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
@@ -63,7 +74,7 @@ def show(config: ConfigChoice = None, limit: LimitOption = 50, as_json: JsonOpti
         return
     table = make_table(">", "when (UTC)", "who", "act", "", "why, and how it ended")
     for entry in entries:
-        table.add_row(str(entry.number), f"{entry.at:%Y-%m-%d %H:%M:%S}", _who(entry), *_told(entry))
+        add_texts(table, str(entry.number), f"{entry.at:%Y-%m-%d %H:%M:%S}", _who(entry), *_told(entry))
     if entries:
         out.print(table)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
 
 from ha.lock.interface import DatabaseIdentity, LockOwner, ServerLease
 from replica.log.words import LogWords
@@ -19,6 +20,7 @@ class FileFacts:
 
     problems: Mapping[str, str] = field(default_factory=dict)
     registered_pairs: int = 0
+    notary_key_in: Literal["file", "token", "service"] = "file"
     notary_key_ended: datetime | None = None  # the key that signs, by the list of the notary's keys
     certificates: Mapping[str, datetime] = field(default_factory=dict)  # setting: when the first of the file expires
     password_in_conninfo: bool = False

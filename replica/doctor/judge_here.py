@@ -23,7 +23,15 @@ def _configuration(facts: Facts) -> Verdict:
     return ok("valid")  # the facts were gathered with it; `refused_configuration` handles one that is not usable
 
 
-@CHECKS.of_file("notary-key", "chmod 600 the file, or see [pkcs11], [kms]; a new notary makes one: notary keys create")
+_KEY_FIXES = {
+    "file": "chmod 600 the file; a new notary makes one: notary keys create",
+    "token": "check the token, its labels and its PIN (docs/security.md, On a PKCS#11 token)",
+    "service": "check kms.key_id, the rights kms:GetPublicKey and kms:Sign on that key, the credentials in this "
+    "command's environment, and the way to the service (docs/security.md, In a key management service)",
+}
+
+
+@CHECKS.of_file("notary-key", lambda facts: _KEY_FIXES[facts.files.notary_key_in])
 def _notary_key(facts: Facts) -> Verdict:
     """The notary's signing key is there, Ed25519 or P-256, signs, nobody else can read it, and receipts may name it."""
     ended = facts.files.notary_key_ended

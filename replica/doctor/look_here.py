@@ -63,6 +63,7 @@ def look_at_files(config: Config) -> FileFacts:
     return FileFacts(
         problems=problems,
         registered_pairs=0 if "parties" in problems else len(read_registry(config.api.registry_path)),
+        notary_key_in="service" if config.kms else "token" if config.pkcs11 else "file",
         notary_key_ended=ended,
         password_in_conninfo="password" in in_conninfo,
         certificates=expiries | dict(certificates(config)),

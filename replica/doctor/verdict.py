@@ -44,13 +44,13 @@ class Checks(dict[str, Judge]):
 
         return take_in
 
-    def of_file(self, name: str, fix: str) -> Callable[[Judge], Judge]:
+    def of_file(self, name: str, fix: str | Callable[[Facts], str]) -> Callable[[Judge], Judge]:
         """As `check`, for a judge that runs only when its files are as a replica needs them."""
 
         def take_in(judge: Judge) -> Judge:
             def judged(facts: Facts) -> Verdict:
                 found = facts.files.problems.get(name)
-                return judge(facts) if found is None else problem(found, fix)
+                return judge(facts) if found is None else problem(found, fix if isinstance(fix, str) else fix(facts))
 
             judged.__doc__ = judge.__doc__
             return self.check(name)(judged)

@@ -165,9 +165,12 @@ class LocalCluster:
         before = self._files.settings()
         self.log_kind, self.embedded = self._kind_of_log(before), self._is_embedded(before)
         await self._start_servers(before)
-        self.notary_key, self.parties = self._files.notary_key(), self._files.parties(self.settings.parties)
-        self._files.write_config(self._values(before), None if self.embedded else (ROLE, READER))
+        self.parties, values = self._files.parties(self.settings.parties), self._values(before)
+        if self._files.has_key_file(values):
+            self._files.notary_key()
+        self._files.write_config(values, None if self.embedded else (ROLE, READER))
         self.config = load_config(self.config_path)
+        self.notary_key = (await asyncio.to_thread(self.config.notary_signer)).public_key
         self.topic_id = await self._timed("request log", self.topic, self.prepare_log())
         await self._start_replicas()
         self._write_run_file()

@@ -68,6 +68,10 @@ class ParticipantFiles:
         path = self._folder / self.settings().get("notary_key_file", self._key_path.name)
         return load_notary_signer(path).public_key if path.exists() else create_key(path)
 
+    def has_key_file(self, values: Mapping[str, Any]) -> bool:
+        """Whether the notary's key is in a file, by the configuration and what a start adds to it."""
+        return not {"pkcs11", "kms"} & {*self.settings(), *in_todays_names(values)}
+
     def parties(self, count: int) -> list[Party]:
         """Make this number of parties, each with its own key. Parties that were added by hand stay registered."""
         parties = [
@@ -103,7 +107,7 @@ class ParticipantFiles:
                 "reader_password_file": self.password_file(reader),
             }
         before = self.settings()
-        if not {"pkcs11", "kms"} & before.keys():
+        if self.has_key_file(values):
             own["notary_key_file"] = self._key_path.name
         text = render_config(merged(merged(own, before), in_todays_names(values)), _TITLE)
         partial = self.config_path.with_suffix(".partial")

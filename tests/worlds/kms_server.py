@@ -57,6 +57,7 @@ class KmsServer:
         while not self._answers():
             assert self._process.poll() is None and time.monotonic() < until_s, (self._folder / "kms.log").read_text()
             time.sleep(0.05)
+        assert self._process.poll() is None, "another program has the port"
 
     def _answers(self) -> bool:
         with closing(socket.socket()) as probe:

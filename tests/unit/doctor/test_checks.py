@@ -136,9 +136,9 @@ def files(**changes: Any) -> Facts:
     return replace(HEALTHY, files=replace(HEALTHY.files, **changes))
 
 
-def missing(check: str) -> Facts:
+def missing(check: str, **more: Any) -> Facts:
     """A file that this check is about is missing."""
-    return files(problems={check: "the file cannot be read"})
+    return files(problems={check: "the file cannot be read"}, **more)
 
 
 def lacking(*digests: str) -> Facts:
@@ -211,6 +211,8 @@ DIGESTS = {"index_digests": {"4096": "aa", "8192": "bb"}}
 OTHER_DIGESTS = {"index_digests": {"4096": "aa", "8192": "cc", "12288": "dd"}}
 BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("notary-key", Severity.PROBLEM, missing("notary-key"), "chmod 600"),
+    ("notary-key", Severity.PROBLEM, missing("notary-key", notary_key_in="token"), "its PIN"),
+    ("notary-key", Severity.PROBLEM, missing("notary-key", notary_key_in="service"), "kms:Sign"),
     ("notary-key", Severity.PROBLEM, files(notary_key_ended=NOW), "key-rotation"),
     ("operator-keys", Severity.PROBLEM, missing("operator-keys"), "operators.keys_file"),
     ("parties", Severity.PROBLEM, missing("parties"), "correct the file"),
