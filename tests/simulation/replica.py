@@ -19,6 +19,8 @@ from replica.active.activation import Activation
 from replica.active.lease_log import FollowedLease
 from replica.active.numbers import writable
 from replica.active.worker import Worker
+from replica.index.gathered import GatheredIndex
+from replica.index.interface import Index
 from replica.link.interface import (
     DEFAULT_OPTIONS,
     LogQuestion,
@@ -37,7 +39,15 @@ from replica.participant import Participant
 from replica.running import run_to_the_end
 from replica.settings import CoreSettings
 from replica.store.memory import MemoryStore
-from tests.simulation.doubles import DatabaseSession, Disk, DiskIndex, OlderIndex, SimulatedClock, SimulatedLog
+from tests.simulation.doubles import (
+    DatabaseSession,
+    Disk,
+    DiskIndex,
+    OlderIndex,
+    SimulatedClock,
+    SimulatedLog,
+    Skies,
+)
 from tests.simulation.followers import make_feed
 from tests.simulation.plan import ReplicaPlan
 from tests.simulation.process import Process
@@ -46,6 +56,8 @@ from tests.simulation.workers import make_worker
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+GATHERED = 12  # entries of the index that are written together
 
 
 class CheapSigner:
@@ -307,7 +319,7 @@ class Replica:
         participant: Participant[Any] = Participant(
             name=self.name,
             request_log=log,
-            index=(OlderIndex if self.older else DiskIndex)(self.disk, self.name, world.skies, plan.blind),
+            index=self._index(world.skies, plan.blind),
             make_store=lambda session: MemoryStore(session, _database_of(session).server.tables, fenced=plan.lease),
             signer=CheapSigner(),
             leadership=_Leadership(election, world, self.name),
@@ -331,6 +343,12 @@ class Replica:
         feed = make_feed(link, self.name, world)
         self.core = Core(process, log, participant, election, door, link, feed, self.older, bulletin)
         return self.core
+
+    def _index(self, skies: Skies, blind: bool) -> Index:
+        """This release gathers what it writes, in small numbers here, so that a killed process loses some of it."""
+        if self.older:
+            return OlderIndex(self.disk, self.name, skies, blind)
+        return GatheredIndex(DiskIndex(self.disk, self.name, skies, blind), GATHERED)
 
     def _announced(self, door: Door) -> None:
         door.announce()
