@@ -33,6 +33,8 @@ REQUEST_BYTES = (1_000, 4_000, 10_000, 30_000, 100_000, 300_000)
 READERS = (1, 3, 5)
 PARTITIONS = 4
 BYTES_PER_RUN_S = 10_000_000  # of `run_s`
+BYTES_MAX = 20_000_000  # of a run
+RUNS_MAX = 2  # of each: there are 36 kinds
 RECORDS_MAX = 20_000
 IN_FLIGHT_BYTES_MAX = 16 * 1_048_576
 SINGLES = 100  # one at a time
@@ -87,9 +89,9 @@ def readers_needed(rates: Rates) -> int | None:
 async def _measure_rates(
     cluster: KafkaCluster, size: int, readers: int, sizes: Sizes, report: Report
 ) -> tuple[float, float]:
-    count = max(1, min(RECORDS_MAX, round(BYTES_PER_RUN_S * sizes.run_s) // size))
+    count = max(1, min(RECORDS_MAX, min(BYTES_MAX, round(BYTES_PER_RUN_S * sizes.run_s)) // size))
     runs: dict[str, list[float]] = {kind: [] for kind in _KINDS}
-    for run in range(sizes.runs):  # in turn, so that a slow minute of the machine meets both
+    for run in range(min(sizes.runs, RUNS_MAX)):  # in turn, so that a slow minute of the machine meets both
         for kind, partitions in _KINDS.items():
             settings = _settings(cluster, f"{kind}-{size}-{readers}-{run}", partitions)
             runs[kind].append(await _rate(settings, size, count, readers))
@@ -126,7 +128,7 @@ async def _rate(settings: KafkaSettings, size: int, count: int, readers: int) ->
     """Records a second until the slowest reader has all."""
     values = _records(size, count)
     async with _opened(settings) as (writer, reader):
-        others = [await _start_reader(settings, count) for _ in range(readers - 1)]
+        others = await asyncio.gather(*(_start_reader(settings, count) for _ in range(readers - 1)))
         began_s = perf_counter()
         await asyncio.gather(_write_and_read(writer, reader, values), *(_heard(other) for other in others))
         took_s = perf_counter() - began_s
