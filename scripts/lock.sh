@@ -23,6 +23,6 @@ pin() {
     echo "$1: $(grep -c '==' "$1") packages"
 }
 
-pin requirements.lock "$@" --extra lanes --extra pipeline --extra connect "$development"
+pin requirements.lock "$@" --extra lanes --extra pipeline --extra connect --extra hdfs "$development"
 sed 's/ \\$//; /^ /d' requirements.lock >build/pinned.txt # versions alone
 pin deploy/container/requirements.lock --constraint build/pinned.txt --extra kms --extra oracle --extra pkcs11 --extra tracing

@@ -3,7 +3,8 @@
 Credentials are never settings and never travel to Spark's workers: each process takes those of its own environment, as
 the tools of the store's vendor do. S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, web
 identity and instance roles; AWS_ENDPOINT_URL for a server that is not Amazon's, AWS_ALLOW_HTTP=true for one without
-TLS. Azure: AZURE_STORAGE_ACCOUNT_KEY and what else obstore documents.
+TLS. Azure: AZURE_STORAGE_ACCOUNT_KEY and what else obstore documents. HDFS: HADOOP_CONF_DIR (name services, Kerberos),
+HADOOP_USER_NAME, or a Kerberos ticket.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def open_store(place: Remote) -> Store:
     """The store at this place. Asks nothing of the server yet. Raises ConfigError, as where credentials are missing."""
     scheme, _, rest = place.partition("://")
     holder, _, prefix = rest.partition("/")
+    if scheme == "hdfs":
+        return _hdfs(holder, prefix)
     client: ClientConfig = {
         "timeout": _REQUEST_MAX,
         "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1"),
@@ -55,3 +58,12 @@ def open_store(place: Remote) -> Store:
         return ObjectsStore(azure)
     except BaseError as error:
         raise ConfigError(f"{place}: {str(error).partition(chr(10))[0]}", Code.PLACE_ACCESS_DENIED) from None
+
+
+def _hdfs(namenode: str, prefix: str) -> Store:
+    try:
+        from pipeline.places.hdfs import HdfsStore  # of an extra of its own
+    except ModuleNotFoundError as error:
+        problem = f"not installed: {error.name}, for HDFS: pip install 'replicated-notary[hdfs]'"
+        raise ConfigError(problem, Code.PIPELINE_MISSING) from None
+    return HdfsStore(f"hdfs://{namenode}", f"/{prefix}")

@@ -24,7 +24,7 @@ from replica.config.former_names import variable_today
 from replica.database import Database, EmbeddedLedgers, Login, participant_database
 from replica.link.settings import LinkSettings
 from replica.log.settings import LogChoice
-from replica.notary.errors import ConfigError
+from replica.notary.errors import Code, ConfigError
 from replica.notary.keys import NotaryKey, known_keys, read_keys
 from replica.notary.loopback import is_loopback
 from replica.notary.operators import OperatorKey, read_operators
@@ -112,6 +112,13 @@ def _place(given: object) -> object:
     return place_of(given) if isinstance(given, str) else given
 
 
+def _tables_place(given: object) -> object:
+    place = _place(given)
+    if isinstance(place, Remote) and place.startswith("hdfs:"):
+        raise ConfigError(f"{place}: tables are kept in a folder, in S3 or in Azure", Code.PLACE_UNKNOWN)
+    return place
+
+
 class ArchiveSettings(BaseModel):
     """The archive of the request log, which the pipeline writes; replicas do not use it."""
 
@@ -120,7 +127,8 @@ class ArchiveSettings(BaseModel):
     folder: Annotated[Path | InstanceOf[Remote], BeforeValidator(_place)] = Field(
         Path("archive"),
         description="Folder of the archive, on another disk than the brokers', shared by all workers; or "
-        "`s3a://BUCKET/PREFIX`, with credentials from the environment of driver and workers.",
+        "`s3a://BUCKET/PREFIX`, or `hdfs://NAMENODE:PORT/PREFIX`, with credentials from the environment of driver and "
+        "workers.",
     )
     key_file: Path = Field(
         Path("archive.key"),
@@ -159,7 +167,7 @@ class TablesSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    folder: Annotated[Path | InstanceOf[Remote], BeforeValidator(_place)] = Field(
+    folder: Annotated[Path | InstanceOf[Remote], BeforeValidator(_tables_place)] = Field(
         Path("tables"),
         description="Folder of the tables, one folder inside for each; or `s3a://BUCKET/PREFIX`, with credentials "
         "from the environment.",

@@ -452,8 +452,8 @@ class Code(Enum):
     PLACE_UNKNOWN = (
         0,
         "A file or folder is named by a URL that this command does not read from or write to",
-        "Nothing was written. Name a local path, or for an archive s3a://BUCKET/PREFIX; a local folder whose name looks"
-        " like a URL takes its absolute path.",
+        "Nothing was written. Name a local path, or for an archive s3a://BUCKET/PREFIX or hdfs://NAMENODE:PORT/PREFIX;"
+        " a local folder whose name looks like a URL takes its absolute path.",
         *_A_PERSON,
     )
     PLACE_UNSAFE = (

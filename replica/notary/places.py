@@ -12,17 +12,20 @@ _URL = re.compile(r"([a-z][a-z0-9+.-]*):(/.*)", re.IGNORECASE | re.DOTALL)
 _THIS_HOST = re.compile("//(localhost)?/", re.IGNORECASE)
 _STORE = re.compile(
     r"(?:s3a?://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"  # a bucket
-    r"|abfss?://[a-z0-9-]{3,63}@[a-z0-9]{3,24}\.dfs\.core\.windows\.net)"  # a container of an account
+    r"|abfss?://[a-z0-9-]{3,63}@[a-z0-9]{3,24}\.dfs\.core\.windows\.net"  # a container of an account
+    r"|hdfs://[A-Za-z0-9][A-Za-z0-9._-]*(?::\d{1,5})?(?=/[^/]))"  # a NameNode or a name service, and a folder
     r"(?P<prefix>(?:/[A-Za-z0-9_.=-]+)*)/?"
 )
-_KNOWN = re.compile(r"(?P<scheme>s3a?|abfss?)://(?P<holder>[^/]*).*", re.DOTALL)  # of a store, whatever follows
+_KNOWN = re.compile(r"(?P<scheme>s3a?|abfss?|hdfs)://(?P<holder>[^/]*).*", re.DOTALL)  # of a store, whatever follows
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 class Remote(str):
-    """A place in a store of objects: `s3a://BUCKET/PREFIX`, or `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX`.
+    """A place in a store of objects: `s3a://BUCKET/PREFIX`, `abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX`,
+    or `hdfs://NAMENODE:PORT/PREFIX`, where a name service may stand for NAMENODE:PORT.
 
-    The prefix may be empty; its parts are letters, digits and `_.=-`, none of them `.` or `..`. See `place_of`.
+    The prefix may be empty, but not in HDFS; its parts are letters, digits and `_.=-`, none of them `.` or `..`. See
+    `place_of`.
     """
 
     __slots__ = ()
@@ -79,6 +82,8 @@ def _broken_rule(scheme: str, holder: str) -> str:
     """Which rule the URL of a known store breaks, so that nobody looks for a fault in its scheme."""
     if scheme.startswith("abfs"):
         return f"give {scheme}://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX, where {_PREFIX_RULE}"
+    if scheme == "hdfs":
+        return f"give hdfs://NAMENODE:PORT/PREFIX, or a name service for NAMENODE:PORT, where {_PREFIX_RULE}"
     if "@" in holder:
         return "credentials are taken from the environment, not from a URL"
     if not _BUCKET.fullmatch(holder):  # S3's own rule: no server makes a bucket of another name

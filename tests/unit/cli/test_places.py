@@ -78,7 +78,7 @@ def _parsed(words: tuple[str, ...], place: str) -> Any:
 def test_a_place_is_read_as_it_was_typed(words: tuple[str, ...]) -> None:
     """Goal: `file:` is taken, another host and scheme are not. Method: convert as the command line does."""
     assert _parsed(words, "file:///srv/archive") == Path("/srv/archive")
-    for place in ("hdfs://namenode/archive", "file://elsewhere/archive"):
+    for place in ("gs://bucket/archive", "file://elsewhere/archive"):
         with pytest.raises(ConfigError) as refused:
             _parsed(words, place)
         assert refused.value.code is Code.PLACE_UNKNOWN
@@ -108,13 +108,22 @@ def test_nothing_is_written_when_a_report_is_asked_for_elsewhere(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("place", ["s3a:/bucket", "hdfs://namenode/archive", "file://elsewhere/archive", URL])
+@pytest.mark.parametrize("place", ["s3a:/bucket", "gs://bucket/archive", "file://elsewhere/archive", URL])
 def test_a_setting_refuses_a_url(place: str, tmp_path: Path) -> None:
     """Goal: the same for the configuration. Method: the archive's folder, except for a store, and the data folder."""
     for given in ({"archive": {"folder": place}}, {"data_dir": place})[place == URL :]:
         with pytest.raises(ConfigError) as refused:
             make_config(VALUES | given, tmp_path, "test")
         assert refused.value.code is Code.PLACE_UNKNOWN
+
+
+def test_tables_refuse_what_archives_take(tmp_path: Path) -> None:
+    """Goal: nothing is said to work that was never tried. Method: HDFS for each."""
+    place = "hdfs://namenode:8020/notary"
+    assert make_config(VALUES | {"archive": {"folder": place}}, tmp_path, "test").archive.folder == place
+    with pytest.raises(ConfigError, match="tables are kept in a folder, in S3 or in Azure") as refused:
+        make_config(VALUES | {"tables": {"folder": place}}, tmp_path, "test")
+    assert refused.value.code is Code.PLACE_UNKNOWN
 
 
 def test_a_setting_takes_a_file_url(tmp_path: Path) -> None:

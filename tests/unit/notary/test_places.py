@@ -71,6 +71,8 @@ def test_a_path_that_was_a_url_is_refused(url: str) -> None:
             "abfss://container@account.dfs.core.windows.net/archive",
             "abfss://container@account.dfs.core.windows.net/archive",
         ),
+        ("hdfs://namenode:8020/archive/", "hdfs://namenode:8020/archive"),
+        ("hdfs://lake/notary/archive", "hdfs://lake/notary/archive"),
     ],
 )
 def test_a_store_of_objects_is_named_by_its_url(text: str, place: str) -> None:
@@ -99,7 +101,10 @@ def test_a_place_may_be_local(text: str) -> None:
         "s3a://bucket/archive#1",
         "s3a://bucket/my%20archive",
         "S3A://bucket/archive",
-        "hdfs://namenode:8020/archive",
+        "hdfs://namenode:8020",
+        "hdfs:///archive",
+        "hdfs://user@namenode/archive",
+        "HDFS://namenode/archive",
         "gs://bucket/archive",
         "abfs://container/archive",
         "file://elsewhere/archive",
@@ -122,7 +127,9 @@ def test_what_no_store_is_named_by_is_refused(text: str) -> None:
         ("s3a://bucket/my%20archive", "what follows are names between single slashes"),
         ("s3a://bucket/../other", "what follows are names between single slashes"),
         ("abfs://container/archive", "give abfs://CONTAINER@ACCOUNT.dfs.core.windows.net/PREFIX"),
-        ("hdfs://namenode:8020/archive", "files are not read from or written to this URL"),
+        ("hdfs://namenode:8020/", "give hdfs://NAMENODE:PORT/PREFIX"),
+        ("hdfs://namenode/my%20archive", "give hdfs://NAMENODE:PORT/PREFIX"),
+        ("gs://bucket/archive", "files are not read from or written to this URL"),
     ],
 )
 def test_the_rule_that_a_url_breaks_is_named(text: str, rule: str) -> None:

@@ -44,7 +44,7 @@ def test_every_pin_has_a_checksum_and_no_address() -> None:
     assert "://" not in text
 
 
-@pytest.mark.parametrize("jar_set", ["kafka", "spark", "delta"])
+@pytest.mark.parametrize("jar_set", ["kafka", "spark", "delta", "hadoop"])
 def test_the_checksums_are_those_of_the_pinned_jars(jar_set: str) -> None:
     """Goal: nobody forgets `make jar-checksums`. Method: look for the versions of the pom among the jars."""
     folder = ROOT / "scripts/jars" / jar_set
