@@ -1,19 +1,20 @@
 """The Spark session of every job, with the settings that every job needs: Python, time zone, jars, partitions.
 
 Jobs run unchanged on one machine and on a cluster: `master` is the only difference (`local[2]`, `spark://host:7077`,
-or `sc://host:15002` for Spark Connect). Our code goes with the job to a cluster (pipeline/shipped.py). Jars are never
-fetched here: scripts/jars/fetch.sh has put them in place.
+`yarn`, or `sc://host:15002` for Spark Connect: master.py). Our code goes with the job to a cluster (shipped.py). Jars
+are never fetched here: scripts/jars/fetch.sh has put them in place.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import socket
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
@@ -23,6 +24,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pipeline.failures import not_started
+from pipeline.master import CONNECT, Address, check_master
 from pipeline.shipped import package_archive
 from replica.notary.errors import Code, ConfigError, SparkUnavailable
 
@@ -31,9 +33,7 @@ PARTITIONS_PER_CORE = 4
 _ROOT = Path(__file__).parents[1]
 CONNECT_MAX_S = 5.0  # longest wait for a connection to a master
 EXECUTOR_MAX_S = 60.0  # longest wait for the first worker; a JVM of its own starts there
-_CONNECT_PREFIX = "sc://"
-_CONNECT_PORT = 15002  # where the URL names none
-_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::(?P<port>\d{1,5}))?")
+START_MAX_S = 180.0  # longest wait for a cluster to take the job: YARN would let it wait for room for ever
 _SAID_MAX_BYTES = 100_000  # of what a JVM says at its start
 _WORKER_HEAP = {
     # A worker makes and drops arrays of megabytes for each slice. glibc would hand their memory back to the kernel each
@@ -57,7 +57,7 @@ def spark_session(
     does not answer or has no worker for the job. The caller stops the session.
     """
     addresses = check_master(master, os.environ)
-    if master.startswith(_CONNECT_PREFIX):
+    if master.startswith(CONNECT):
         _reach(master, addresses)
         return _connected(app, master)
     local = master.startswith("local")
@@ -75,41 +75,14 @@ def spark_session(
     _reach(master, addresses)
     session = _started(app, master, _settings(shuffle_partitions, local) | dict(further or {}))
     session.sparkContext.setLogLevel(_log_level())
-    if addresses:
+    if not local:
         _wait_for_executor(session, master)
     if not local:
         session.sparkContext.addPyFile(str(package_archive()))
     return session
 
 
-def check_master(master: str, environment: Mapping[str, str]) -> list[tuple[str, int]]:
-    """The addresses of a cluster's master or Connect server, one of which must answer; none for other forms.
-
-    Raises ConfigError for what Spark would not understand, and where YARN's configuration is not there.
-    """
-    if re.fullmatch(r"local(\[(\*|\d+)(,\d+)?\])?|k8s://.+", master):
-        return []
-    if master == "yarn":
-        _check_hadoop(environment)
-        return []
-    scheme, separator, rest = master.partition("://")
-    found = [_ADDRESS.fullmatch(part) for part in re.split(r"[;/]", rest)[0].split(",")] if separator else []
-    addresses = [(match["host"].strip("[]"), int(match["port"] or _CONNECT_PORT)) for match in found if match]
-    ports_named = scheme == "sc" or all(match and match["port"] for match in found)
-    if scheme not in ("spark", "sc") or not found or len(addresses) < len(found) or not ports_named:
-        raise ConfigError(f"--master {master}: give local[2], spark://HOST:PORT, or sc://HOST:PORT for Spark Connect")
-    return addresses
-
-
-def _check_hadoop(environment: Mapping[str, str]) -> None:
-    folder = environment.get("HADOOP_CONF_DIR") or environment.get("YARN_CONF_DIR")
-    if not folder:
-        raise ConfigError("--master yarn: set HADOOP_CONF_DIR to the folder of the cluster's configuration")
-    if not Path(folder).is_dir():
-        raise ConfigError(f"--master yarn: HADOOP_CONF_DIR names {folder}, and there is no such folder")
-
-
-def _reach(master: str, addresses: list[tuple[str, int]]) -> None:
+def _reach(master: str, addresses: list[Address]) -> None:
     """Return once one of the addresses takes a connection: Spark itself would try for more than a minute."""
     problems: list[str] = []
     for host, port in addresses:
@@ -156,10 +129,38 @@ def _started(app: str, master: str, settings: Mapping[str, str]) -> SparkSession
             if SparkContext._gateway is None:
                 quiet = {} if "NOTARY_SPARK_LOG" in os.environ else {"stderr": said}
                 SparkContext._ensure_initialized(gateway=launch_gateway(conf, quiet))  # type: ignore[no-untyped-call]
-            return builder.getOrCreate()
+            with _begun_within(START_MAX_S, master):
+                return builder.getOrCreate()
+        except SparkUnavailable:
+            raise
         except Exception as error:  # what a JVM that does not start gives depends on where it failed
             said.seek(0)
             raise not_started(f"{said.read(_SAID_MAX_BYTES).decode(errors='replace')}\n{error}") from None
+
+
+@contextmanager
+def _begun_within(max_s: float, master: str) -> Iterator[None]:
+    """End this process's JVM if the context lasts longer: Spark waits there for ever. Raises SparkUnavailable then."""
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        gateway.proc.terminate()
+
+    timer = threading.Timer(max_s, end)
+    timer.start()
+    try:
+        yield
+    except Exception:
+        if late.is_set():
+            raise SparkUnavailable(
+                f"{master} did not begin the job within {max_s:.0f} s: no node is up, or the queue has no room"
+            ) from None
+        raise
+    finally:
+        timer.cancel()
 
 
 def _wait_for_executor(session: SparkSession, master: str) -> None:

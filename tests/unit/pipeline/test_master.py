@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import socket
+import subprocess
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pyspark import SparkContext
 
 from pipeline.failures import meaning_of, not_started
-from pipeline.session import check_master, spark_session
+from pipeline.master import check_master
+from pipeline.session import _begun_within, spark_session
 from pipeline.shipped import write_archive
 from replica.cli import pipeline as cli
 from replica.notary.errors import Code, ConfigError, SparkUnavailable
@@ -22,7 +26,9 @@ from replica.notary.errors import Code, ConfigError, SparkUnavailable
         ("local[2]", []),
         ("local[*]", []),
         ("local[2,4]", []),
-        ("k8s://https://host:6443", []),
+        ("k8s://https://host:6443", [("host", 6443)]),
+        ("k8s://host", [("host", 443)]),
+        ("k8s://http://[::1]", [("::1", 80)]),
         ("spark://one:7077", [("one", 7077)]),
         ("spark://one:7077,two:7078", [("one", 7077), ("two", 7078)]),
         ("spark://[::1]:7077", [("::1", 7077)]),
@@ -36,12 +42,30 @@ def test_the_addresses_of_a_master(master: str, addresses: list[tuple[str, int]]
 
 
 @pytest.mark.parametrize(
-    "master", ["", "nonsense", "spark://", "spark://x", "spark://x:y", "sc://", "local[two]", "http://h:1"]
+    "master",
+    ["", "nonsense", "spark://", "spark://x", "spark://x:y", "sc://", "local[two]", "http://h:1", "k8s://", "yarn://h"],
 )
 def test_another_form_is_refused_before_spark_starts(master: str) -> None:
     """Goal: no trace of Java for a slip of the pen. Method: forms that Spark refuses in its own ways."""
-    with pytest.raises(ConfigError, match=r"give local\[2\], spark://HOST:PORT, or sc://HOST:PORT"):
+    with pytest.raises(ConfigError, match=r"give local\[2\], spark://HOST:PORT, yarn, k8s://https://HOST:PORT, or sc"):
         check_master(master, {})
+
+
+@pytest.mark.parametrize(
+    ("master", "meant"),
+    [
+        ("yran", "; did you mean yarn?"),
+        ("YARN", "; did you mean yarn?"),
+        ("sprk://one:7077", "; did you mean spark://HOST:PORT?"),
+        ("local(2)", "; did you mean local[2]?"),
+        ("mesos://one:5050", "for Spark Connect"),
+    ],
+)
+def test_the_nearest_form_is_named(master: str, meant: str) -> None:
+    """Goal: a slip of the pen is seen at once. Method: one near each form, and one near none."""
+    with pytest.raises(ConfigError) as refused:
+        check_master(master, {})
+    assert refused.value.detail.endswith(meant)
 
 
 def test_yarn_needs_hadoops_configuration(tmp_path: Path) -> None:
@@ -50,18 +74,61 @@ def test_yarn_needs_hadoops_configuration(tmp_path: Path) -> None:
         check_master("yarn", {})
     with pytest.raises(ConfigError, match="there is no such folder"):
         check_master("yarn", {"HADOOP_CONF_DIR": str(tmp_path / "none")})
-    assert check_master("yarn", {"YARN_CONF_DIR": str(tmp_path)}) == []
+    (tmp_path / "yarn-site.xml").write_text("<configuration/>")
+    with pytest.raises(ConfigError, match=r"names no ResourceManager: yarn\.resourcemanager\.hostname"):
+        check_master("yarn", {"YARN_CONF_DIR": str(tmp_path)})
+    (tmp_path / "yarn-site.xml").write_text("<configuration>")
+    with pytest.raises(ConfigError, match=r"yarn-site\.xml cannot be read"):
+        check_master("yarn", {"YARN_CONF_DIR": str(tmp_path)})
 
 
-@pytest.mark.parametrize("scheme", ["spark", "sc"])
-def test_a_master_that_does_not_answer_is_named_at_once(scheme: str) -> None:
-    """Goal: seconds, not Spark's minute, and the address. Method: a port that nobody listens on."""
+@pytest.mark.parametrize(
+    ("values", "addresses"),
+    [
+        ({"hostname": "one"}, [("one", 8032)]),
+        ({"hostname": "one", "address": "two:8050"}, [("two", 8050)]),
+        ({"ha.rm-ids": "a, b", "hostname.a": "one", "address.b": "two:1"}, [("one", 8032), ("two", 1)]),
+        ({"address": "${yarn.resourcemanager.hostname}:8032"}, []),
+    ],
+)
+def test_the_addresses_of_resource_managers(
+    values: dict[str, str], addresses: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    """Goal: one that is away is named at once. Method: each way to name them; a value for Hadoop alone."""
+    rows = (
+        f"<property><name>yarn.resourcemanager.{name}</name><value>{value}</value></property>"
+        for name, value in values.items()
+    )
+    (tmp_path / "yarn-site.xml").write_text(f"<configuration>{''.join(rows)}</configuration>")
+    assert check_master("yarn", {"HADOOP_CONF_DIR": str(tmp_path)}) == addresses
+
+
+@pytest.mark.parametrize("form", ["spark://127.0.0.1:{}", "sc://127.0.0.1:{}", "k8s://https://127.0.0.1:{}", "yarn"])
+def test_a_master_that_does_not_answer_is_named_at_once(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: seconds, not Spark's minutes, and the address. Method: a port that nobody listens on."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
+        address = f"<name>yarn.resourcemanager.address</name><value>127.0.0.1:{port}</value>"
+        (tmp_path / "yarn-site.xml").write_text(f"<configuration><property>{address}</property></configuration>")
+        monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
         with pytest.raises(SparkUnavailable) as refused:
-            spark_session("test", f"{scheme}://127.0.0.1:{port}")
+            spark_session("test", form.format(port))
     assert f"127.0.0.1:{port}: Connection refused" in str(refused.value)
+
+
+def test_a_cluster_without_room_ends_the_wait_and_the_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: no job waits for ever in a queue. Method: a process in the JVM's place; one that is in time lives on."""
+    with subprocess.Popen(["sleep", "60"]) as jvm:
+        monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=jvm))
+        with _begun_within(60, "yarn"):
+            pass
+        assert jvm.poll() is None
+        with pytest.raises(SparkUnavailable, match="yarn did not begin the job within 0 s"), _begun_within(0.1, "yarn"):
+            assert jvm.wait(30) != 0
+            raise ConnectionError("as py4j says it")
 
 
 @pytest.mark.parametrize(
