@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -16,7 +20,7 @@ from pipeline.archive.manifest import load_manifest
 from pipeline.archive.verify import verify_archive
 from pipeline.places import objects
 from pipeline.places.open import open_store
-from pipeline.places.store import Store, fetch, keep_file
+from pipeline.places.store import Store, digest_of, fetch, keep_file
 from replica.notary.errors import (
     ArchiveContended,
     Code,
@@ -27,7 +31,16 @@ from replica.notary.errors import (
 from replica.notary.places import Remote
 from tests.contracts.place_contract import PlaceContract
 from tests.worlds.archive_world import SIGNER, HeadsInMemory, fill_archive, some_log
-from tests.worlds.s3_server import BUCKET, ENVIRONMENT, SECRET, Faults, failing, make_locked_bucket, served
+from tests.worlds.s3_server import (
+    BUCKET,
+    ENVIRONMENT,
+    SECRET,
+    Faults,
+    environment,
+    failing,
+    make_locked_bucket,
+    served,
+)
 
 VALUES = some_log(35)
 
@@ -96,6 +109,39 @@ def test_a_large_file_is_sent_in_parts(endpoint: str, tmp_path: Path, monkeypatc
     keep_file(store, f"a/{digest}", tmp_path / "file", digest, _never)
     fetch(store, f"a/{digest}", tmp_path / "fetched", _never)
     assert (tmp_path / "fetched").read_bytes() == content
+
+
+def test_a_writer_killed_between_two_slow_parts_leaves_nothing(
+    server: str, endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: whole or not at all, however many parts. Method: each answer is late; SIGKILL while the second of three
+    parts is on its way; another writer keeps the same file."""
+    content = Random(2).randbytes(2 * objects.PART_BYTES + 12_345)
+    (tmp_path / "file").write_bytes(content)
+    place, digest = new_place(), sha256(content).hexdigest()
+    program = f"""
+from pathlib import Path
+from pipeline.places import objects
+from pipeline.places.open import open_store
+from replica.notary.places import Remote
+objects.ONE_REQUEST_BYTES, objects.PARTS_AT_ONCE = 1 << 20, 1
+open_store(Remote({str(place)!r})).send({f"a/{digest}"!r}, Path({str(tmp_path / "file")!r}))
+"""
+    faults = Faults(Random(1), slow=1.0, slow_s=1.0)
+    with failing(server, faults) as address:
+        command = [sys.executable, "-c", program]
+        with subprocess.Popen(command, env=environment(address)) as writer:
+            until_s = time.monotonic() + 60
+            while faults.seen["slow"] < 4:  # does it exist, begin, first part, second part
+                assert writer.poll() is None and time.monotonic() < until_s
+                time.sleep(0.02)
+            writer.kill()
+        assert writer.returncode == -signal.SIGKILL
+    monkeypatch.setattr(objects, "ONE_REQUEST_BYTES", 1 << 20)
+    store = open_store(place)
+    assert store.names("") == []
+    keep_file(store, f"a/{digest}", tmp_path / "file", digest, _never)
+    assert digest_of(store, f"a/{digest}", _never) == digest
 
 
 def test_object_lock_keeps_what_is_there(endpoint: str, tmp_path: Path) -> None:
