@@ -48,6 +48,7 @@ class HealthDocument(msgspec.Struct, frozen=True, kw_only=True):
     hold_down_s: float
     # And the rest of the replica.
     failover_paused: bool
+    service_paused: bool
     epoch: int
     applied_offset: int
     lag_records: int
@@ -112,6 +113,7 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     activation_steps_s: dict[str, float]
     lock_answer_age_s: float | None = None  # since the newest answer on its lock session was asked for: the heartbeat
     failover_paused: bool = False
+    service_paused: bool = False  # as the barrier in force says
     index_digests: dict[str, str] = {}  # of all entries, by the number of records that made them
     scrub: Scrubbed | None = None  # None: a release that does not report it
     formats_known: Known = Known()  # what its release can read

@@ -24,7 +24,7 @@ from replica.active.intake import Intake
 from replica.active.log_questions import LogQuestions
 from replica.active.look_ups import LookUps, Serving
 from replica.active.noting import Noted
-from replica.active.numbers import is_fragmented
+from replica.active.numbers import is_fragmented, is_paused
 from replica.active.parts import Parts
 from replica.active.places import Places
 from replica.active.receipt_signer import ReceiptSigner
@@ -326,6 +326,15 @@ class Participant(Generic[SessionT]):
 
     # ---- operators ----
 
+    def heed(self, paused: bool) -> None:
+        """Operators want service paused, or not. Whoever holds the lock and has another barrier in force ends its
+        activation; the next one, whoever opens it, looks again and appends the barrier that is due."""
+        activation = self.activation
+        if activation is None or not activation.opened or not activation.heeds_pauses:
+            return
+        if activation.pauses != paused:
+            self._leadership.step_down(Ending(Cause.PAUSE, "of service" if paused else "of service is over"))
+
     async def prune(self, up_to: int | None, keep_s: float) -> Pruned:
         """See ParticipantStore.prune; what was recorded in the last `keep_s` seconds stays, and at least what
         deduplication may still ask for. Raises NotActive, and HaError when the lock session is lost meanwhile."""
@@ -400,7 +409,7 @@ class Participant(Generic[SessionT]):
             )
         activation = self._serving() if worker is None else None
         if activation is None:
-            return Standing(False, self.epoch, self._settings.retry_after_s)
+            return Standing(False, self.epoch, self._settings.retry_after_s, paused=self.is_paused)
         publisher = activation.publisher
         return Standing(
             True,
@@ -411,6 +420,11 @@ class Participant(Generic[SessionT]):
             self.estimate_s,
             self._keys_by_log(),
         )
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether operators have paused service, as the newest barrier that this replica has read says."""
+        return is_paused(self.follower.position)
 
     def _keys_by_log(self) -> bool:
         position = self.follower.position

@@ -154,7 +154,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
     stack.callback(index.close)
     request_log = open_log(settings.log)
     stack.push_async_callback(request_log.close)
-    bulletin = Bulletin(settings.database.board, settings.name)
+    bulletin = Bulletin(settings.database.board, settings.name, lambda paused: participant.heed(paused))  # noqa: PLW0108 - it is built later
     ledger = _own_ledger(settings, start, request_log, index, clock)
     election = _election(settings, start, clock, bulletin, lambda: _lease_log(settings, request_log, participant))
     participant: Participant[Session] = Participant(
@@ -419,7 +419,7 @@ async def _serve_health(
         index_sizes=core.index_sizes,
         quarantined=lambda: len(quarantined(index_folder(settings))),
         folder=settings.folder,
-        is_paused=lambda: core.bulletin.pause is not None,
+        is_paused=lambda: core.bulletin.is_failover_paused,
         is_trail_broken=lambda: bool(core.trail.broken),
         trail_entries=lambda: core.trail.entries,
         registry_differs=lambda: core.registry.differing,
@@ -459,7 +459,7 @@ async def _serve_operators(
         settings.name,
         settings.peers,
         core.election,
-        lambda: core.bulletin.pause is not None,
+        lambda: core.bulletin.is_failover_paused,
         core.participant,
         registrar=core.participant,
         book=PartyBook(core.index, core.request_log),

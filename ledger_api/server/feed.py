@@ -94,7 +94,8 @@ class Feed:
         """The core's report, if it serves. Raises FeedRefused."""
         standing = self._core.standing
         if not standing.active or self._closed:
-            raise FeedRefused(Code.NOT_ACTIVE, refuse_as_passive(standing).detail, standing)
+            refused = refuse_as_passive(standing)
+            raise FeedRefused(Code[refused.code], refused.detail, standing)
         return standing
 
     def hold(self, wanted_bytes: int, holder: Hashable) -> Reservation:

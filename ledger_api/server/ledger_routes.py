@@ -39,6 +39,7 @@ _FEED = (
     Code.TOO_MANY_STREAMS,
     Code.FEED_UNAVAILABLE,
     Code.NOT_ACTIVE,
+    Code.SERVICE_PAUSED,
     Code.OVERLOADED,
 )
 _COMPLETIONS = About(
@@ -61,7 +62,7 @@ _LEDGER_END = About(
     summary="The newest published offset, and the offset up to which completions may be gone",
     answers={200: LedgerEndDocument},
     right=Right.READ,
-    codes=(Code.QUERY_INVALID, Code.NOT_ACTIVE),
+    codes=(Code.QUERY_INVALID, Code.NOT_ACTIVE, Code.SERVICE_PAUSED),
 )
 
 

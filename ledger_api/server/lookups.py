@@ -34,7 +34,14 @@ from replica.telemetry.counts import ApiCounts
 TRANSACTIONS, STATES = "/v1/transactions/", "/v1/states/"
 _encoder = msgspec.json.Encoder()
 
-_LOOKED_UP = (Code.MALFORMED_REQUEST, Code.QUERY_INVALID, Code.NOT_ACTIVE, Code.OVERLOADED, Code.OUTCOME_UNKNOWN)
+_LOOKED_UP = (
+    Code.MALFORMED_REQUEST,
+    Code.QUERY_INVALID,
+    Code.NOT_ACTIVE,
+    Code.SERVICE_PAUSED,
+    Code.OVERLOADED,
+    Code.OUTCOME_UNKNOWN,
+)
 _TX_ID = Parameter("tx_id", "The transaction's id.", {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"})
 _STATE_REF = Parameter(
     "state", "`<transaction id>:<output index>`.", {"type": "string", "pattern": "^[0-9a-fA-F]{64}:[0-9]{1,10}$"}
@@ -43,7 +50,14 @@ _LOOK_UP = About(
     summary="Whether a transaction was notarised, with a fresh receipt",
     answers={200: NotarisedDocument},
     right=Right.READ,
-    codes=(Code.MALFORMED_REQUEST, Code.TX_NOT_FOUND, Code.NOT_ACTIVE, Code.OVERLOADED, Code.OUTCOME_UNKNOWN),
+    codes=(
+        Code.MALFORMED_REQUEST,
+        Code.TX_NOT_FOUND,
+        Code.NOT_ACTIVE,
+        Code.SERVICE_PAUSED,
+        Code.OVERLOADED,
+        Code.OUTCOME_UNKNOWN,
+    ),
     argument=_TX_ID,
 )
 _STATUS = About(

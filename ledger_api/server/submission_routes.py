@@ -81,7 +81,7 @@ _OPEN_STREAM = About(
     summary="Open a WebSocket that carries many submissions a frame; docs/api.md describes the frames",
     answers={101: None},
     right=Right.ACT,
-    codes=(Code.UPGRADE_REQUIRED, Code.NOT_ACTIVE, Code.OVERLOADED),
+    codes=(Code.UPGRADE_REQUIRED, Code.NOT_ACTIVE, Code.SERVICE_PAUSED, Code.OVERLOADED),
 )
 _SUBMIT_BATCH = About(
     summary="Notarise up to batch_max transactions; one result each, in order. The answer has at most "

@@ -90,7 +90,8 @@ class Activation:
             publisher=self.publisher,
             tasks=self._tasks,
         )
-        self.serving = False
+        self.heeds_pauses = grant is None  # a lease's claim is no barrier that could pause service
+        self.serving = self.opened = False
         self._bound_moved = False  # while this opened
         self.end_recorded = False  # the reason why this activation ended is in the database
 
@@ -100,6 +101,11 @@ class Activation:
         return self._opening.epoch
 
     @property
+    def pauses(self) -> bool:
+        """Whether its barrier pauses service: then it never serves."""
+        return self._opening.pauses
+
+    @property
     def steps_s(self) -> dict[str, float]:
         """How long each step of the opening took, seconds."""
         return self._opening.steps_s
@@ -107,6 +113,9 @@ class Activation:
     async def open(self) -> None:
         """Become active, see opening.py. Raises ActivationFailed, or the error of the step that failed."""
         await self._opening.run()
+        self.opened = True
+        if self.pauses:  # it holds the lock and publishes what was logged before
+            return
         if self.appender.formats.rules >= DEDUPLICATING_FROM:
             self.admission = self._admit_with(LogAdmission)
             self._tasks.start(self.admission.run_aside(), "aside")

@@ -16,6 +16,7 @@ from replica.log.interface import EarlyLogWriter, LogWriter
 from replica.notary.answers import AcceptedEarly, NotNow
 from replica.notary.errors import InvariantBroken, LogUnavailable
 from replica.notary.formats import Formats
+from replica.notary.leases import release_text
 from replica.notary.parties import PartyNote
 from replica.notary.records import (
     ACTIVATION_ID_BYTES,
@@ -56,12 +57,13 @@ class Appender:
         if self._writer is not None:
             await self._writer.close()
 
-    def append_barrier(self, epoch: int) -> None:
-        """Append a barrier with an activation id of its own."""
+    def append_barrier(self, epoch: int, *, pauses: bool) -> None:
+        """Append a barrier with an activation id of its own. `pauses`: it pauses service, so nobody may use that id."""
+        database = release_text(self._database, self._parts.name) if pauses else self._database
         self.activation_id = self._parts.random_bytes(ACTIVATION_ID_BYTES)
         formats = self.formats
         self.repeat_barrier(
-            BarrierRecord(epoch, self.activation_id, self._parts.name, self._database, formats.records, formats.rules)
+            BarrierRecord(epoch, self.activation_id, self._parts.name, database, formats.records, formats.rules)
         )
 
     def repeat_barrier(self, barrier: BarrierRecord) -> None:

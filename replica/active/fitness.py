@@ -12,6 +12,7 @@ class Unfit(StrEnum):
 
     LOG_SILENT = "log_silent"
     LAGGING = "lagging"
+    PAUSED = "paused"
     NO_ACTIVATION = "no_activation"
     UNSETTLED = "unsettled"
     COMMANDS_LAG = "commands_lag"
@@ -29,6 +30,7 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     reaches_log: bool
     lag_records: int
+    is_paused: bool
     is_writable: bool
     is_settled: bool
     knows_commands: bool
@@ -52,6 +54,7 @@ def why_not_serve(facts: WorkerFacts, limits: Limits) -> tuple[Unfit, str] | Non
     reasons = (
         (not facts.reaches_log, Unfit.LOG_SILENT, "the log does not answer"),
         (lagging, Unfit.LAGGING, f"{facts.lag_records} records of the log are not applied yet"),
+        (facts.is_paused, Unfit.PAUSED, "operators have paused service: notary resume --service"),
         (not facts.is_writable, Unfit.NO_ACTIVATION, "no activation that all may write under is in force"),
         (not facts.knows_commands, Unfit.COMMANDS_LAG, "the acceptances of commands are not known yet"),
         (not facts.knows_parties, Unfit.PARTIES_LAG, "the registrations of keys are not known yet"),

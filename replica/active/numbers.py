@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from replica.notary.errors import InvariantBroken
-from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, granter_in, releaser_in
+from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, granter_in, pauser_in, releaser_in
 from replica.notary.position import Position
 from replica.notary.records import BarrierRecord
 from replica.notary.rules import DEDUPLICATING_FROM
@@ -73,12 +73,17 @@ def writable(position: Position | None) -> BarrierRecord | None:
     """The barrier under which every replica may append, as this position knows it; None while there is none.
 
     Under rules 1 only the holder of the lock may write, because the database remembers commands. The activation of a
-    barrier that releases a lease belongs to nobody.
+    barrier that releases a lease, or pauses service, belongs to nobody.
     """
     barrier = None if position is None else position.barrier
     if barrier is None or barrier.rules_version < DEDUPLICATING_FROM or releaser_in(barrier.database) is not None:
         return None
     return barrier
+
+
+def is_paused(position: Position | None) -> bool:
+    """Whether operators have paused service, as the barrier in force says."""
+    return position is not None and position.barrier is not None and pauser_in(position.barrier.database) is not None
 
 
 def is_fragmented(position: Position) -> bool:

@@ -66,6 +66,7 @@ class Opening:
         self._publisher = publisher
         self._tasks = tasks
         self.epoch = 0
+        self.pauses = False  # service is paused: the barrier is one that nobody may write under
         self.steps_s: dict[str, float] = {}  # how long each step took
         self._began_s = 0.0  # the step that goes on
 
@@ -99,7 +100,8 @@ class Opening:
         self._publisher.begin(await self._publish_backlog(published, position))
         self._done("publish_backlog")
         self._tasks.start(self._publisher.run(), "publish")
-        await self.settle()
+        if not self.pauses:  # else nothing is logged, and the activation after the pause settles
+            await self.settle()
         self._done("settle")
 
     async def _know_tables(self, offset: int, *, registered: bool) -> None:
@@ -163,9 +165,14 @@ class Opening:
         return published
 
     async def put_barrier_in_force(self) -> Position:
-        """Append our barrier until one reads back in force, each try above every epoch seen; the position after it."""
+        """Append our barrier until one reads back in force, each try above every epoch seen; the position after it.
+
+        Each try asks anew whether service is paused, once its epoch is raised. So a barrier above one that paused
+        service was asked for later than that one, and lets service go on only if the pause was over by then.
+        """
         while True:
-            self._appender.append_barrier(self.epoch)
+            self.pauses = await self._store.service_paused()
+            self._appender.append_barrier(self.epoch, pauses=self.pauses)
             what = f"the barrier of epoch {self.epoch}"
             position = await until_applied(self._parts, partial(_has_epoch, self.epoch), what)
             if self._read_back.in_force is not None:

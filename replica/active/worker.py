@@ -21,7 +21,7 @@ from replica.active.clock_agreement import ClockSeen, booted_us, why_not_stamp
 from replica.active.fitness import Limits, Unfit, WorkerFacts, why_not_serve
 from replica.active.intake import Intake
 from replica.active.ledger_count import LedgerCount
-from replica.active.numbers import Numbers, needs_range, range_of, usable, writable
+from replica.active.numbers import Numbers, is_paused, needs_range, range_of, usable, writable
 from replica.active.parts import Parts
 from replica.active.shift import Shift
 from replica.following.apply import Applied
@@ -179,7 +179,8 @@ class Worker:
                 elif self.unfit is None:
                     await self._begin()
             elif self._shift is not None:
-                if unfit_ticks >= PATIENCE_TICKS or self._unsigned is not None or not await self._writes(self._shift):
+                patience_ticks = 1 if is_paused(self._parts.follower.position) else PATIENCE_TICKS
+                if unfit_ticks >= patience_ticks or self._unsigned is not None or not await self._writes(self._shift):
                     await self._end()
                     rest_ticks = REST_TICKS
                 else:
@@ -244,6 +245,7 @@ class Worker:
         return WorkerFacts(
             reaches_log=follower.reaches_log(),
             lag_records=follower.lag_records,
+            is_paused=is_paused(position),
             is_writable=writable(position) is not None,
             is_settled=self._is_settled,
             knows_commands=position is not None and knows_commands(index, position.offset),

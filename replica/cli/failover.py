@@ -122,7 +122,9 @@ async def _find_out(config: Config) -> Plan | Refused:
 
     owner = None if config.election.kind == "lease" else await _lock_owner(config)
     async with config.ledgers().board("notary-failover") as board, aiohttp.ClientSession() as session:
-        return plan_failover(await healths_of(session, config), owner, await board.paused())
+        note = await board.paused()
+        pause = None if note is None or note.of_service else note  # who takes the lock keeps service paused
+        return plan_failover(await healths_of(session, config), owner, pause)
 
 
 async def _lock_owner(config: Config) -> LockOwner | None:

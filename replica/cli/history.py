@@ -62,7 +62,8 @@ def show(config: ConfigChoice = None, limit: LimitOption = 20, as_json: JsonOpti
         if cause in RUNBOOK_OF:
             out.print(f"{cause}: {RUNBOOK_OF[cause]}")
     if pause is not None:
-        out.print(f"\n[yellow]fail-over is paused since {_moment(pause.paused_at)}[/]: {escape(pause.reason)}")
+        what = "service" if pause.of_service else "fail-over"
+        out.print(f"\n[yellow]{what} is paused since {_moment(pause.paused_at)}[/]: {escape(pause.reason)}")
 
 
 async def _read(config: Config, limit: int) -> tuple[list[PastActivation], Pause | None]:

@@ -41,7 +41,7 @@ class Status:
     lock_lease: ServerLease | None  # as a session that was opened just now found it
     database: dict[str, Any] | None
     log_end: int | None
-    pause: dict[str, Any] | None  # set while fail-over is paused
+    pause: dict[str, Any] | None  # set while fail-over is paused; or service, then its keeper is "*"
     problems: list[str]
 
 
@@ -204,6 +204,8 @@ def _replicas(config: Config, status: Status) -> Table:
 
 
 def _facts(path: Path, config: Config, status: Status) -> Table:
+    from replica.store.bulletin import NOBODY as OF_SERVICE
+
     facts = make_table("", "")
     facts.show_header = False
     facts.add_row("notary", config.cluster)
@@ -227,9 +229,9 @@ def _facts(path: Path, config: Config, status: Status) -> Table:
             text = f"lacks the acceptances of {health.commands_lag_records} records: notary format raise waits for them"
             facts.add_row(f"[yellow]commands of {name}[/]", text)
     if status.pause is not None:
-        facts.add_row(
-            "[yellow]fail-over[/]", f"[yellow]paused[/] for {status.pause['keeper']}: {escape(status.pause['reason'])}"
-        )
+        of_service, because = status.pause["keeper"] == OF_SERVICE, status.pause["reason"]
+        what, whose = ("service", "") if of_service else ("fail-over", f" for {status.pause['keeper']}")
+        facts.add_row(f"[yellow]{what}[/]", f"[yellow]paused[/]{whose}: {escape(because)}")
     facts.add_row("health ports", ", ".join(f"{one.name} {one.host}:{one.health_port}" for one in config.replicas))
     for name, url in _status_pages(config).items():
         facts.add_row(f"status page of {name}", f"{url} on {config.replica(name).host}")

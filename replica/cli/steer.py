@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,6 +16,8 @@ from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load,
 from replica.cli.trailed import ReasonOption, acting
 from replica.notary.errors import Code, ConfigError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
+from replica.notary.rules import DEDUPLICATING_FROM
+from replica.store.bulletin import NO_PAUSE_OF_SERVICE
 
 if TYPE_CHECKING:
     import aiohttp
@@ -41,8 +43,9 @@ AtOption = Annotated[
     typer.Option("--at", metavar="TIME", help="Wait until then, as 2026-05-01T02:00+02:00; Ctrl-C calls it off."),
 ]
 PauseArgument = Annotated[
-    str | None, typer.Argument(metavar="REASON", help="Why, for whoever finds fail-over paused; or --reason.")
+    str | None, typer.Argument(metavar="REASON", help="Why, for whoever finds it paused; or --reason.")
 ]
+ServiceOption = Annotated[bool, typer.Option("--service", help="Service, where every replica serves; not fail-over.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +90,34 @@ def switchover(
     raise typer.Exit(EXIT_OK if outcome.done else EXIT_FAILED)
 
 
-def pause(because: PauseArgument = None, config: ConfigChoice = None, reason: ReasonOption = None) -> None:
+def pause(
+    because: PauseArgument = None,
+    config: ConfigChoice = None,
+    *,
+    service: ServiceOption = False,
+    reason: ReasonOption = None,
+) -> None:
     """Pause fail-over: only the replica that is active now may lead, until `notary resume`.
 
     It goes on serving. If it fails, nobody takes over. Kept in the database, or in the log where there is none, so
     restarts change nothing. Without a database, run it on the machine of a replica that runs.
+
+    With --service, every replica refuses requests instead, until `notary resume --service`. Exit code 1: the pause is
+    noted, and not every replica was seen to keep it yet.
     """
     why = because or reason
     if why is None or (because and reason):
         raise ConfigError("say once why: notary pause REASON, or --reason")
     settings = load(find_config(config))
+    if service:
+        with acting(settings, "pause", {"service": True}, why) as act:
+            unpaused = run(_pause_service(settings, why))
+            act.outcome = (
+                "service is paused" if not unpaused else f"service is to pause; not yet: {', '.join(unpaused)}"
+            )
+            act.failed = bool(unpaused)
+        _tell_service(unpaused, "service is paused until: notary resume --service", "pause")
+        return
     with acting(settings, "pause", {}, why) as act:
         paused, unheard = run(_pause(settings, why))
         act.outcome = f"only {paused} may lead"
@@ -104,9 +125,17 @@ def pause(because: PauseArgument = None, config: ConfigChoice = None, reason: Re
     _tell_unheard(unheard)
 
 
-def resume(config: ConfigChoice = None, reason: ReasonOption = None) -> None:
-    """End a pause of fail-over: every replica may take over again."""
+def resume(config: ConfigChoice = None, *, service: ServiceOption = False, reason: ReasonOption = None) -> None:
+    """End a pause of fail-over: every replica may take over again. With --service, one of service."""
     settings = load(find_config(config))
+    if service:
+        with acting(settings, "resume", {"service": True}, reason) as act:
+            was_paused, unresumed = run(_resume_service(settings))
+            text = "service goes on" if was_paused else "service was not paused"
+            act.outcome = text if not unresumed else f"{text}; not yet: {', '.join(unresumed)}"
+            act.failed = bool(unresumed)
+        _tell_service(unresumed, text, "resume")
+        return
     with acting(settings, "resume", {}, reason) as act:
         was_paused, unheard = run(_resume(settings))
         act.outcome = "fail-over goes on" if was_paused else "fail-over was not paused"
@@ -266,18 +295,45 @@ async def healths_of(session: aiohttp.ClientSession, config: Config) -> dict[str
 async def _pause(config: Config, reason: str) -> tuple[str, list[str]]:
     async with config.ledgers().board("notary-pause") as board:
         paused = await board.pause(reason)
+        note = await board.paused() if paused is None else None
+    if note is not None:
+        raise ConfigError("service is paused: notary resume --service, then pause fail-over", Code.NOT_POSSIBLE_NOW)
     if paused is None:
         raise ConfigError("no replica was ever active: there is nothing to keep as it is", Code.NOT_POSSIBLE_NOW)
-    return paused.keeper, await _heard(config, True)
+    return paused.keeper, await _heard(config, lambda health: health.failover_paused)
 
 
 async def _resume(config: Config) -> tuple[bool, list[str]]:
     async with config.ledgers().board("notary-resume") as board:
         ended = await board.resume()
-    return ended is not None, await _heard(config, False)
+        note = await board.paused() if ended is None else None
+    if note is not None and note.of_service:
+        raise ConfigError("fail-over is not paused, and service is: notary resume --service", Code.NOT_POSSIBLE_NOW)
+    return ended is not None, await _heard(config, lambda health: not health.failover_paused)
 
 
-async def _heard(config: Config, paused: bool) -> list[str]:
+async def _pause_service(config: Config, reason: str) -> list[str]:
+    """Note the pause, and wait until it is in force. Returns the replicas that were not seen to keep it. Raises
+    ConfigError where service cannot be paused."""
+    if config.serving != "all":
+        raise ConfigError(NO_PAUSE_OF_SERVICE, Code.NOT_POSSIBLE_NOW)
+    async with config.ledgers().board("notary-pause") as board:
+        if (await board.formats()).rules < DEDUPLICATING_FROM:
+            raise ConfigError(
+                f"service is paused under rules {DEDUPLICATING_FROM} only: runbook format-raise", Code.NOT_POSSIBLE_NOW
+            )
+        if await board.pause_service(reason) is None:
+            raise ConfigError("fail-over is paused: notary resume, then pause service", Code.NOT_POSSIBLE_NOW)
+    return await _heard(config, lambda health: health.service_paused and not health.active)
+
+
+async def _resume_service(config: Config) -> tuple[bool, list[str]]:
+    async with config.ledgers().board("notary-resume") as board:
+        ended = await board.resume_service()
+    return ended is not None, await _heard(config, lambda health: not health.service_paused)
+
+
+async def _heard(config: Config, heeds: Callable[[ReplicaHealth], bool]) -> list[str]:
     """Wait until every replica that answers has seen it. Returns the names of those that have not, or do not answer."""
     import aiohttp
 
@@ -285,11 +341,21 @@ async def _heard(config: Config, paused: bool) -> list[str]:
     async with aiohttp.ClientSession() as session:
         while True:
             healths = await healths_of(session, config)
-            late = [name for name, health in healths.items() if health is None or health.failover_paused != paused]
+            late = [name for name, health in healths.items() if health is None or not heeds(health)]
             waiting = [name for name in late if healths[name] is not None]
             if not waiting or monotonic() >= deadline_s:
                 return late
             await asyncio.sleep(10 * LOOK_EVERY_S)
+
+
+def _tell_service(unheard: list[str], done: str, act: str) -> None:
+    if not unheard:
+        out.print(done)
+        return
+    err.print(
+        f"noted, and not seen to {act} yet, down or cut off: {', '.join(unheard)}; look at notary status", markup=False
+    )
+    raise typer.Exit(EXIT_FAILED)
 
 
 def _tell_unheard(names: list[str]) -> None:

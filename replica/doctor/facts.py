@@ -74,6 +74,7 @@ class DatabaseFacts:
     published_offset: int = -1
     salvages: tuple[str, ...] = ()  # digests of those that the database demands
     paused_because: str | None = None
+    is_service_paused: bool = False  # and not fail-over
     formats: Formats | None = None  # that the next activation writes; None: not asked
     trail_problem: str | None = None  # what is wrong with the operators' trail
     trail_entries: int | None = None  # None: it was not read

@@ -317,7 +317,9 @@ def _steering(facts: Facts) -> Verdict:
 
 @CHECKS.check("failover-paused")
 def _failover_paused(facts: Facts) -> Verdict:
-    """Nobody left fail-over paused."""
+    """Nobody left fail-over or service paused."""
+    if facts.database.is_service_paused:
+        return warning(f"service: {facts.database.paused_because}", "when the work is done: notary resume --service")
     if facts.database.paused_because is not None:
         return warning(f"paused: {facts.database.paused_because}", "when the work is done: notary resume")
     if facts.database.reach_problem:

@@ -69,14 +69,13 @@ async def look_at_database(config: Config) -> DatabaseFacts:
         return DatabaseFacts(session_problem=(error.code.name, error.detail), reach_problem=error.detail)
     tried = await _try_session(database, config)
     status, schema_problem, reach_problem = await _status(database)
-    paused_because = formats = None
+    pause = formats = None
     trail = _Trail()
     if status is not None:
         try:
             async with database.board("notary-doctor") as board:
                 pause, formats = await board.paused(), await board.formats()
                 trail = await _look_at_trail(board, config)
-            paused_because = None if pause is None else pause.reason
         except StoreMismatch as error:
             schema_problem = error.detail
         except (NotaryError, InvariantBroken) as error:  # what the database said, whatever it was
@@ -94,7 +93,8 @@ async def look_at_database(config: Config) -> DatabaseFacts:
         bound_topic_id=None if status is None else status.topic_id,
         published_offset=-1 if status is None else status.published_offset,
         salvages=() if status is None else status.salvages,
-        paused_because=paused_because,
+        paused_because=None if pause is None else pause.reason,
+        is_service_paused=pause is not None and pause.of_service,
         formats=formats,
         trail_problem=trail.problem,
         trail_entries=trail.entries,

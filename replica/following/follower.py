@@ -19,6 +19,7 @@ from replica.index.interface import Index
 from replica.log.interface import LogInDatabase, LogRecords, RequestLog
 from replica.notary.errors import Code, LogUnavailable, NotaryError, TableLags
 from replica.notary.formats import Formats, of_barrier
+from replica.notary.leases import database_in
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import BarrierRecord
 from replica.notary.salvage import NO_SALVAGES, Salvages
@@ -254,7 +255,7 @@ class Follower:
     def _require_database(self, barrier: BarrierRecord) -> None:
         """A log that lies in the database of this barrier is not read from an older primary of it."""
         if isinstance(self._log, LogInDatabase):
-            self._log.require_database(barrier.database)
+            self._log.require_database(database_in(barrier.database))
 
     async def watch_end(self) -> None:
         while True:

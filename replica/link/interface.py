@@ -49,7 +49,7 @@ class Standing(msgspec.Struct, frozen=True):
     `estimate_s`: the longest time that a request sent now would take. `retry_after_s`: when to look for another active.
     `keys_by_log`: which keys may sign is in the log, as rules 3 have it, and not in the front ends' registry.
     `all_serve`: this replica serves whoever leads; then `ledger_end` is what the database last showed, and may be lower
-    after it was replaced by its standby.
+    after it was replaced by its standby. `paused`: it does not serve, because operators have paused service everywhere.
     """
 
     active: bool
@@ -60,10 +60,11 @@ class Standing(msgspec.Struct, frozen=True):
     estimate_s: float = 0.0
     keys_by_log: bool = False
     all_serve: bool = False
+    paused: bool = False
 
     def as_passive(self) -> Standing:
         """The same, but not active: used when the core is silent."""
-        return Standing(False, self.epoch, self.retry_after_s)
+        return Standing(False, self.epoch, self.retry_after_s, paused=self.paused)
 
 
 class PeerSeen(msgspec.Struct, frozen=True, array_like=True):
@@ -86,6 +87,8 @@ def serving(others: Sequence[PeerSeen]) -> int:
 
 def refuse_as_passive(standing: Standing) -> NotNow:
     """The answer of a replica that is not active, to any question."""
+    if standing.paused:
+        return NotNow(Code.SERVICE_PAUSED.name, "operators have paused service", standing.retry_after_s)
     detail = f"this replica is passive; the newest epoch it knows of is {standing.epoch}"
     return NotNow(Code.NOT_ACTIVE.name, detail, standing.retry_after_s)
 

@@ -250,6 +250,12 @@ class Code(Enum):
         "Send the same request again, through the balanced endpoint.",
         Retry.SAME,
     )
+    SERVICE_PAUSED = (
+        503,
+        "Operators have paused the service of this notary; nothing was written",
+        "Send the same request again after Retry-After; it is answered once operators resume service.",
+        Retry.SAME,
+    )
     OVERLOADED = (
         503,
         "The notary has as many requests in flight as it takes; nothing was written",

@@ -21,6 +21,7 @@ OTHERS_FROM = 2**40  # sequence numbers below are of the lease's holder: its set
 SIGNS_OF_LIFE_FROM = 2**62  # and so are these: a range of their own, above all that replicas are given
 _JUDGED_FROM = 2  # version of the rules
 _CLAIM = re.compile(r"lease:.+:(-1|0|[1-9][0-9]{0,18})", re.ASCII | re.DOTALL)
+_PAUSE = re.compile(r"release:([^:]+:[^:]+:[0-9]+):[^:]*", re.ASCII)
 
 
 def claim_text(log_id: str, witnessed: int) -> str:
@@ -54,6 +55,20 @@ def releaser_in(text: str) -> str | None:
     """Who gave the lease up, in the text of a release; None: the text is not that of a release."""
     head, _, by = text.rpartition(":")
     return by if head.startswith(f"{RELEASE}:") else None
+
+
+def pauser_in(text: str) -> str | None:
+    """The database that granted the epoch of a barrier with this text, if that barrier pauses service; else None.
+
+    It is a release by a replica whose lock is a database's. The id of a log is no name of a database.
+    """
+    found = _PAUSE.fullmatch(text)
+    return None if found is None else found[1]
+
+
+def database_in(text: str) -> str:
+    """The database that the text of a barrier names, whether it pauses service or not; any other text as it is."""
+    return pauser_in(text) or text
 
 
 def shows_life(sequence: int) -> bool:

@@ -196,11 +196,14 @@ class _Scrub(Collector):
 
 
 class _Pause(Collector):
-    def __init__(self, is_paused: Callable[[], bool]) -> None:
+    def __init__(self, is_paused: Callable[[], bool], is_service_paused: Callable[[], bool]) -> None:
         self._is_paused = is_paused
+        self._is_service_paused = is_service_paused
 
     def collect(self) -> Iterator[Metric]:
         yield _gauge("notary_failover_paused", "1 while operators have paused fail-over", float(self._is_paused()))
+        text = "1 while service is paused, as the barrier in force says"
+        yield _gauge("notary_service_paused", text, float(self._is_service_paused()))
 
 
 class _Trail(Collector):
@@ -324,7 +327,7 @@ def make_metrics(
     registry.register(_Neighbours(neighbours))
     registry.register(_OwnLedger(own_ledger))
     registry.register(_Brokers(round_trips))
-    registry.register(_Pause(is_paused))
+    registry.register(_Pause(is_paused, lambda: participant.is_paused))
     registry.register(_CoreMetrics(participant, election, version, peers))
     registry.register(_Api(api_families))
     return lambda: generate_latest(registry)

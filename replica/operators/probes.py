@@ -43,8 +43,12 @@ def make_probes(
         leads = is_active() and (participant.worker is None or election.is_leading())
         return leads or (participant.may_lead and election.is_candidate() and warm and bool(link.front_ends))
 
+    def answers() -> bool:
+        """Whether it gets requests: during a pause of service as well, so that applications are told so."""
+        return is_active() or (participant.worker is not None and participant.is_paused and bool(link.front_ends))
+
     def is_ready() -> bool:
-        return is_active() or leads_or_could()
+        return answers() or leads_or_could()
 
     def detail() -> Mapping[str, object]:
         follower, activation, worker = participant.follower, participant.activation, participant.worker
@@ -56,7 +60,8 @@ def make_probes(
             active=is_active(),
             ready=leads_or_could(),
             **election.status(),
-            failover_paused=bulletin.pause is not None,
+            failover_paused=bulletin.is_failover_paused,
+            service_paused=participant.is_paused,
             epoch=participant.epoch,
             applied_offset=follower.applied_offset,
             lag_records=follower.lag_records,
@@ -85,6 +90,6 @@ def make_probes(
     return Probes(
         is_live=lambda: pulse.age_s() < election_settings.lease_s,
         is_ready=is_ready,
-        is_active=is_active,
+        is_active=answers,
         detail=detail,
     )

@@ -86,6 +86,7 @@ function alarmsOf(data) {
   if (owner && !names.includes(owner)) alarms.push(`The lock is held by ${owner}, which is no replica`);
   if (active.length && !healths.some(({ health }) => health.ready && !leads(health))) alarms.push("No other replica could take over");
   if (healths.some(({ health }) => health.failover_paused)) alarms.push("Fail-over is paused");
+  if (healths.some(({ health }) => health.service_paused)) alarms.push("Service is paused");
   for (const { name, health } of data.replicas) {
     if (!health) { alarms.push(`${name} does not answer`); continue; }
     if (!health.reaches_log) alarms.push(`${name} does not reach the log`);

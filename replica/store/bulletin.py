@@ -1,7 +1,7 @@
 """Notes that operators and replicas leave for one another in the database, on a connection of its own; or, without a
 database, as words in the log.
 
-There are two kinds of note. A pause of fail-over must be visible to every replica, also to one without the lock. The
+There are two kinds of note. A pause must be visible to every replica, also to one without the lock. The
 reason why an activation ended comes from a replica that lost its lock session and could not record it there, or whose
 lock is a lease. The notary's answers depend on neither, so the lock's connection is not needed. A failed read or write
 is tried again; nothing here raises.
@@ -31,12 +31,26 @@ FLUSH_MAX_S = 2.0  # how long a process that ends waits to record its last reaso
 UNRECORDED_MAX = 20  # activations whose end is not recorded yet; beyond this the oldest is dropped
 
 
+NOBODY = "*"  # the keeper of a pause of service: no replica has such a name, so an older release leaves the lock alone
+
+
+NO_PAUSE_OF_SERVICE = (
+    "only a notary whose replicas all serve, with the lock in Postgres, can pause service; here, stop the replicas:"
+    " runbook workers"
+)
+
+
 class Pause(msgspec.Struct, frozen=True):
-    """Fail-over is paused: only `keeper` asks for the lock."""
+    """Fail-over is paused: only `keeper` asks for the lock. If that is NOBODY, service is paused, and not fail-over."""
 
     keeper: str
     reason: str
     paused_at: datetime
+
+    @property
+    def of_service(self) -> bool:
+        """Whether nobody serves, rather than nobody takes over."""
+        return self.keeper == NOBODY
 
 
 class PastActivation(msgspec.Struct, frozen=True):
@@ -57,13 +71,21 @@ class Board(TrailKeeper, Protocol):
     StoreMismatch, or LogUnavailable."""
 
     async def paused(self) -> Pause | None:
-        """Whether fail-over is paused."""
+        """Whether fail-over or service is paused. There is one note, so it is one of them."""
 
     async def pause(self, reason: str) -> Pause | None:
-        """Let only the holder of the newest epoch ask for the lock; None when no epoch was ever granted."""
+        """Let only the holder of the newest epoch ask for the lock; None when no epoch was ever granted, or service is
+        paused."""
 
     async def resume(self) -> Pause | None:
-        """End the pause; returns the one that was, None if there was none."""
+        """End the pause of fail-over; returns the one that was, None if there was none."""
+
+    async def pause_service(self, reason: str) -> Pause | None:
+        """Have whoever holds the lock append a barrier that nobody may write under; None while fail-over is paused.
+        Raises ConfigError where not every replica can serve."""
+
+    async def resume_service(self) -> Pause | None:
+        """End the pause of service; returns the one that was, None if there was none. Raises ConfigError as above."""
 
     async def history(self, limit: int) -> list[PastActivation]:
         """The newest activations, newest first."""
@@ -81,8 +103,15 @@ class Board(TrailKeeper, Protocol):
 class Bulletin:
     """Keeps `pause` up to date and records the ends of activations, from `run` until that is cancelled."""
 
-    def __init__(self, open_board: Callable[[str], AbstractAsyncContextManager[Board]], replica: str) -> None:
-        """`open_board` takes the name that the server shows for the connection."""
+    def __init__(
+        self,
+        open_board: Callable[[str], AbstractAsyncContextManager[Board]],
+        replica: str,
+        heed: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        """`open_board` takes the name that the server shows for the connection. `heed` is told with each look whether
+        service is paused."""
+        self._heed = heed
         self.pause: Pause | None = None
         self._open_board = open_board
         self._replica = replica
@@ -95,7 +124,12 @@ class Bulletin:
     def is_barred(self) -> bool:
         """Whether this replica must not ask for the lock. True until it was read once whether fail-over is paused: what
         is not known may be a pause."""
-        return not self._read or (self.pause is not None and self.pause.keeper != self._replica)
+        return not self._read or (self.pause is not None and self.pause.keeper not in (self._replica, NOBODY))
+
+    @property
+    def is_failover_paused(self) -> bool:
+        """Whether operators have paused fail-over, as last seen."""
+        return self.pause is not None and not self.pause.of_service
 
     def note_end(self, epoch: int, reason: str) -> None:
         """Note why this replica's activation of that epoch ended just now; `run` records it."""
@@ -125,6 +159,7 @@ class Bulletin:
         while True:
             async with asyncio.timeout(ROUND_MAX_S):
                 self._note_pause(await board.paused())
+                self._heed(self.pause is not None and self.pause.of_service)
                 self._read = self._reached = True
                 while self._unrecorded:
                     epoch, reason, ended_at_s = self._unrecorded[0]
@@ -142,8 +177,12 @@ class Bulletin:
         self._left.clear()
 
     def _note_pause(self, pause: Pause | None) -> None:
-        if pause is None and self.pause is not None:
+        if pause is None and self.pause is not None and self.pause.of_service:
+            log.info("service_resumed")
+        elif pause is None and self.pause is not None:
             log.info("failover_resumed")
+        elif pause is not None and pause != self.pause and pause.of_service:
+            log.warning("service_paused", reason=pause.reason)
         elif pause is not None and pause != self.pause:
             log.info("failover_paused", keeper=pause.keeper, reason=pause.reason)
         self.pause = pause

@@ -177,6 +177,10 @@ class ParticipantStore(Protocol):
         Also marks earlier epochs without a recorded end as ended, found so by this replica.
         """
 
+    async def service_paused(self) -> bool:
+        """Whether operators have paused service, so that the next barrier must be one that nobody may use. To be asked
+        once the epoch is raised: whatever was written before that is seen."""
+
     async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
         """Record the holder's reason for the end of its activation. Only the first reason counts."""
 

@@ -61,6 +61,7 @@ class MemoryDatabase:
         self.accepted: dict[bytes, Accepted] = {}
         self.pruned_to = 0
         self.pruned_us = 0
+        self.service_paused = False
         self.drawn = 0  # ranges of sequence numbers that were given away
         # The ledger end at the admission of each command in flight. It stays after the command has landed, if another
         # activation admitted it: the publisher does not know that command, and only a look at the completions finds it.
@@ -257,6 +258,10 @@ class MemoryStore:
         """See ParticipantStore."""
         self._epoch = await self._run("raise_epoch", lambda: self._database.raise_epoch(above, replica))
         return self._epoch
+
+    async def service_paused(self) -> bool:
+        """See ParticipantStore."""
+        return await self._run("service_paused", lambda: self._database.service_paused)
 
     async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
         """See ParticipantStore."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -273,6 +274,67 @@ async def test_each_replica_says_that_it_serves(cluster: LocalCluster) -> None:
             for metric in ("notary_serving 1.0", "notary_all_serve 1.0", "notary_in_flight_submissions 0.0"):
                 assert f"\n{metric}\n" in shown, (one.name, metric)
         assert shown.count("\nnotary_in_flight_submissions ") == 1
+
+
+@pytest.mark.not_on("raft", "a release would end the lease, and the next claim lets service go on")
+async def test_service_is_paused_everywhere_and_resumed(cluster: LocalCluster) -> None:
+    """Goal: `notary pause --service` returns once nobody serves, and nothing counts until `notary resume --service`,
+    whoever holds the lock. Method: clients ask at each replica throughout; during the pause the holder is killed, and
+    what they are told is asked for through HAProxy as well."""
+    endpoints = {name: f"http://{one.address.host}:{one.address.api_port}" for name, one in cluster.replicas.items()}
+    stopping = asyncio.Event()
+    told: set[str] = set()
+
+    async def keep_asking(endpoint: str) -> None:
+        async with NotaryClient(endpoint, policy=ONE_TRY) as client:
+            while not stopping.is_set():
+                answer = await client.submit(fresh(cluster))
+                told.add("notarised" if isinstance(answer, Notarised) else getattr(answer, "code", repr(answer)))
+                await asyncio.sleep(0.01)
+
+    asking = [asyncio.create_task(keep_asking(endpoint)) for endpoint in endpoints.values()]
+    try:
+        await asyncio.sleep(1.0)
+        assert await commanded(cluster, "pause", "--service", "a drill") == 0
+        assert told <= {"notarised", "NOT_ACTIVE", "SERVICE_PAUSED", "OUTCOME_UNKNOWN"}
+        told.clear()
+        await asyncio.sleep(1.0)
+        assert told == {"SERVICE_PAUSED"}
+        healths = (await cluster.healths()).values()
+        assert {(one.service_paused, one.not_serving, one.active) for one in healths if one} == {
+            (True, "paused", False)
+        }
+        async with NotaryClient(cluster.endpoint, policy=ONE_TRY) as balanced:
+            answer = await balanced.submit(fresh(cluster))
+        assert getattr(answer, "code", None) == "SERVICE_PAUSED", answer
+        holder = await cluster.active()
+        assert holder is not None
+        with ends_by_design(holder):
+            holder.kill_core()
+            await eventually(lambda: leads_another(cluster, holder.name), timeout_s=30.0)
+            await asyncio.sleep(2.0)
+            assert "notarised" not in told
+            assert await commanded(cluster, "resume") == 2  # that would end a pause of fail-over
+            await eventually(lambda: all_paused(cluster), timeout_s=40.0)
+        assert await commanded(cluster, "resume", "--service") == 0
+        await eventually(lambda: all_serve(cluster), timeout_s=30.0)
+        told.clear()
+        await asyncio.sleep(1.0)
+        assert told == {"notarised"}
+    finally:
+        stopping.set()
+        await asyncio.gather(*asking)
+
+
+async def commanded(cluster: LocalCluster, *words: str) -> int | None:
+    """The exit code of a command."""
+    argv = [sys.executable, "-m", "replica.cli", *words, "--config", str(cluster.config_path)]
+    return await (await asyncio.create_subprocess_exec(*argv)).wait()
+
+
+async def all_paused(cluster: LocalCluster) -> bool:
+    healths = (await cluster.healths()).values()
+    return all(health is not None and health.service_paused for health in healths)
 
 
 async def leads_another(cluster: LocalCluster, former: str) -> bool:

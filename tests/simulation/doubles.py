@@ -118,6 +118,12 @@ class Tables(MemoryDatabase):
         self.formats = formats
         self._story.tell("database", "raised", formats=formats)
 
+    def pause_service(self, paused: bool) -> None:
+        """What an operator writes."""
+        self._remember()
+        self.service_paused = paused
+        self._story.tell("database", "service paused" if paused else "service resumed")
+
     def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
         self._remember()
         pruned = super().prune(up_to, recorded_before_us)

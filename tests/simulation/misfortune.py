@@ -61,6 +61,7 @@ class Misfortune:
             self._end_split()
         if world.plan.worded:
             world.people.end_pauses()
+        world.service_pauses.end()
         for replica in world.replicas:
             replica.clock.ahead_us = 0
             if replica.core is None:
@@ -159,6 +160,8 @@ class Misfortune:
                 self._later(fault.duration_s, self._calm_clients, replica)
             case FaultKind.PRUNED:
                 return self._prune(fault, replica)
+            case FaultKind.SERVICE_PAUSED:
+                return world.service_pauses.begin(fault.duration_s)
             case FaultKind.PAUSED:
                 world.people.pause(replica.name, fault.duration_s)
             case FaultKind.BOUND_SAID:

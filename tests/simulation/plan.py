@@ -46,6 +46,7 @@ class FaultKind(StrEnum):
     DATABASE_RESTORED = "database_restored"  # from a backup that is taken now, and brought back after `duration_s`
     TAIL_LOST = "tail_lost"  # the topic loses its newest `amount` records, and is restored with a salvage of them
     RULES_RAISED = "rules_raised"  # an operator raises the rules, once every replica is of the release that knows them
+    SERVICE_PAUSED = "service_paused"  # an operator pauses service, and resumes it after `duration_s`
     PAUSED = "paused"  # people pause fail-over by a word in the log, and resume it after `duration_s`
     BOUND_SAID = "bound_said"  # people let `amount` more completions go, by a word in the log
     RELEASE_CHANGED = "release_changed"  # a replica is stopped, and started in the other release, before the raise
@@ -60,6 +61,7 @@ DRAWN_APART = (
     FaultKind.RULES_RAISED,
     FaultKind.RELEASE_CHANGED,
     FaultKind.PAUSED,
+    FaultKind.SERVICE_PAUSED,
     FaultKind.BOUND_SAID,
 )
 """Drawn from random streams of their own, so that adding them did not change the plans of other seeds."""

@@ -52,7 +52,7 @@ from tests.simulation.followers import make_feed
 from tests.simulation.plan import ReplicaPlan
 from tests.simulation.process import Process
 from tests.simulation.words import WatchedBulletin, WordedLease, raised_formats, shared_bound
-from tests.simulation.workers import make_worker
+from tests.simulation.workers import heed_pauses, make_worker
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -262,6 +262,8 @@ class Replica:
         core = self._build(process, after_failure)
         core.participant.start()
         beside = [] if core.bulletin is None else [core.bulletin.run(), shared_bound(self._world, self).run()]
+        if self._world.plan.all_serve and core.bulletin is None:
+            beside.append(heed_pauses(self._world, core.participant))
         running = [asyncio.create_task(work) for work in beside]
         error: Exception | None = None
         try:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.simulation.draw import draw, leased, worded
 from tests.simulation.kinds import play
-from tests.simulation.plan import FaultKind
+from tests.simulation.plan import FaultKind, Plan
 from tests.simulation.workers import all_serving
 from tests.simulation.world import Outcome, simulate
 
@@ -85,3 +85,22 @@ def test_a_seed_goes_the_same_way_twice(seed: int) -> None:
     """Goal: a failing seed can be replayed. Method: run it twice, compare every event."""
     first, second = (simulate(all_serving(draw(seed))).story.digest() for _ in range(2))
     assert first == second
+
+
+def test_service_is_paused_and_resumed_in_some_runs() -> None:
+    """Goal: the promise about a pause is put to the test. Method: seeds whose plans have one; its barrier is in the
+    log of most of them, and workers stop for it."""
+    plans = [plan for seed in SEEDS if _pauses(plan := all_serving(draw(seed)))][:6]
+    heard: Counter[str] = Counter()
+    for plan in plans:
+        outcome = simulate(plan)
+        assert outcome.violations == [], f"seed {plan.seed}"
+        lines = outcome.story.lines()
+        heard["paused"] += any("service paused" in line for line in lines)
+        heard["barrier"] += any("barrier_in_force" in line and "=release:" in line for line in lines)
+    print(dict(heard))
+    assert min(heard["paused"], heard["barrier"]) >= len(plans) // 2
+
+
+def _pauses(plan: Plan) -> bool:
+    return any(fault.kind is FaultKind.SERVICE_PAUSED for fault in plan.faults)

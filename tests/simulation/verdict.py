@@ -13,6 +13,7 @@ from replica.checker.judge import Judged, JudgedBarrier, JudgedLost, JudgedReque
 from replica.index.commands import offset_of
 from replica.link.interface import DEFAULT_OPTIONS
 from replica.notary.errors import Code
+from replica.notary.leases import database_in
 from replica.notary.position import BEGIN
 from replica.notary.receipts import verify_receipt
 from replica.notary.rules import STATE_KEY, TX_KEY
@@ -159,7 +160,7 @@ def _check_indexes(world: World) -> None:
         if isinstance(judged, JudgedBarrier) and not judged.repeated:
             epochs.append(judged.record.epoch)
             rules.append(judged.record.rules_version)
-            system, _, timeline = judged.record.database.rpartition(":")
+            system, _, timeline = database_in(judged.record.database).rpartition(":")
             if not world.plan.lease:
                 timelines.append((system, int(timeline)))
         if isinstance(judged, JudgedLost):

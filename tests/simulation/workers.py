@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import Random
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from replica.active.clock_agreement import JUMP_MAX_US
@@ -23,7 +24,8 @@ from replica.active.parts import Parts
 from replica.active.worker import Worker
 from replica.checker.judge import Judged, JudgedBarrier, JudgedRequest
 from replica.notary.errors import StoreUnavailable
-from replica.notary.leases import granter_of
+from replica.notary.leases import database_in, granter_of, pauser_in
+from replica.participant import Participant
 from replica.store.desk import DeskSeen, Drawn
 from replica.store.memory import MemoryDesk
 from tests.simulation.plan import START_US, Fault, FaultKind, Operation, Plan, ReplicaPlan
@@ -55,6 +57,8 @@ _OF_PART = (
     *[FaultKind.DATABASE_CUT, FaultKind.DATABASE_WEATHER, FaultKind.STALL, FaultKind.CLOCK_JUMP],
 )
 _JUMPS_S = (-3600.0, -2.0, -0.5, 0.5, 2.0, 3600.0)
+_PAUSED_SHARE = 0.4  # of the plans under rules 2 from the beginning
+_LOOK_S = 1.0  # between two looks at the operators' note
 _SHARES = (0.1, 0.3, 0.5)  # of messages that bad weather strikes
 
 
@@ -79,6 +83,9 @@ def all_serving(plan: Plan) -> Plan:
         faults.append(_at_the_holder(random, plan.duration_s))
     for _ in range(random.choice((0, 1, 1, 2))):
         faults += _at_part(random, replicas, plan.duration_s)
+    pauses = Random(f"{plan.seed}/workers/pauses")
+    if not is_raised and pauses.random() < _PAUSED_SHARE:
+        faults.append(_pause(pauses, plan.duration_s))
     clients = [
         client
         for number in range(random.choice((0, 1, 2)))
@@ -122,6 +129,11 @@ def _at_the_holder(random: Random, duration_s: float) -> Fault:
         skip=random.choice((0, 0, 1, 3)) if step else 0,
         duration_s=round(random.uniform(0.3, 3.5), 3),
     )
+
+
+def _pause(random: Random, duration_s: float) -> Fault:
+    at_s = round(random.uniform(0.1, 0.6) * duration_s, 4)
+    return Fault(FaultKind.SERVICE_PAUSED, at_s, duration_s=round(random.uniform(1.0, 6.0), 3))
 
 
 def _at_part(random: Random, replicas: Sequence[ReplicaPlan], duration_s: float) -> list[Fault]:
@@ -229,6 +241,83 @@ class SimulatedDesk:
             raise StoreUnavailable("the server is gone")
 
 
+# ---- a pause of service ----
+
+
+async def heed_pauses(world: World, participant: Participant[Any]) -> None:
+    """What a replica's bulletin does for a pause of service: look at the database's note, and tell the participant."""
+    random = Random(f"{world.plan.seed}/{participant.name}/pauses/{world.loop.time()}")
+    while True:
+        await asyncio.sleep(_LOOK_S * random.uniform(0.9, 1.1))
+        server = world.route(participant.name)
+        if server.accepts and not world.skies.of(participant.name).database_cut:
+            paused = server.tables.service_paused
+            await asyncio.sleep(random.uniform(0.0002, 0.003))
+            participant.heed(paused)
+
+
+class ServicePause(Struct):
+    """A pause, from the note to its end. Where a promoted standby or a backup lacks the note, it is over."""
+
+    begun_s: float
+    ended_s: float | None = None
+
+
+class ServicePauses:
+    """Operators who pause service, one at a time, and resume it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.all: list[ServicePause] = []
+
+    def begin(self, duration_s: float) -> bool:
+        """Write the note; False where the database takes none, or has one."""
+        world = self._world
+        if world.plan.lease or not world.primary.accepts or world.primary.tables.service_paused:
+            return False
+        world.primary.tables.pause_service(True)
+        self.all.append(ServicePause(world.loop.time()))
+        world.loop.call_later(duration_s, self.end)
+        return True
+
+    def end(self) -> None:
+        """Resume service, if it is paused."""
+        tables = self._world.primary.tables
+        if tables.service_paused:
+            tables.pause_service(False)
+        self.forget()
+
+    def forget(self) -> None:
+        """The newest pause is over, if the database that is asked from now on has no note of it."""
+        newest = self.all[-1] if self.all else None
+        if newest is not None and newest.ended_s is None and not self._world.primary.tables.service_paused:
+            newest.ended_s = self._world.loop.time()
+
+
+def check_pauses(world: World, walked: Sequence[Judged]) -> None:
+    """No record of a client counts between the barrier that pauses service and the end of that pause. A primary that
+    was succeeded and not fenced may know of no pause, and let service go on."""
+    pausing: JudgedBarrier | None = None
+    for one in walked:
+        at_s = world.topic.stored_at_s[one.offset]
+        if isinstance(one, JudgedBarrier) and not one.repeated:
+            if pauser_in(one.record.database) is not None:
+                pausing = one
+            elif pausing is not None and _is_of_an_older_primary(one, pausing):
+                pausing = None
+        elif isinstance(one, JudgedRequest) and pausing is not None:
+            since_s = world.topic.stored_at_s[pausing.offset]
+            for pause in world.service_pauses.all:
+                if pause.begun_s <= since_s and at_s < (pause.ended_s or at_s + 1):
+                    world.blame(f"record {one.offset} counts, and service is paused since offset {pausing.offset}")
+
+
+def _is_of_an_older_primary(barrier: JudgedBarrier, than: JudgedBarrier) -> bool:
+    system, _, timeline = database_in(barrier.record.database).rpartition(":")
+    newer_system, _, newer = database_in(than.record.database).rpartition(":")
+    return system != newer_system or int(timeline) < int(newer)
+
+
 # ---- what must hold ----
 
 
@@ -264,6 +353,8 @@ def left_over(replica: Replica) -> list[str]:
 
 def check_workers(world: World, walked: Sequence[Judged]) -> None:
     """No submission counts more often than it was handed in, and no record is stamped by a clock that is fast."""
+    if not world.plan.lease:
+        check_pauses(world, walked)
     requests = [one for one in walked if isinstance(one, JudgedRequest)]
     counted = Counter((one.record.submission.command_id, one.record.submission.submission_id) for one in requests)
     for submission, times in counted.items():

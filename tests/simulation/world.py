@@ -36,7 +36,7 @@ from tests.simulation.verdict import judge_run
 from tests.simulation.virtual import run_virtually
 from tests.simulation.weather import Skies
 from tests.simulation.words import SETTLED_MAX_S, People, WordsNodes
-from tests.simulation.workers import left_over, missing_workers
+from tests.simulation.workers import ServicePauses, left_over, missing_workers
 
 _FORGETS = (FaultKind.DATABASE_FAIL_OVER, FaultKind.DATABASE_SPLIT)
 _RECORDS_MAX = 20_000
@@ -118,6 +118,7 @@ class World:
         self.stranger = Stranger(self)
         self.words = WordsNodes(self)
         self.people = People(self)
+        self.service_pauses = ServicePauses(self)
         self.officer = Officer(self)
         self.misfortune = Misfortune(self)
         self.splits = 0
@@ -404,6 +405,7 @@ class World:
 
     def _promote(self, primary: DatabaseServer, *, old_lives_on: bool) -> None:
         old, self.primary = self.primary, primary
+        self.service_pauses.forget()
         self.primary.interrupted = old.interrupted | {old.holder()} - {""}
         kept = self.primary.tables.in_flight
         self.forgotten |= {(c.command_id, c.submission_id) for at, c in old.tables.in_flight.items() if at not in kept}

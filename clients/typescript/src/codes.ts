@@ -44,6 +44,7 @@ export const RETRY_BY_CODE = {
   ROUTE_NOT_FOUND: "no",
   METHOD_NOT_ALLOWED: "no",
   NOT_ACTIVE: "same",
+  SERVICE_PAUSED: "same",
   OVERLOADED: "same",
   USER_OVERLOADED: "same",
   OUTCOME_UNKNOWN: "same",

@@ -9,9 +9,9 @@ from typing import Any
 
 import oracledb
 
-from replica.notary.errors import StoreMismatch
+from replica.notary.errors import Code, ConfigError, StoreMismatch
 from replica.notary.formats import Formats
-from replica.store.bulletin import PastActivation, Pause
+from replica.store.bulletin import NO_PAUSE_OF_SERVICE, PastActivation, Pause
 from replica.store.oracle.errors import error_number, translate
 from replica.store.oracle.looking import open_cursor
 from replica.store.oracle.store import named_statement
@@ -50,6 +50,14 @@ class OracleBoard:
         paused = await self.paused()
         await self._change("resume", {})
         return paused
+
+    async def pause_service(self, reason: str) -> Pause | None:
+        """See Board."""
+        raise ConfigError(NO_PAUSE_OF_SERVICE, Code.NOT_POSSIBLE_NOW)
+
+    async def resume_service(self) -> Pause | None:
+        """See Board."""
+        raise ConfigError(NO_PAUSE_OF_SERVICE, Code.NOT_POSSIBLE_NOW)
 
     async def history(self, limit: int) -> list[PastActivation]:
         """See Board."""

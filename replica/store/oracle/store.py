@@ -103,6 +103,10 @@ class OracleStore:
             await connection.run(named_statement("raise_epoch"), {"epoch": epoch}, commit=True)
         return epoch
 
+    async def service_paused(self) -> bool:
+        """See ParticipantStore. Never: without a table of sequence numbers the active alone serves."""
+        return False
+
     async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
         """See ParticipantStore."""
         async with self._transaction("end_epoch") as connection:

@@ -11,7 +11,7 @@ from psycopg import errors
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
-from replica.store.bulletin import PastActivation, Pause
+from replica.store.bulletin import NOBODY, PastActivation, Pause
 from replica.store.postgres.looking import to_look
 from replica.store.postgres.store import Connection, named_statement
 
@@ -41,11 +41,19 @@ class PostgresBoard:
 
     async def pause(self, reason: str) -> Pause | None:
         """See Board."""
-        return _pause(await self._rows("pause", {"reason": reason}))
+        return _pause(await self._rows("pause", {"reason": reason, "nobody": NOBODY}))
 
     async def resume(self) -> Pause | None:
         """See Board."""
-        return _pause(await self._rows("resume"))
+        return _pause(await self._rows("resume", {"nobody": NOBODY}))
+
+    async def pause_service(self, reason: str) -> Pause | None:
+        """See Board."""
+        return _pause(await self._rows("pause_service", {"keeper": NOBODY, "reason": reason}))
+
+    async def resume_service(self) -> Pause | None:
+        """See Board."""
+        return _pause(await self._rows("resume_service", {"keeper": NOBODY}))
 
     async def history(self, limit: int) -> list[PastActivation]:
         """See Board."""

@@ -18,6 +18,7 @@ from psycopg import errors
 from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, StoreUnavailable, ValuesRefused
 from replica.notary.formats import Formats
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
+from replica.store.bulletin import NOBODY
 from replica.store.in_flight import InFlight, Known
 from replica.store.interface import (
     AdmissionResult,
@@ -95,6 +96,11 @@ class PostgresStore:
             rows = await _rows(connection, "raise_epoch", {"above": above, "replica": replica})
             self._epoch, self._admission = rows[0]
         return int(rows[0][0])
+
+    async def service_paused(self) -> bool:
+        """See ParticipantStore."""
+        async with self._statement("service_paused") as connection:
+            return bool(await _rows(connection, "service_paused", {"keeper": NOBODY}))
 
     async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
         """See ParticipantStore."""

@@ -25,7 +25,7 @@ from replica.notary.errors import Code, ConfigError, LogTruncated, StoreMismatch
 from replica.notary.formats import CLAIMED_LEAST, Formats
 from replica.notary.position import BEGIN
 from replica.notary.words import NOTHING_SAID, UNSAID, NewWord, WordsLog, replace, value_of
-from replica.store.bulletin import PastActivation, Pause
+from replica.store.bulletin import NO_PAUSE_OF_SERVICE, PastActivation, Pause
 from replica.store.facts import PAGE_ROWS, Export, PublishedState, StoreStatus
 from replica.store.reader import Row
 from replica.store.sqlite.file import READ, named, position_of
@@ -123,6 +123,14 @@ class LedgerBoard:
         """See Board. Said also where nothing is paused, so that a pause that is still on its way comes too late."""
         before, _ = await replace(self._log("resume"), PAUSE, lambda _: b"", always=True)
         return pause_in(before)
+
+    async def pause_service(self, reason: str) -> Pause | None:
+        """See Board."""
+        raise ConfigError(NO_PAUSE_OF_SERVICE, Code.NOT_POSSIBLE_NOW)
+
+    async def resume_service(self) -> Pause | None:
+        """See Board."""
+        raise ConfigError(NO_PAUSE_OF_SERVICE, Code.NOT_POSSIBLE_NOW)
 
     async def history(self, limit: int) -> list[PastActivation]:
         """See Board. An activation begins when its barrier is appended, by the log's clock; it ends when its holder

@@ -51,6 +51,10 @@ class EmbeddedStore:
         """The epoch that the barrier claims; it is in force only if no other claim was first in the log."""
         return above + 1
 
+    async def service_paused(self) -> bool:
+        """See ParticipantStore. Never: a lease's claim is the barrier, and a release would end the lease."""
+        return False
+
     async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
         """See ParticipantStore. It is recorded in the background: the session writes nothing."""
         if self._note_end is not None:

@@ -11,6 +11,8 @@ from pytest import MonkeyPatch
 
 import replica.active.lease_log
 import replica.active.log_desk
+import replica.active.numbers
+import replica.active.shift
 import replica.active.worker
 import replica.notary.reading
 from ha.election.states import Readiness
@@ -20,8 +22,10 @@ from replica.active.shift import WorkerAppender
 from replica.active.worker import Worker
 from replica.following.apply import Applied
 from replica.notary.counted import CountedRequest
+from replica.notary.leases import granter_in, pauser_in
 from replica.notary.position import Position
-from replica.notary.records import NO_OFFSET
+from replica.notary.records import NO_OFFSET, BarrierRecord
+from replica.notary.rules import DEDUPLICATING_FROM
 from replica.participant import Participant
 from replica.store.interface import Completion
 from replica.store.memory import MemoryDatabase, MemoryStore
@@ -113,6 +117,31 @@ def leads_although_it_may_not(patch: MonkeyPatch) -> None:
         return readiness(self)
 
     patch.setattr(Participant, "readiness", willing)
+
+
+@_worker_mutant("workers write under a barrier that pauses service")
+def written_under_a_pause(patch: MonkeyPatch) -> None:
+    def any_barrier(position: Position | None) -> BarrierRecord | None:
+        barrier = None if position is None else position.barrier
+        return None if barrier is None or barrier.rules_version < DEDUPLICATING_FROM else barrier
+
+    def of_any(text: str) -> str:
+        return pauser_in(text) or granter_in(text)
+
+    for module in (replica.active.numbers, replica.active.worker, replica.active.shift):
+        patch.setattr(module, "writable", any_barrier)
+    patch.setattr(replica.active.numbers, "granter_in", of_any)
+    patch.setattr(replica.active.worker, "is_paused", lambda _: False)
+
+
+@_worker_mutant("who takes the lock while service is paused does not look for the pause")
+def pause_ends_with_its_holder(patch: MonkeyPatch) -> None:
+    async def of_the_first(self: MemoryStore) -> bool:
+        paused = self._database.service_paused and not vars(self._database).get("seen_paused", False)
+        vars(self._database)["seen_paused"] = self._database.service_paused
+        return paused
+
+    patch.setattr(MemoryStore, "service_paused", of_the_first)
 
 
 @_worker_mutant("a completion that a promoted database lacks is taken for a pruned one")

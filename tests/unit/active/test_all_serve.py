@@ -11,7 +11,7 @@ import pytest
 
 import replica.participant
 from replica.active.fitness import Unfit
-from replica.active.numbers import writable
+from replica.active.numbers import is_paused, writable
 from replica.active.publisher import Publisher
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
 from replica.notary.errors import Code, SignerUnavailable
@@ -164,6 +164,53 @@ def test_what_comes_between_a_release_and_the_next_claim_is_held() -> None:
                 await each.participant.follower.wait_for(lambda position: writable(position) is not None)
                 assert not each.participant.worker._shift.appender.held
             assert failed([answer for found in await asyncio.gather(*asking) for answer in found]) == []
+
+    run_virtually(story())
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_service_is_paused_by_a_barrier_and_resumed(dies: bool) -> None:
+    """Goal: after the barrier nobody's record counts, whoever wrote it, until the pause is over; applications are told
+    so; what was logged before is published. Method: the note in the database, and replicas that are told of it; or the
+    holder loses its lock before it is told, and whoever takes the lock finds the note. Changes of holder meanwhile."""
+
+    async def story() -> None:
+        async with all_serve() as world, serving(world) as replicas:
+            stopping = asyncio.Event()
+
+            async def tell_all() -> None:
+                while not stopping.is_set():
+                    await asyncio.sleep(1.0)
+                    for each in replicas:
+                        each.participant.heed(world.shared.database.service_paused)
+
+            asking = [asyncio.create_task(keep_asking(each, 1_000 * at, 100, 0.01)) for at, each in enumerate(replicas)]
+            world.shared.database.service_paused = True
+            if dies:
+                world.shared.lock_server.end_all()
+            else:
+                telling = asyncio.create_task(tell_all())
+            await asyncio.gather(*(each.participant.follower.wait_for(is_paused) for each in replicas))
+            await asyncio.sleep(1.0)
+            answers = [answer for found in await asyncio.gather(*asking) for answer in found]
+            assert {answer.code for answer in failed(answers)} <= {Code.SERVICE_PAUSED.name, Code.NOT_ACTIVE.name}
+            count = len(answers) - len(failed(answers))
+            assert {each.participant.worker.unfit[0] for each in replicas} == {Unfit.PAUSED}
+            if dies:
+                telling = asyncio.create_task(tell_all())
+            for at in range(3):  # whoever takes the lock meanwhile keeps it paused
+                world.shared.lock_server.end_all()
+                await asyncio.sleep(4.0)
+                assert not holder_of(replicas).participant.activation.serving
+                refused = [*await replicas[at].submit(submission(at)), await replicas[at].link.look_up(name_of(1))]
+                assert [answer.code for answer in refused] == [Code.SERVICE_PAUSED.name] * 2
+            assert len(world.shared.database.completions) == count
+            world.shared.database.service_paused = False
+            for each in replicas:
+                await each.until_active()
+                assert failed(await keep_asking(each, 50_000 + int(each.name[1:]), 1)) == []
+            stopping.set()
+            await telling
 
     run_virtually(story())
 

@@ -41,6 +41,9 @@ def barrier(database: str, epoch: int = 7) -> BarrierRecord:
         ("postgres:7301:10", Descent.SUPERSEDED),
         ("postgres:7302:4", Descent.ANOTHER),
         ("oracle:7301:4", Descent.ANOTHER),
+        ("release:postgres:7301:3:R1", Descent.CONTINUES),  # it pauses service
+        ("release:postgres:7301:4:R1", Descent.SUPERSEDED),
+        ("release:postgres:7301:R1", Descent.UNKNOWN),  # it gives up a lease over that log
     ],
 )
 def test_a_barrier_tells_whether_our_database_goes_on_from_its(in_force: str, found: Descent) -> None:

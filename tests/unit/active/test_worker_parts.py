@@ -308,6 +308,7 @@ def test_what_is_counted_while_nothing_is_published_is_bounded() -> None:
 FIT = WorkerFacts(
     reaches_log=True,
     lag_records=10,
+    is_paused=False,
     is_writable=True,
     is_settled=True,
     knows_commands=True,
@@ -324,6 +325,7 @@ FIT = WorkerFacts(
     [
         ({"reaches_log": False}, Unfit.LOG_SILENT),
         ({"lag_records": 11}, Unfit.LAGGING),
+        ({"is_paused": True, "is_writable": False}, Unfit.PAUSED),
         ({"is_writable": False}, Unfit.NO_ACTIVATION),
         ({"knows_commands": False}, Unfit.COMMANDS_LAG),
         ({"knows_parties": False}, Unfit.PARTIES_LAG),

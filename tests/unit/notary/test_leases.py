@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, claim_text, release_text, releaser_in, witness_in
+from replica.notary.leases import (
+    OTHERS_FROM,
+    SIGNS_OF_LIFE_FROM,
+    claim_text,
+    database_in,
+    pauser_in,
+    release_text,
+    releaser_in,
+    witness_in,
+)
 from replica.notary.reading import VoidReason
 from tests.worlds.notary_logs import LogMaker, activation, request_of, run_product
 
@@ -152,3 +161,11 @@ def test_texts_of_releases() -> None:
     """Goal: a release names who released. Method: with and without a name; other texts."""
     assert (releaser_in("release:raft:log:R1"), releaser_in("release:log:")) == ("R1", "")
     assert (releaser_in("release:R1"), releaser_in("lease:log:1"), releaser_in("postgres:1:1")) == (None, None, None)
+
+
+def test_texts_of_pauses() -> None:
+    """Goal: a barrier that pauses service is a release, and still names its database. Method: its text; other texts."""
+    text = release_text("postgres:7:3", "R1")
+    assert (releaser_in(text), pauser_in(text), database_in(text)) == ("R1", "postgres:7:3", "postgres:7:3")
+    for other in ("postgres:7:3", release_text("postgres:7b1c", "R1"), release_text("log", "R1"), claim_text("a:b", 4)):
+        assert (pauser_in(other), database_in(other)) == (None, other)

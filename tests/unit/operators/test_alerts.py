@@ -44,6 +44,7 @@ def healthy() -> Samples:
                 "notary_ledger_copies": 0.0,
                 "notary_name_borrowers": 0.0,
                 "notary_failover_paused": 0.0,
+                "notary_service_paused": 0.0,
                 "notary_trail_broken": 0.0,
                 "notary_registry_differs": 0.0,
                 "notary_lock_heartbeat_age_seconds": 0.4,

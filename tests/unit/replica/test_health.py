@@ -27,6 +27,7 @@ DOCUMENT = HealthDocument(
     clock_skew_s=-0.001,
     hold_down_s=0.0,
     failover_paused=False,
+    service_paused=False,
     epoch=7,
     applied_offset=41,
     lag_records=0,
@@ -57,7 +58,8 @@ TEXT = (
     '{"replica": "r1", "version": "0.1", "active": true, "ready": true, "role": "active", "leading": true, '
     '"lock_session": 3, "lock_session_open": true, "lock_answer_age_s": 0.25, "lock_owner": "r1", "lock_lease": '
     '{"frees_after_s": 3.0, "verified": true, "detail": "idle_session_timeout"}, "clock_skew_s": -0.001, '
-    '"hold_down_s": 0.0, "failover_paused": false, "epoch": 7, "applied_offset": 41, "lag_records": 0, "granted_by": '
+    '"hold_down_s": 0.0, "failover_paused": false, "service_paused": false, '
+    '"epoch": 7, "applied_offset": 41, "lag_records": 0, "granted_by": '
     '"6/abc", "reaches_log": true, "log_hazards": ["retention.ms is 1"], "front_ends": 2, "scrub": {"records": 3, '
     '"of_records": 42, "age_s": 1.5, "within_s": 86400.0, "rate_per_s": 2.0, "wanted_per_s": 0.1, "complete_walks": 1},'
     ' "index_digests": {"10": "ab"}, "ledger_end": 40, "in_flight": 1, "formats_known": {"records": [1, 2], "rules": '

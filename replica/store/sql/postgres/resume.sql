@@ -1,1 +1,1 @@
-DELETE FROM failover_pause RETURNING keeper, reason, paused_at
+DELETE FROM failover_pause WHERE keeper <> %(nobody)s RETURNING keeper, reason, paused_at

@@ -44,6 +44,7 @@ public enum Code {
     ROUTE_NOT_FOUND(Retry.NO),
     METHOD_NOT_ALLOWED(Retry.NO),
     NOT_ACTIVE(Retry.SAME),
+    SERVICE_PAUSED(Retry.SAME),
     OVERLOADED(Retry.SAME),
     USER_OVERLOADED(Retry.SAME),
     OUTCOME_UNKNOWN(Retry.SAME),
