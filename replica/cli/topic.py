@@ -49,13 +49,20 @@ def access(
 ) -> None:
     """Print the commands that give principals their rights on the topic, and no more; run them as administrator.
 
+    Where no payloads are written (any more), those to read them, too: pointers to them may be in the log for ever.
+
     With mutual TLS a principal is the certificate's subject, User:CN=notary, unless the brokers map it.
     """
     from replica.log.kafka.acl import TopicRole, grant_command
+    from replica.log.kafka.pointers import payload_topic
 
-    for topic in _topic(load(find_config(config))).topics:
+    settings = _topic(load(find_config(config)))
+    for topic in settings.topics:
         for role, principal in zip(TopicRole, (replicas, reader, creator), strict=True):
             typer.echo(grant_command(role, principal, topic))
+    if not settings.payload_partitions:
+        for principal in (replicas, reader):
+            typer.echo(grant_command(TopicRole.READER, principal, payload_topic(settings.topic)))
 
 
 def _topic(config: Config) -> KafkaSettings:

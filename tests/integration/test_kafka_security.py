@@ -165,7 +165,10 @@ async def test_the_rights_suffice_for_split_topics(kafka: SecureKafka, monkeypat
     monkeypatch.setenv("NOTARY_LOG__KAFKA__TOPIC", name)
     principals = ["--replicas", "User:notary", "--reader", "User:archive", "--creator", "User:CN=owner"]
     words = ["topic", "access", "--config", str(kafka.folder / "config" / "notary.toml"), *principals]
-    whole = CliRunner().invoke(app, words).output
+    plain = CliRunner().invoke(app, words).output.splitlines(keepends=True)
+    to_read = [line for line in plain if "--topic split-payloads" in line]  # what was written before the setting was 0
+    assert len(to_read) == 2 and not any("Write" in line or "Create" in line for line in to_read)
+    whole = "".join(plain[:3])
     monkeypatch.setenv("NOTARY_LOG__KAFKA__PAYLOAD_PARTITIONS", "2")
     split = CliRunner().invoke(app, words).output
     assert split.startswith(whole) and split.count("--topic split-payloads") == 3

@@ -148,7 +148,7 @@ async def test_a_payload_that_stays_away_is_lost_once_most_brokers_say_so(
     await split.log(pointer_to(request(1), 1, 7))
     where = f"offset 7 of partition 1 of topic {payload_topic(split.settings.topic)} is"
     await refused_as_missing(log, f"{where} gone: the partition ends at 0")
-    with pytest.raises(LogUnavailable, match=f"{where} not there yet"):
+    with pytest.raises(LogRefused, match=f"{where} gone: the partition ends at 0"):
         await asyncio.to_thread(lambda: list(read_stretch(split.settings, 0, 1)))
     await split.payload(1, *[b"orphan"] * 7, request(1))
     assert await read(log, 1) == [(0, request(1))]
@@ -215,6 +215,9 @@ async def test_a_deleted_topic_of_payloads_stops_readers(
     assert await read(log, 1) == [(0, record)]
     await kafka_broker.delete_topic(name)
     await refused_as_missing(log, "is gone: brokers know no such partition")
+    with pytest.raises(LogRefused, match="is gone: brokers know no such partition") as refused:  # a job
+        await asyncio.to_thread(lambda: list(read_stretch(split.settings, 0, 1)))
+    assert refused.value.code is Code.LOG_PAYLOAD_MISSING
     assert await log.hazards() == []  # without the setting, nobody says that there must be one
     await kafka_broker.create_topic(name, partitions=PARTITIONS)
     await split.payload(1, b"another", request(2))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any
 
@@ -10,8 +12,8 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from replica.log.admin import Header, Stretch
 from replica.log.kafka.librdkafka import PARTITION, connect, consumer_config, error_in, meaning_of, passes_by_itself
-from replica.log.kafka.payloads import Payloads
-from replica.log.kafka.pointers import pointer_in
+from replica.log.kafka.payloads import PayloadLate, Payloads
+from replica.log.kafka.pointers import Pointer, pointer_in
 from replica.log.kafka.settings import KafkaSettings
 from replica.notary.errors import LogRefused, LogUnavailable
 
@@ -22,7 +24,8 @@ _POLL_S = 0.2
 
 
 def read_stretch(settings: KafkaSettings, first: int, end: int) -> Iterator[Stretch]:
-    """The records [first, end), at most BATCH_RECORDS at a time. Raises LogRefused on a gap, and LogUnavailable."""
+    """The records [first, end), at most BATCH_RECORDS at a time. Raises LogUnavailable, and LogRefused on a gap, or
+    where a payload is lost."""
     consumer = connect(Consumer, consumer_config(settings))
     payloads = Payloads(settings)
     try:
@@ -38,9 +41,20 @@ def read_stretch(settings: KafkaSettings, first: int, end: int) -> Iterator[Stre
                 raise LogUnavailable(f"no record at offset {following} within {SILENCE_MAX_S:g} s")
     except KafkaException as exception:
         raise meaning_of(error_in(exception), f"reading topic {settings.topic}") from None
+    except PayloadLate as late:
+        _refuse_lost(settings, late.pointer)
+        raise
     finally:
         payloads.close()
         consumer.close()
+
+
+def _refuse_lost(settings: KafkaSettings, pointer: Pointer) -> None:
+    """Ask all brokers whether a payload is lost, as a replica's reader does. On a thread of its own, without a loop."""
+    from replica.log.kafka.agreement import refuse_lost_payload  # which asks the topic's admin, and that imports this
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, refuse_lost_payload(settings, pointer)).result()
 
 
 def _merged(stored: Stretch, payloads: Payloads) -> Iterator[Stretch]:
