@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from replica.local.cluster import ClusterSettings
-from tests.log_kind import is_embedded, log_of
 from tests.runbooks.conftest import staged, under_load
 from tests.waiting import eventually
 
@@ -22,12 +21,8 @@ pytestmark = [
 async def test_workers(folder: Path, request: pytest.FixtureRequest) -> None:
     """Goal: a replica that hangs serves again, and a lock that a pause kept from everybody is taken. Method: play the
     page under load through the endpoint; freeze one that does not hold the lock, then stop the holder in a pause."""
-    settings = ClusterSettings(
-        folder=folder / "workers",
-        log=log_of(request.config),
-        embedded=is_embedded(request.config),
-        further={"serving": "all"},
-    )
+    log = request.config.getoption("--log-kind")
+    settings = ClusterSettings(folder=folder / "workers", log=log, further={"serving": "all"})
     async with staged(settings) as stage:
         cluster = stage.cluster
 
