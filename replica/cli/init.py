@@ -145,6 +145,7 @@ def _show_progress(path: Path) -> bool:
     found = list(progress({one.check: one for one in findings}))
     table = make_table("", "step", "what to do")
     for one in found:
-        table.add_row(_MARKS[one.done], one.step.name, escape(one.text or ("" if one.done else one.step.how)))
+        text = " ".join(one.text.split())  # a driver's may have several lines
+        table.add_row(_MARKS[one.done], one.step.name, escape(text or ("" if one.done else one.step.how)))
     out.print(table)
     return all(one.done is not False for one in found)

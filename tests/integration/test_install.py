@@ -39,6 +39,8 @@ FOLDERS = (
     "/etc/systemd/system",
 )
 BLOCK_MAX_S = 180.0
+CHECK = "COLUMNS=2000 notary init --check || test $? = 1"
+SEEN_EARLY = {"Prometheus"}  # HAProxy's exporter answers as soon as HAProxy runs
 
 SYSTEMCTL = """#!/bin/bash
 # The first ExecStart of the unit, run as it stands there; enough for `enable --now` and `restart`.
@@ -81,6 +83,16 @@ def network_interface() -> str:
 def test_the_command_lists_the_steps_of_the_page() -> None:
     """Goal: page, `notary init` and its check cannot differ. Method: headings with commands, in their order."""
     assert [step.name for step in STEPS] == list(dict.fromkeys(heading for heading, _ in blocks()))
+
+
+def check_progress(shown: str, *, before: str) -> None:
+    """Before a heading: no step before it is missing, and its own is not said to be done."""
+    names = [step.name for step in STEPS]
+    lines = re.findall(r"^(done|missing|not seen) +([A-Za-z ]+?)(?:  .*)?$", shown, re.MULTILINE)
+    assert [name for _, name in lines] == names, shown
+    marks = {name: mark for mark, name in lines}
+    assert [name for name in names[: names.index(before)] if marks[name] == "missing"] == [], (before, shown)
+    assert marks[before] in ("missing", "not seen") or before in SEEN_EARLY, (before, shown)
 
 
 class Stage:
@@ -171,7 +183,8 @@ async def servers(folder: Path, ports: PortReservation) -> AsyncIterator[tuple[P
 @pytest.mark.slow
 async def test_the_install_page_leads_to_a_notary_that_works(servers_folder: Path, ports: PortReservation) -> None:
     """Goal: whoever follows the page has a notary in the end, and nothing to look up. Method: every command of the
-    page, in its order, on real servers; `notary init --check` finds nothing missing in the end."""
+    page, in its order, on real servers; before each heading `notary init --check` names what is still to do, and in the
+    end nothing."""
     folder = servers_folder / "install"
     folder.mkdir()
     folder.chmod(0o755)
@@ -208,6 +221,9 @@ async def test_the_install_page_leads_to_a_notary_that_works(servers_folder: Pat
         try:
             printed = {}
             for number, (heading, text) in enumerate(blocks()):
+                if heading not in printed:
+                    shown = await asyncio.to_thread(stage.run, CHECK, f"before {heading}")
+                    check_progress(shown, before=heading)
                 printed[heading] = await asyncio.to_thread(stage.run, text, f"install.md, block {number}, {heading}")
             assert "STATE_CONFLICT" in printed["See that it works"]
             assert "missing" not in printed["See that it works"]

@@ -1,6 +1,6 @@
 """An installation by docs/install.md, heading by heading: what is named as missing is what was not done yet.
 
-No server runs: what is found without a step is given; tests/integration/test_install.py plays the page on real ones.
+No server runs: what is found without a step is given. tests/integration/test_install.py asks on real ones.
 """
 
 from __future__ import annotations
