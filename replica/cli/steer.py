@@ -17,7 +17,6 @@ from replica.cli.trailed import ReasonOption, acting
 from replica.notary.errors import Code, ConfigError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 from replica.notary.rules import DEDUPLICATING_FROM
-from replica.store.bulletin import NO_PAUSE_OF_SERVICE
 
 if TYPE_CHECKING:
     import aiohttp
@@ -315,6 +314,8 @@ async def _resume(config: Config) -> tuple[bool, list[str]]:
 async def _pause_service(config: Config, reason: str) -> list[str]:
     """Note the pause, and wait until it is in force. Returns the replicas that were not seen to keep it. Raises
     ConfigError where service cannot be paused."""
+    from replica.store.bulletin import NO_PAUSE_OF_SERVICE
+
     if config.serving != "all":
         raise ConfigError(NO_PAUSE_OF_SERVICE, Code.NOT_POSSIBLE_NOW)
     async with config.ledgers().board("notary-pause") as board:

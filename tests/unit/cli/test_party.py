@@ -110,11 +110,11 @@ def test_a_note_without_effect_is_no_success(officer: str, see, monkeypatch: pyt
 
 def test_what_others_wrote_is_shown_as_it_is(officer: str, see, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
     """Goal: no name hides or colours a part of itself, or breaks the list. Method: brackets, which names may have."""
-    hostile = "O=[b]A[/b] [/x],C=GB"
+    hostile = "O=[b]A[/x],C=GB"  # on one line of its column
     Active(monkeypatch, msgspec.structs.replace(in_log(), party=hostile, operator="[red]anna[/]"))
     seen = see("party", "list")
     flat = "".join(seen.out.split())
-    assert (seen.code, hostile.replace(" ", "") in flat, "[red]anna[/]" in flat) == (0, True, True), seen.out
+    assert (seen.code, hostile in flat, "[red]anna[/]" in flat) == (0, True, True), seen.out
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ FILES = {
     "replica/config/former_names.py": "the table's name in earlier files",
     "replica/cli/init.py": "the example of a configuration",
     "replica/cli/profiles.py": "the profiles: which servers a participant is made of",
+    "replica/cli/drill/copied.py": "the drill kills the brokers of the site that is lost",
+    "replica/cli/drill/servers.py": "the drill ends the broker that leads the log",
     "replica/cli/topic.py": "commands that only a topic has; other logs refuse them",
     "pipeline/failures.py": "what Spark's connector says in Java's words",
 }
