@@ -32,9 +32,8 @@ from replica.active.signer import Signer
 from replica.active.worker import Worker
 from replica.database import Database, EmbeddedLedgers, Session
 from replica.following.scrub import BOOKMARK, Scrubber
-from replica.index.gathered import GatheredIndex
-from replica.index.interface import Index
 from replica.index.quarantine import open_or_start_anew, quarantined
+from replica.index.rocks import RocksIndex
 from replica.link.interface import PeerSeen
 from replica.link.settings import LinkSettings
 from replica.link.unix_server import LinkServer
@@ -126,8 +125,7 @@ class Core:
     """The parts of one core process."""
 
     clock: Clock
-    index: GatheredIndex
-    index_sizes: Callable[[], dict[str, int]]
+    index: RocksIndex
     request_log: RequestLog
     bulletin: Bulletin
     trail: TrailWatch
@@ -149,8 +147,7 @@ def index_folder(settings: ReplicaSettings) -> Path:
 
 def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: Start, clock: Clock) -> Core:
     """Open index and log and build all parts over them, from the bottom to the top. Nothing runs yet."""
-    on_disk = open_or_start_anew(index_folder(settings), clock.wall_us())
-    index = GatheredIndex(on_disk)
+    index = open_or_start_anew(index_folder(settings), clock.wall_us())
     stack.callback(index.close)
     request_log = open_log(settings.log)
     stack.push_async_callback(request_log.close)
@@ -178,7 +175,6 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
     return Core(
         clock=clock,
         index=index,
-        index_sizes=on_disk.sizes,
         request_log=request_log,
         bulletin=bulletin,
         trail=TrailWatch(settings.database.board, settings.name, settings.folder / CURSOR),
@@ -243,7 +239,7 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
 
 
 def _own_ledger(
-    settings: ReplicaSettings, start: Start, request_log: RequestLog, index: Index, clock: Clock
+    settings: ReplicaSettings, start: Start, request_log: RequestLog, index: RocksIndex, clock: Clock
 ) -> DerivedLedger | None:
     """The ledger that this replica derives; None where it shares a database with the others."""
     if not isinstance(settings.database, EmbeddedLedgers):
@@ -359,7 +355,7 @@ def _scrubber(
     *,
     participant: Participant[Session],
     request_log: RequestLog,
-    index: Index,
+    index: RocksIndex,
     clock: Clock,
 ) -> Scrubber:
     """Compares the index with the log; it waits until the follower has come to the log."""
@@ -416,7 +412,7 @@ async def _serve_health(
         core.election,
         settings.version,
         lambda: metric_families(core.link.api_counts()),
-        index_sizes=core.index_sizes,
+        index_sizes=core.index.sizes,
         quarantined=lambda: len(quarantined(index_folder(settings))),
         folder=settings.folder,
         is_paused=lambda: core.bulletin.is_failover_paused,

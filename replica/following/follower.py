@@ -190,8 +190,6 @@ class Follower:
                 for task in (watch, completing):
                     if task.done():
                         task.result()
-                if not records:  # nothing that the next run could be written with
-                    self._index.flush()
                 if len(records) < self._settings.read_batch_max:
                     await self._pause(len(records), read_at_s)
         finally:

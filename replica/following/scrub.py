@@ -229,7 +229,6 @@ class Scrubber:
         now_s = self._clock.boottime_s()
         if now or now_s - self._kept_at_s >= KEEP_EVERY_S:
             self._kept_at_s = now_s
-            self._index.flush()  # progress beyond what a killed process leaves would be worth nothing
             partial = self._bookmark.with_suffix(".partial")
             with suppress(OSError):  # a full disk stops the index, not the scrub
                 partial.write_bytes(encode_check(check))

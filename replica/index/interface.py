@@ -88,10 +88,6 @@ class Index(Protocol):
     def position(self) -> Position | None:
         """The position up to which the log is applied; None for a new index."""
 
-    @property
-    def entry_count(self) -> int:
-        """How many entries of states and transactions there are."""
-
     def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The value of each key, None where there is none."""
 
@@ -103,9 +99,6 @@ class Index(Protocol):
         No key exists yet. The rules record each entry once, and it never changes. `accepted` are the acceptances of the
         same records. They go to `commands`, before the rest is written, as far as they follow on what is there.
         """
-
-    def flush(self) -> None:
-        """Write what was given to `write` and is only in memory: then it outlives this process."""
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
         """All entries of states and transactions, in key order."""

@@ -144,11 +144,6 @@ class MemoryIndex:
         self._check()
         return self._position
 
-    @property
-    def entry_count(self) -> int:
-        """See Index."""
-        return len(self._entries)
-
     def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See Index."""
         self._check()
@@ -165,9 +160,6 @@ class MemoryIndex:
             self.commands.write(accepted_due, position)
         self._entries.update(entries)
         self._position = position
-
-    def flush(self) -> None:
-        """See Index: nothing waits."""
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
         """See Index."""

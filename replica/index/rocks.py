@@ -13,8 +13,7 @@ Damage that RocksDB reports (IndexDamaged) is distinguished from failures caused
 missing rights. Only a damaged index is moved aside (replica/index/quarantine.py).
 
 The write-ahead log is not synced, because the index is a cache. A machine that crashes loses the newest batches whole,
-position and entries together, and the replica reads them from the request log again. A killed process loses nothing
-that was written here (gathered.py).
+position and entries together, and the replica reads them from the request log again. A killed process loses nothing.
 """
 
 from __future__ import annotations
@@ -299,9 +298,6 @@ class RocksIndex(RocksTable):
                 table.write({}, replace(position, topic_id=topic_id))
         if self._position is not None:
             super().write({}, replace(self._position, topic_id=topic_id))
-
-    def flush(self) -> None:
-        """See Index: nothing waits."""
 
     def checkpoint(self, folder: Path) -> None:
         """See Index. The copies of the other two are made last, so that they do not lag."""

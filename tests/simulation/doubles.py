@@ -703,10 +703,6 @@ class DiskIndex:
         return self._disk.position
 
     @property
-    def entry_count(self) -> int:
-        return len(self._disk.entries)
-
-    @property
     def commands(self) -> Commands:
         return CommandsAccess(self._disk.commands, self._require_disk, self._blind)
 
@@ -724,9 +720,6 @@ class DiskIndex:
     ) -> None:
         self._require_disk("index_write_failed")
         self._disk.write(entries, position, accepted)
-
-    def flush(self) -> None:
-        return
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
         return iter(sorted(self._disk.entries.items()))

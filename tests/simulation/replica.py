@@ -19,8 +19,6 @@ from replica.active.activation import Activation
 from replica.active.lease_log import FollowedLease
 from replica.active.numbers import writable
 from replica.active.worker import Worker
-from replica.index.gathered import GatheredIndex
-from replica.index.interface import Index
 from replica.link.interface import (
     DEFAULT_OPTIONS,
     LogQuestion,
@@ -39,15 +37,7 @@ from replica.participant import Participant
 from replica.running import run_to_the_end
 from replica.settings import CoreSettings
 from replica.store.memory import MemoryStore
-from tests.simulation.doubles import (
-    DatabaseSession,
-    Disk,
-    DiskIndex,
-    OlderIndex,
-    SimulatedClock,
-    SimulatedLog,
-    Skies,
-)
+from tests.simulation.doubles import DatabaseSession, Disk, DiskIndex, OlderIndex, SimulatedClock, SimulatedLog
 from tests.simulation.followers import make_feed
 from tests.simulation.plan import ReplicaPlan
 from tests.simulation.process import Process
@@ -56,8 +46,6 @@ from tests.simulation.workers import heed_pauses, make_worker
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
-
-GATHERED = 12  # entries of the index that are written together
 
 
 class CheapSigner:
@@ -321,7 +309,7 @@ class Replica:
         participant: Participant[Any] = Participant(
             name=self.name,
             request_log=log,
-            index=self._index(world.skies, plan.blind),
+            index=(OlderIndex if self.older else DiskIndex)(self.disk, self.name, world.skies, plan.blind),
             make_store=lambda session: MemoryStore(session, _database_of(session).server.tables, fenced=plan.lease),
             signer=CheapSigner(),
             leadership=_Leadership(election, world, self.name),
@@ -345,12 +333,6 @@ class Replica:
         feed = make_feed(link, self.name, world)
         self.core = Core(process, log, participant, election, door, link, feed, self.older, bulletin)
         return self.core
-
-    def _index(self, skies: Skies, blind: bool) -> Index:
-        """This release gathers what it writes, in small numbers here, so that a killed process loses some of it."""
-        if self.older:
-            return OlderIndex(self.disk, self.name, skies, blind)
-        return GatheredIndex(DiskIndex(self.disk, self.name, skies, blind), GATHERED)
 
     def _announced(self, door: Door) -> None:
         door.announce()

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from replica.index.commands import due, knows_commands
-from replica.index.gathered import GatheredIndex
 from replica.index.interface import Index
 from replica.index.memory import MemoryIndex
 from replica.index.rocks import COMMANDS_NAME, RocksIndex, RocksTable
@@ -39,19 +38,18 @@ def spent(number: int, offset: int) -> dict[bytes, bytes]:
     return {b"s" + change(number) + bytes(4): bytes(32) + offset.to_bytes(8, "big")}
 
 
-@pytest.fixture(params=["memory", "rocks", "gathered"])
+@pytest.fixture(params=["memory", "rocks"])
 def make_index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Index]]:
     """Opens the same index each time."""
     memory = MemoryIndex()
-    opened: list[Index] = []
+    opened: list[RocksIndex] = []
 
     def make() -> Index:
         if request.param == "memory":
             return memory
         for one in opened:
             one.close()
-        on_disk = RocksIndex(tmp_path / "index")
-        opened.append(on_disk if request.param == "rocks" else GatheredIndex(on_disk, 2))
+        opened.append(RocksIndex(tmp_path / "index"))
         return opened[-1]
 
     yield make

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from replica.index.gathered import GatheredIndex
 from replica.index.interface import Index
 from replica.index.memory import MemoryIndex
 from replica.index.rocks import RocksIndex
@@ -24,11 +23,9 @@ def at(offset: int) -> Position:
     return Position(1, "topic", offset, b"d" * 32, barrier, 0, 17, ((0, offset),))
 
 
-@pytest.fixture(params=["memory", "rocks", "gathered"])
+@pytest.fixture(params=["memory", "rocks"])
 def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Index]:
     made: Index = MemoryIndex() if request.param == "memory" else RocksIndex(tmp_path / "index")
-    if request.param == "gathered":
-        made = GatheredIndex(made, 3)
     yield made
     made.close()
 
