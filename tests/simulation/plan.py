@@ -66,6 +66,9 @@ DRAWN_APART = (
 )
 """Drawn from random streams of their own, so that adding them did not change the plans of other seeds."""
 
+WHERE_ALL_SERVE = (FaultKind.SERVICE_PAUSED,)
+"""Drawn for plans in which every replica serves, and for no other: tests/simulation/test_workers.py."""
+
 
 STEPS = (
     "passive",
