@@ -69,6 +69,7 @@ runbooks: setup-tests ## Play every runbook's commands on real clusters
 PROFILE := cluster operations import status_page_cluster postgres_profile
 profile-postgres: setup-tests ## The clusters' tests, runbooks and faults that need no broker, with the log on Postgres
 	@$(BIN)/pytest -q --log-kind postgres $(PROFILE:%=tests/integration/test_%.py) $(ARGS)
+	@$(BIN)/pytest -q tests/integration/test_demo_logs.py $(ARGS)
 	@$(BIN)/pytest -q --log-kind postgres tests/runbooks/test_runbooks.py tests/runbooks/test_switchover_and_keys.py $(ARGS)
 	@$(BIN)/pytest -q --log-kind postgres tests/runbooks/test_losses.py tests/runbooks/test_postgres_log.py $(ARGS)
 	@$(BIN)/pytest -q --log-kind postgres -m "not slow" tests/faults/test_fail_over.py tests/faults/test_kill_loop.py $(ARGS)

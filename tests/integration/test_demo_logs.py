@@ -35,9 +35,9 @@ def folder() -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("options", "kind"),
     [
-        (["--memory-log"], MemoryLogSettings),
+        pytest.param(["--memory-log"], MemoryLogSettings, marks=pytest.mark.slow),
         (["--profile", "postgres"], PostgresLogSettings),
-        (["--profile", "raft"], RaftLogSettings),
+        pytest.param(["--profile", "raft"], RaftLogSettings, marks=pytest.mark.slow),
     ],
     ids=["memory", "postgres", "raft"],
 )

@@ -282,7 +282,6 @@ async def test_what_operators_do_is_in_the_trail(cluster: LocalCluster, tmp_path
     await as_superuser(cluster, f"DELETE FROM operator_trail WHERE number = {len(entries)}")
     await eventually(trail_seen(cluster, "broken", 1), 90.0)
     assert (await notary(cluster, "trail", "bring-back", str(export)))[0] == 0
-    await eventually(trail_seen(cluster, "broken", 0), 90.0)
 
 
 def trail_seen(cluster: LocalCluster, name: str, wanted: int) -> Callable[[], Awaitable[bool]]:
