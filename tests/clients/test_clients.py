@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from tests.clients.verdict import check_exactly_once
 COUNT = 400
 KILL_AFTER = 60  # successes
 EARLY = 40
+PUBLISHED_MAX_S = 60.0  # for a few requests, and their completions
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 
@@ -85,12 +87,18 @@ async def read_on(cluster: LocalCluster, language: str, count: int, *kept: str) 
     return program.said
 
 
-async def publish(cluster: LocalCluster, count: int) -> None:
-    """Completions of the reader's user."""
-    async with NotaryClient(cluster.endpoint) as client:
-        for _ in range(count):
-            submission = cluster.parties[0].sign(inputs=[f"{os.urandom(32).hex()}:0"], user_id="resume")
+async def publish(cluster: LocalCluster, count: int) -> list[str]:
+    """Completions of the reader's user; all transactions of that user, once those are published."""
+    tx_ids = [os.urandom(32) for _ in range(count)]
+    async with NotaryClient(cluster.endpoint) as client, asyncio.timeout(PUBLISHED_MAX_S):
+        for tx_id in tx_ids:
+            submission = cluster.parties[0].sign(tx_id, [f"{os.urandom(32).hex()}:0"], user_id="resume")
             await client.notarise(submission, cluster.notary_key)
+        while True:
+            whole = [json.loads(one)["tx_id"] async for one in client.published(user_id="resume")]
+            if whole and whole[-1] == tx_ids[-1].hex():
+                return whole
+            await asyncio.sleep(0.05)
 
 
 async def test_a_reader_goes_on_after_its_bookmark_and_in_the_same_ledger_only(
@@ -100,9 +108,7 @@ async def test_a_reader_goes_on_after_its_bookmark_and_in_the_same_ledger_only(
     kill the active, go on with the bookmark that was kept; then with the same one at another cluster, which has
     something else at that offset, as after a restore."""
     await cluster.wait_until_ready(list(cluster.replicas))
-    await publish(cluster, 5)
-    async with NotaryClient(cluster.endpoint) as client:
-        whole = [json.loads(one)["tx_id"] async for one in client.published(user_id="resume")]
+    whole = await publish(cluster, 5)
     said = await read_on(cluster, language, len(whole) - 2)
     active = await cluster.wait_for_active()
     active.kill_group()
