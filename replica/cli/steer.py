@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 0.02  # between looks for the new active; the load balancer gets it as soon as it is seen
 ACTIVE_WAIT_S = 15.0  # for the new active to finish its activation, once it has the lock
+REPORT_MAX_S = 5.0  # once another replica is active, for the former one to report who took the lock
 AT_MOST = timedelta(days=7)  # from now, for a switchover at a certain time
 CLOCK_LOOK_S = 10.0  # the wall clock may be set while we wait
 PAUSE_SEEN_MAX_S = 10.0  # for every replica that answers to see a pause or its end
@@ -161,13 +162,32 @@ async def _switch_over(config: Config, to: str | None, if_active: str | None) ->
             return Outcome(False, f"{refusal}; nothing was done", active, active, 0.0)
         asked_at_s = monotonic()
         watching = asyncio.create_task(_watch_for_active(session, config, active))
+        call = SwitchoverCall(active, to)
+        asking = asyncio.create_task(ask_admin(session, config, active, call, SwitchoverAnswer, path=SWITCHOVER_PATH))
         try:
-            call = SwitchoverCall(active, to)
-            answer = await ask_admin(session, config, active, call, SwitchoverAnswer, path=SWITCHOVER_PATH)
+            answer = await _told_or_seen(asking, watching, active)
             now_active = await watching if answer.took_over_by is not None else active
         finally:
             watching.cancel()
+            asking.cancel()
         return judge(answer, active, to, now_active, round(monotonic() - asked_at_s, 3))
+
+
+async def _told_or_seen(
+    asking: asyncio.Task[SwitchoverAnswer], watching: asyncio.Task[str | None], before: str
+) -> SwitchoverAnswer:
+    """What `before` reports, or, if it does not see who took the lock, who is seen to be active.
+
+    It does not see it when the database lets it in no more: its password was changed, and it is restarted last.
+    """
+    from replica.operators.admin import SwitchoverAnswer
+
+    await asyncio.wait((asking, watching), return_when=asyncio.FIRST_COMPLETED)
+    if not asking.done() and (seen := watching.result()) not in (None, before):
+        await asyncio.wait((asking,), timeout=REPORT_MAX_S)
+        if not asking.done():
+            return SwitchoverAnswer("taken over", seen, 0.0)
+    return await asking
 
 
 def read_time(text: str, now: datetime) -> datetime:

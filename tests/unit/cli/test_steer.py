@@ -132,6 +132,30 @@ def test_only_the_active_hands_over_before_its_pod_ends(monkeypatch: pytest.Monk
     assert (outcome.done, outcome.text) == (False, "no other replica is ready to take over; nothing was done")
 
 
+def test_a_former_active_that_cannot_see_the_lock_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Goal: a changed password is no switchover of a quarter of an hour. Method: r1 never reports; r2 is active."""
+    (tmp_path / "notary.toml").write_text(FOUR_REPLICAS)
+
+    async def found(*_: object) -> dict[str, ReplicaHealth | None]:
+        return HEALTHS
+
+    async def seen(*_: object) -> str:
+        return "r2"
+
+    async def silent(*_: object, **__: object) -> None:
+        await asyncio.sleep(3_600)
+
+    monkeypatch.setattr(steer, "healths_of", found)
+    monkeypatch.setattr(steer, "_watch_for_active", seen)
+    monkeypatch.setattr(steer, "REPORT_MAX_S", 0.01)
+    monkeypatch.setattr("replica.cli.admin_calls.ask_admin", silent)
+    outcome = asyncio.run(steer._switch_over(load_config(tmp_path / "notary.toml"), None, None))
+    assert (outcome.done, outcome.active) == (True, "r2")
+    assert outcome.text.startswith("r2 took over from r1")
+
+
 def test_no_switchover_without_an_active_or_without_a_peer() -> None:
     """Goal: the two that stand before all others. Method: nobody active; nobody else ready."""
     assert why_not(HEALTHS, None, None) == "no replica is active (if none takes over soon: notary failover)"
