@@ -59,6 +59,7 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     median_goal_s: float | None = None  # and the longest that their median is meant to be
     patience: float = 1.0  # how many times as long as the goals an outage may be: see SHARED_MACHINE_PATIENCE
+    commit: str = ""  # of the release that was played
 
     @property
     def why_failed(self) -> str:
@@ -96,7 +97,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FaultsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The file. `conditions`: of the machine and the release, by name."""
+    """The file. `conditions`: of the machine and the release, by name; `commit` names those of all scenarios."""
 
     scenarios: list[ScenarioResult]
     totals: Totals
@@ -173,7 +174,9 @@ def report_of(scenarios: Iterable[ScenarioResult], conditions: Mapping[str, str]
         goals_missed=sum(one.missed_goal for one in ordered),
         took_s=round(sum(one.took_s for one in ordered), 1),
     )
-    return FaultsReport(scenarios=ordered, totals=totals, conditions=dict(conditions))
+    commits = ", ".join(sorted({one.commit for one in ordered if one.commit}))
+    told = dict(conditions) | ({"commit": commits} if commits else {})
+    return FaultsReport(scenarios=ordered, totals=totals, conditions=told)
 
 
 def report_path(profile: str) -> Path:
@@ -192,7 +195,8 @@ def add_to_report(results: Iterable[ScenarioResult], conditions: Mapping[str, st
         known = {one.name: one for one in read_report(path).scenarios}
     except (FileNotFoundError, msgspec.DecodeError):
         known = {}
-    known |= {one.name: one for one in results}
+    commit = conditions.get("commit", "")
+    known |= {one.name: msgspec.structs.replace(one, commit=commit) for one in results}
     write_json(path, msgspec.to_builtins(report_of(known.values(), conditions)))
 
 

@@ -81,14 +81,14 @@ def test_findings_are_told_apart() -> None:
 
 
 def test_a_run_replaces_what_it_ran(tmp_path: Path) -> None:
-    """Goal: one scenario can be run again alone. Method: write two, write one of them again, read all."""
+    """Goal: one scenario can be run again alone, at another commit. Method: write two, one of them again, read all."""
     path = tmp_path / "faults.json"
     add_to_report([entry("F10 a hung host"), entry("F2 a pause", error="call failed")], {"commit": "a"}, path)
     add_to_report([entry("F2 a pause", operations=30)], {"commit": "b"}, path)
     report = read_report(path)
     assert [one.name for one in report.scenarios] == ["F2 a pause", "F10 a hung host"]
     assert (report.totals.scenarios, report.totals.passed, report.totals.operations) == (2, 2, 40)
-    assert report.conditions == {"commit": "b"}
+    assert report.conditions == {"commit": "a, b"}
 
 
 def test_totals_count_everything() -> None:
