@@ -88,6 +88,12 @@ class OperatorsSettings(BaseModel):
     confirm_within_s: float = Field(
         86_400.0, ge=60, le=604_800, description="How long a proposal may be confirmed, by the operators' clocks."
     )
+    trail_look_s: float = Field(
+        30.0,
+        ge=1,
+        le=3_600,
+        description="How often each replica looks whether the trail still has the newest entry that it has seen.",
+    )
 
     @field_validator("key_file")
     @classmethod

@@ -177,7 +177,12 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         index=index,
         request_log=request_log,
         bulletin=bulletin,
-        trail=TrailWatch(settings.database.board, settings.name, settings.folder / CURSOR),
+        trail=TrailWatch(
+            settings.database.board,
+            settings.name,
+            settings.folder / CURSOR,
+            look_every_s=settings.operators.trail_look_s,
+        ),
         registry=RegistryWatch(
             settings.registry_file,
             index.parties,

@@ -1,6 +1,6 @@
 """Each replica remembers the newest entry of the operators' trail that it has seen, and looks if it is still there.
 
-So a tail that somebody deletes is noticed, unless it is deleted within `LOOK_EVERY_S` and everywhere. The trail has no
+So a tail that somebody deletes is noticed, unless it is deleted before the next look and everywhere. The trail has no
 effect on answers, so nothing here stops a replica: it is an alert.
 """
 
@@ -20,7 +20,6 @@ from replica.store.trail_writing import lines_after
 
 log = structlog.get_logger()
 
-LOOK_EVERY_S = 30.0
 LOOK_MAX_S = 60.0  # a long trail is read once, at a replica's first look
 CURSOR = "trail.cursor"  # in the replica's folder
 
@@ -29,7 +28,12 @@ class TrailWatch:
     """Follows the trail, from `run` until that is cancelled. `broken`: what is wrong with it; empty for nothing."""
 
     def __init__(
-        self, open_board: Callable[[str], AbstractAsyncContextManager[Board]], replica: str, cursor: Path
+        self,
+        open_board: Callable[[str], AbstractAsyncContextManager[Board]],
+        replica: str,
+        cursor: Path,
+        *,
+        look_every_s: float,
     ) -> None:
         """`open_board` takes the name that the server shows; `cursor` is the file in which the newest entry is kept.
 
@@ -40,14 +44,15 @@ class TrailWatch:
         self._open_board = open_board
         self._replica = replica
         self._cursor = cursor
+        self._look_every_s = look_every_s
 
     async def run(self) -> None:
-        """Look every `LOOK_EVERY_S`. What keeps the trail may be away, which others report."""
+        """Look every `look_every_s`. What keeps the trail may be away, which others report."""
         while True:
             with suppress(NotaryError, InvariantBroken, TimeoutError, OSError):
                 async with asyncio.timeout(LOOK_MAX_S):
                     await self.look()
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(self._look_every_s)
 
     async def look(self) -> None:
         """Follow the trail from the newest entry seen. Raises NotaryError where it cannot be read, and OSError."""

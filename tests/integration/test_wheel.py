@@ -13,7 +13,7 @@ import sys
 import threading
 import zipfile
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from time import monotonic
@@ -52,14 +52,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def notary(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The console command in an environment that has the pinned packages and the wheel, and nothing of this clone."""
-    home = tmp_path_factory.mktemp("clean")
+def alone(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the commands in an environment with the wheel and its default dependencies, as pip finds them, and
+    nothing of this clone. `make setup` installs every pinned package by its hash."""
+    home = tmp_path_factory.mktemp("alone")
+    pins, lock = home / "pins.txt", (ROOT / "requirements.lock").read_text()
+    pins.write_text("\n".join(re.findall(r"^[a-z0-9._-]+==\S+", lock, re.MULTILINE)))
     run(sys.executable, "-m", "venv", home)
-    pip = home / "bin" / "pip"
-    run(pip, "install", "--quiet", "--require-hashes", "-r", ROOT / "requirements.lock", timeout_s=INSTALL_MAX_S)
-    run(pip, "install", "--quiet", "--no-deps", wheel, timeout_s=INSTALL_MAX_S)
-    yield home / "bin" / "notary"
+    run(home / "bin" / "pip", "install", "--quiet", "--constraint", pins, wheel, timeout_s=INSTALL_MAX_S)
+    found = {path.name.partition("-")[0] for path in home.glob("lib/python*/site-packages/*.dist-info")}
+    assert not found & set(EXTRAS)
+    return home / "bin"
 
 
 def test_the_wheel_carries_what_is_not_python(wheel: Path) -> None:
@@ -76,8 +79,11 @@ def test_the_wheel_carries_what_is_not_python(wheel: Path) -> None:
     assert not any(name.startswith("tests/") for name in names)
 
 
-def test_the_installed_command_runs(notary: Path, tmp_path: Path) -> None:
-    """Goal: an operator's first steps need nothing of the clone. Method: init, key, check and render, elsewhere."""
+@pytest.mark.timeout(600)  # the environment is made as well
+def test_the_installed_command_runs(alone: Path, tmp_path: Path) -> None:
+    """Goal: an operator's first steps need nothing of the clone, and no extra. Method: init, key, check and render,
+    elsewhere."""
+    notary = alone / "notary"
     assert "status" in run(notary, "--help", cwd=tmp_path)
     page = (ROOT / "runbooks/failover.md").read_text(encoding="utf-8")
     assert run(notary, "runbook", "failover", cwd=tmp_path) == page
@@ -95,19 +101,6 @@ def test_the_installed_command_runs(notary: Path, tmp_path: Path) -> None:
 
 
 # ---- all of it from the wheel, with nothing else on the machine ----
-
-
-@pytest.fixture(scope="module")
-def alone(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the commands in an environment with the wheel and its default dependencies, as pip finds them."""
-    home = tmp_path_factory.mktemp("alone")
-    pins, lock = home / "pins.txt", (ROOT / "requirements.lock").read_text()
-    pins.write_text("\n".join(re.findall(r"^[a-z0-9._-]+==\S+", lock, re.MULTILINE)))
-    run(sys.executable, "-m", "venv", home)
-    run(home / "bin" / "pip", "install", "--quiet", "--constraint", pins, wheel, timeout_s=INSTALL_MAX_S)
-    found = {path.name.partition("-")[0] for path in home.glob("lib/python*/site-packages/*.dist-info")}
-    assert not found & set(EXTRAS)
-    return home / "bin"
 
 
 @pytest.fixture

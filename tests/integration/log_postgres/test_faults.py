@@ -33,7 +33,7 @@ pytestmark = pytest.mark.postgres
 
 WRITERS, EACH = 16, 120
 TOGETHER = 60  # connections that are held in silence at once
-SILENCE_S = 6.0
+SILENCE_S = 3.0
 SMALL, SMALL_MIB = {"shared_buffers": "16MB", "min_wal_size": "32MB", "max_wal_size": "64MB"}, 160
 WARM = 7_000  # the first of the batches that are appended before a link is cut
 SYNC_BYTES = 5  # the last message, which ends a transaction: the append has committed before it

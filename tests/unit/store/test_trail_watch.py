@@ -22,7 +22,7 @@ def watch_of(kept: KeptHere, folder: Path) -> TrailWatch:
         assert name == "r1/trail"
         yield kept
 
-    return TrailWatch(board, "r1", folder / CURSOR)
+    return TrailWatch(board, "r1", folder / CURSOR, look_every_s=30.0)
 
 
 async def test_a_trail_that_grows_is_followed_across_restarts(tmp_path: Path) -> None:
