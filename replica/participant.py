@@ -483,12 +483,12 @@ class Participant(Generic[SessionT]):
             return None
         return activation
 
-    def _on_unsigned(self, reason: str) -> None:
+    def _on_unsigned(self, reason: str, code: Code) -> None:
         # another replica's token may work
         if self.worker is not None:
             self.worker.note_unsigned(reason)
         if self._worker_in_charge() is None:
-            self._leadership.step_down(Ending(Cause.SIGNER, reason, Code.SIGNER_UNAVAILABLE.name))
+            self._leadership.step_down(Ending(Cause.SIGNER, reason, code.name))
 
     def _on_applied(self, applied: Applied) -> None:
         if self._ledger is not None:

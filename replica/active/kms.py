@@ -6,6 +6,7 @@ again, and finds the credentials where AWS' tools do: environment, shared file, 
 
 from __future__ import annotations
 
+import ssl
 from hashlib import sha256
 from typing import Any
 
@@ -13,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
-from replica.notary.errors import ConfigError, SignerUnavailable
+from replica.notary.errors import Code, ConfigError, SignerUnavailable
 from replica.notary.requests import SIGNATURE_BYTES
 from replica.notary.signatures import notary_signature_holds
 from replica.settings import KmsSettings
@@ -21,25 +22,63 @@ from replica.settings import KmsSettings
 try:
     import botocore.session
     from botocore.config import Config
-    from botocore.exceptions import ClientError
+    from botocore.exceptions import (
+        ClientError,
+        CredentialRetrievalError,
+        NoAuthTokenError,
+        NoCredentialsError,
+        PartialCredentialsError,
+        SSLError,
+        TokenRetrievalError,
+        UnauthorizedSSOTokenError,
+    )
 except ImportError:
     raise ConfigError("a key in a KMS needs the extra: pip install 'replicated-notary[kms]'") from None
 
 _NUMBER_BYTES = SIGNATURE_BYTES // 2  # r and s
 _ATTEMPTS_MAX = 2
 _WORDS_MAX = 300
-_A_PERSON = (
+_USAGE = "SIGN_VERIFY"
+_A_SETTING = (
     frozenset(  # what does not pass by itself: https://docs.aws.amazon.com/kms/latest/APIReference/API_Sign.html
         {
-            "AccessDeniedException",
             "InvalidArnException",
             "InvalidKeyUsageException",
             "NotFoundException",
-            "UnrecognizedClientException",
             "UnsupportedOperationException",
             "ValidationException",
         }
     )
+)
+_UNAUTHORISED = (401, 403)
+_CREDENTIALS = (  # https://docs.aws.amazon.com/kms/latest/APIReference/CommonErrors.html
+    frozenset(
+        {
+            "AccessDenied",
+            "AccessDeniedException",
+            "ExpiredToken",
+            "ExpiredTokenException",
+            "IncompleteSignature",
+            "IncompleteSignatureException",
+            "InvalidClientTokenId",
+            "InvalidSignatureException",
+            "MissingAuthenticationToken",
+            "MissingAuthenticationTokenException",
+            "NotAuthorized",
+            "OptInRequired",
+            "RequestExpired",
+            "SignatureDoesNotMatch",
+            "UnrecognizedClientException",
+        }
+    )
+)
+_NO_CREDENTIALS = (
+    CredentialRetrievalError,
+    NoAuthTokenError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    TokenRetrievalError,
+    UnauthorizedSSOTokenError,
 )
 
 
@@ -50,9 +89,12 @@ class KmsSigner:
 
     def __init__(self, settings: KmsSettings) -> None:
         """Fetch the public key. Raises ConfigError, and SignerUnavailable when that may pass."""
-        self._client = _client(settings)
+        self._settings = settings
+        self._client: Any = None
         answer = self._asked("get_public_key", KeyId=settings.key_id)
         self.public_key = point_of(answer.get("PublicKey"), settings.key_id)
+        if answer.get("KeyUsage", _USAGE) != _USAGE:
+            raise ConfigError(f"kms.key_id: {settings.key_id!r} is for {answer['KeyUsage']}, not for {_USAGE}")
         # an alias is looked up once: whoever gives it to another key changes nothing here before the next start
         self._key_id = answer.get("KeyId") or settings.key_id
 
@@ -75,13 +117,33 @@ class KmsSigner:
 
     def _asked(self, operation: str, **parameters: object) -> dict[str, Any]:
         """The service's answer. Raises ConfigError and SignerUnavailable."""
+        if self._client is None:
+            self._client = _client(self._settings)
         try:
             return dict(getattr(self._client, operation)(**parameters))
-        except ClientError as error:
-            refused = ConfigError if _code(error) in _A_PERSON else SignerUnavailable
-            raise refused(f"the key management service refused {operation}: {_words(error)}") from None
-        except Exception as error:  # no connection, no credentials, an answer that cannot be read: the library has many
-            raise SignerUnavailable(f"the key management service gave no answer: {_words(error)}") from None
+        except Exception as error:  # the library has many
+            failure = failure_of(error, operation)
+            if failure.code is Code.SIGNER_ACCESS_DENIED:
+                self._client = None  # the next one reads the files with credentials again
+            raise failure from None
+
+
+def failure_of(error: Exception, operation: str) -> ConfigError | SignerUnavailable:
+    """What an error of the library means to an operator."""
+    match error:
+        case ClientError():
+            told = f"the key management service refused {operation}: {_words(error)}"
+            if _code(error) in _A_SETTING:
+                return ConfigError(f"kms.key_id: {told}")
+            unauthorised = _code(error) in _CREDENTIALS or _status(error) in _UNAUTHORISED
+            return SignerUnavailable(told, Code.SIGNER_ACCESS_DENIED if unauthorised else None)
+        case SSLError():
+            told = "no trusted connection to the key management service; check kms.ca_file and kms.endpoint"
+            return SignerUnavailable(f"{told}: {_words(error)}")
+    if isinstance(error, _NO_CREDENTIALS):
+        told = f"no credentials for the key management service: {_words(error)}"
+        return SignerUnavailable(told, Code.SIGNER_ACCESS_DENIED)
+    return SignerUnavailable(f"the key management service gave no answer: {_words(error)}")
 
 
 def point_of(public_key: object, key_id: str) -> bytes:
@@ -91,7 +153,7 @@ def point_of(public_key: object, key_id: str) -> bytes:
     except Exception:  # an unknown curve is no ValueError
         key = None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise ConfigError(f"the key {key_id!r} is none of ECDSA P-256 (ECC_NIST_P256, SIGN_VERIFY)")
+        raise ConfigError(f"kms.key_id: {key_id!r} is no key of ECDSA P-256 (ECC_NIST_P256, {_USAGE})")
     return key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
 
 
@@ -106,6 +168,7 @@ def r_and_s(der: object) -> bytes:
 
 def _client(settings: KmsSettings) -> Any:
     """Raises ConfigError: a profile that is not there, a file that cannot be read."""
+    _check_authorities(settings)
     try:
         return botocore.session.Session().create_client(
             "kms",
@@ -122,12 +185,28 @@ def _client(settings: KmsSettings) -> Any:
         raise ConfigError(f"the key management service cannot be used: {_words(error)}") from None
 
 
+def _check_authorities(settings: KmsSettings) -> None:
+    """Raises ConfigError. The library would say at the first request, and as if the service did not answer."""
+    if settings.ca_file is None:
+        return
+    try:
+        ssl.create_default_context(cafile=settings.ca_file)
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        raise ConfigError(f"kms.ca_file: {settings.ca_file} has no certificates to check by: {error}") from None
+
+
 def _code(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
+def _status(error: ClientError) -> int | None:
+    status: int | None = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return status
+
+
 def _words(error: Exception) -> str:
     """What went wrong, on one line: a part of it is the service's own text."""
-    return "".join(letter if letter.isprintable() else " " for letter in f"{type(error).__name__}: {error}")[
-        :_WORDS_MAX
-    ]
+    told = f"{type(error).__name__}: {error}"
+    if isinstance(error, ClientError):
+        told = f"{_code(error)}: {error.response.get('Error', {}).get('Message', '')}"
+    return "".join(letter if letter.isprintable() else " " for letter in told)[:_WORDS_MAX]

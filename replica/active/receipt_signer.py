@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import structlog
 
 from replica.active.signer import Signer, check_signer
-from replica.notary.errors import SignerUnavailable
+from replica.notary.errors import Code, NotaryError, SignerUnavailable
 from replica.notary.receipts import Place, Receipt, make_receipts
 
 log = structlog.get_logger()
@@ -30,8 +30,8 @@ Then = Callable[[Sequence[Receipt] | None], None]
 class ReceiptSigner:
     """Called on the event loop, which never waits for a token or a service."""
 
-    def __init__(self, signer: Signer, sign_max_s: float, on_failed: Callable[[str], None]) -> None:
-        """`sign_max_s`: a key that takes longer counts as failed. `on_failed` gets the reason of a failure."""
+    def __init__(self, signer: Signer, sign_max_s: float, on_failed: Callable[[str, Code], None]) -> None:
+        """`sign_max_s`: a key that takes longer counts as failed. `on_failed` gets a failure's reason and code."""
         self._signer = signer
         self._sign_max_s = sign_max_s
         self._asked: list[tuple[Contents, Then, Places]] = []
@@ -84,7 +84,8 @@ class ReceiptSigner:
                 log.error("signer_failed", detail=str(error))
                 for _, then, _ in asked:
                     then(None)
-                self._on_failed(f"the notary's key cannot be used: {error}")
+                detail, code = _told(error)
+                self._on_failed(f"the notary's key cannot be used: {detail}", code)
                 continue
             start = 0
             for contents, then, _ in asked:
@@ -106,6 +107,12 @@ class ReceiptSigner:
                 call.add_done_callback(lambda late: late.exception())  # nothing else reads its error
                 raise SignerUnavailable(f"the notary's key gave no signature within {self._sign_max_s:g} s")
             return call.result()
+
+
+def _told(error: Exception) -> tuple[str, Code]:
+    if isinstance(error, NotaryError):
+        return error.detail, error.code
+    return str(error), Code.SIGNER_UNAVAILABLE
 
 
 def _carry_out(work: Callable[[], Made], call: asyncio.Future[Made], loop: asyncio.AbstractEventLoop) -> None:

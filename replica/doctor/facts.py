@@ -21,6 +21,7 @@ class FileFacts:
     problems: Mapping[str, str] = field(default_factory=dict)
     registered_pairs: int = 0
     notary_key_in: Literal["file", "token", "service"] = "file"
+    notary_key_refused: bool = False  # by the service, for the credentials that this command has
     notary_key_ended: datetime | None = None  # the key that signs, by the list of the notary's keys
     certificates: Mapping[str, datetime] = field(default_factory=dict)  # setting: when the first of the file expires
     password_in_conninfo: bool = False

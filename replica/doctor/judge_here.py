@@ -26,12 +26,20 @@ def _configuration(facts: Facts) -> Verdict:
 _KEY_FIXES = {
     "file": "chmod 600 the file; a new notary makes one: notary keys create",
     "token": "check the token, its labels and its PIN (docs/security.md, On a PKCS#11 token)",
-    "service": "check kms.key_id, the rights kms:GetPublicKey and kms:Sign on that key, the credentials in this "
-    "command's environment, and the way to the service (docs/security.md, In a key management service)",
+    "service": "check kms.key_id, kms.endpoint, kms.ca_file and the way to the service, and that the key is enabled "
+    "(docs/security.md, In a key management service)",
 }
+_CREDENTIALS_FIX = (
+    "renew the credentials in this command's environment, which the replicas need in theirs as well, or give them the "
+    "rights kms:GetPublicKey and kms:Sign on the key (docs/security.md, In a key management service)"
+)
 
 
-@CHECKS.of_file("notary-key", lambda facts: _KEY_FIXES[facts.files.notary_key_in])
+def _key_fix(facts: Facts) -> str:
+    return _CREDENTIALS_FIX if facts.files.notary_key_refused else _KEY_FIXES[facts.files.notary_key_in]
+
+
+@CHECKS.of_file("notary-key", _key_fix)
 def _notary_key(facts: Facts) -> Verdict:
     """The notary's signing key is there, Ed25519 or P-256, signs, nobody else can read it, and receipts may name it."""
     ended = facts.files.notary_key_ended

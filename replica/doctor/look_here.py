@@ -22,7 +22,7 @@ from replica.active.signer import check_signer
 from replica.config.model import Config, DatabaseSettings
 from replica.doctor.facts import FileFacts, MachineFacts
 from replica.following.salvaged import read_salvages
-from replica.notary.errors import ConfigError, NotaryError
+from replica.notary.errors import Code, ConfigError, NotaryError
 from replica.notary.keys import ended_at, known_keys
 from replica.notary.secret_files import read_secret
 from replica.store.open import parse_conninfo
@@ -55,7 +55,8 @@ def file_checks(config: Config) -> dict[str, Callable[[], object]]:
 
 def look_at_files(config: Config) -> FileFacts:
     """Every file that a replica reads at its start."""
-    problems = {name: problem for name, check in file_checks(config).items() if (problem := _problem(check))}
+    found = {name: problem for name, check in file_checks(config).items() if (problem := _problem(check)) is not None}
+    problems = {name: f"{problem.code.name}: {problem.detail}" for name, problem in found.items()}
     ended = None if "notary-key" in problems else _key_ended(config)
     in_conninfo = parse_conninfo(config.database.conninfo)
     named_there = ((f"database.conninfo {name}", Path(in_conninfo[name])) for name in _TLS_FILES if name in in_conninfo)
@@ -64,6 +65,7 @@ def look_at_files(config: Config) -> FileFacts:
         problems=problems,
         registered_pairs=0 if "parties" in problems else len(read_registry(config.api.registry_path)),
         notary_key_in="service" if config.kms else "token" if config.pkcs11 else "file",
+        notary_key_refused="notary-key" in found and found["notary-key"].code is Code.SIGNER_ACCESS_DENIED,
         notary_key_ended=ended,
         password_in_conninfo="password" in in_conninfo,
         certificates=expiries | dict(certificates(config)),
@@ -157,11 +159,11 @@ def _check_passwords(database: DatabaseSettings) -> None:
             read_secret(file)
 
 
-def _problem(check: Callable[[], object]) -> str | None:
+def _problem(check: Callable[[], object]) -> NotaryError | None:
     try:
         check()
     except NotaryError as error:
-        return error.detail
+        return error
     return None
 
 

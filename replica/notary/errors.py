@@ -330,8 +330,16 @@ class Code(Enum):
     SIGNER_UNAVAILABLE = (
         0,
         "The token or service that holds the notary's key does not sign",
-        "Check the token or service, the key's name and the right to use it: notary doctor. A replica that can sign "
-        "takes over.",
+        "Check that the token or service is up, can be reached and trusted, and that the key is enabled: notary doctor."
+        " A replica that can sign takes over.",
+        Retry.SAME,
+    )
+    SIGNER_ACCESS_DENIED = (
+        0,
+        "The service that holds the notary's key got no credentials, or none that may use the key",
+        "Renew the credentials (they are missing, expired, or another account's), or give them the right to show and "
+        "to use the key; docs/security.md says where they are looked for. Those in the environment are read at a start "
+        "only: restart the replica. A replica that can sign takes over.",
         Retry.SAME,
     )
     TOPIC_UNSAFE = (

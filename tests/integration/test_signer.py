@@ -350,7 +350,7 @@ async def test_a_token_that_is_silent_while_it_is_opened_again_stops_no_event_lo
     server = served._server.pid
     thaws = subprocess.Popen(["sh", "-c", f"sleep 20; kill -CONT -{server}"])
     with pytest.raises(SignerUnavailable, match=r"no signature within 0\.5 s"):
-        await ReceiptSigner(signer, 0.5, lambda reason: None).check()
+        await ReceiptSigner(signer, 0.5, lambda reason, code: None).check()
     assert thaws.poll() is None
     thaws.kill()
     thaws.wait()

@@ -91,10 +91,10 @@ def test_another_key_under_the_id_is_not_signed_with(kms: KmsServer) -> None:
     ("spec", "changes", "refusal"),
     [
         ("ECC_NIST_P256", {"key_id": "alias/nobody"}, "NotFoundException"),
-        ("ECC_NIST_P384", {}, "none of ECDSA P-256"),
-        ("ECC_SECG_P256K1", {}, "none of ECDSA P-256"),
-        ("RSA_2048", {}, "none of ECDSA P-256"),
-        ("ECC_NIST_P256", {"ca_file": Path("/nowhere/ca.pem"), "endpoint": "https://127.0.0.1:1"}, "gave no answer"),
+        ("ECC_NIST_P384", {}, "no key of ECDSA P-256"),
+        ("ECC_SECG_P256K1", {}, "no key of ECDSA P-256"),
+        ("RSA_2048", {}, "no key of ECDSA P-256"),
+        ("ECC_NIST_P256", {"ca_file": Path("/nowhere/ca.pem"), "endpoint": "https://127.0.0.1:1"}, "kms.ca_file: "),
     ],
 )
 def test_what_is_wrong_is_named(kms: KmsServer, spec: str, changes: dict[str, Any], refusal: str) -> None:
@@ -114,7 +114,7 @@ async def test_a_silent_service_stops_no_event_loop_and_no_start(kms: KmsServer)
     open the key anew; thaw, sign."""
     kms.create()
     signer = open_signer(kms.settings(timeout_s=5.0))
-    receipts = ReceiptSigner(signer, 0.5, lambda reason: None)
+    receipts = ReceiptSigner(signer, 0.5, lambda reason, code: None)
     turns = 0
 
     async def count() -> None:

@@ -13,7 +13,7 @@ from ha.errors import TransitionFailed
 from replica.active import receipt_signer as receipt_desk
 from replica.log.memory import Delivery, MemoryTopic
 from replica.notary.answers import NotNow
-from replica.notary.errors import Code, IndexUnreadable, LogTruncated
+from replica.notary.errors import Code, IndexUnreadable, LogTruncated, SignerUnavailable
 from replica.notary.records import BarrierRecord, RequestRecord, decode_record
 from replica.running import run_to_the_end
 from tests.simulation.virtual import run_virtually
@@ -162,11 +162,11 @@ class DeadToken:
 
     public_key = SIGNER.public_key
     blocks = True
-    dead = False
+    dead: Exception | None = None
 
     def sign(self, message: bytes) -> bytes:
-        if self.dead:
-            raise RuntimeError("CKR_DEVICE_REMOVED")
+        if self.dead is not None:
+            raise self.dead
         return SIGNER.sign(message)
 
 
@@ -177,8 +177,19 @@ class AtOnce:
         self.start = partial(target, *args)
 
 
-def test_a_dead_signing_token_is_not_the_database_s_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: causes are values: a dead token counts as that, in metric and history. Method: take the token away."""
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [
+        (RuntimeError("CKR_DEVICE_REMOVED"), Code.SIGNER_UNAVAILABLE),
+        (SignerUnavailable("expired", Code.SIGNER_ACCESS_DENIED), Code.SIGNER_ACCESS_DENIED),
+    ],
+    ids=["a dead token", "expired credentials"],
+)
+def test_a_dead_signing_token_is_not_the_database_s_fault(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, code: Code
+) -> None:
+    """Goal: causes are values: a dead token counts as that, in metric and history, and the code says where to look.
+    Method: take the token away; have a service refuse the credentials."""
     monkeypatch.setattr(receipt_desk, "threading", SimpleNamespace(Thread=AtOnce))
 
     async def story() -> None:
@@ -187,14 +198,14 @@ def test_a_dead_signing_token_is_not_the_database_s_fault(monkeypatch: pytest.Mo
             replica = await world.replica()
             replica.participant._receipt_signer._signer = token  # type: ignore[assignment]
             await replica.until_active()
-            token.dead = True
+            token.dead = failure
             (answer,) = await replica.submit(submission(1, [state(9)]))
             assert isinstance(answer, NotNow)
             await asyncio.sleep(1.0)
             assert replica.participant.counters.step_downs["signer"] >= 1
             assert replica.participant.counters.step_downs["lock_lost"] == 0
             told = world.shared.database.ended[1]
-            assert told.startswith("signer SIGNER_UNAVAILABLE: ")
+            assert told.startswith(f"signer {code.name}: the notary's key cannot be used: ")
 
     run_virtually(story())
 

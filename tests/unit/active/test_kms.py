@@ -79,7 +79,7 @@ def test_a_signature_of_another_key_is_refused(service: Service) -> None:
         signer.sign(b"message")
 
 
-@pytest.mark.parametrize("code", sorted(kms._A_PERSON))
+@pytest.mark.parametrize("code", sorted(kms._A_SETTING))
 def test_what_a_person_must_change_is_a_matter_of_configuration_at_a_start_alone(service: Service, code: str) -> None:
     """A start that ends for good would otherwise be tried for ever; a replica that runs steps down and tries again."""
     signer = KmsSigner(SETTINGS)
@@ -163,5 +163,5 @@ def test_no_bytes_at_all_end_in_another_error(der: bytes) -> None:
 )
 def test_a_key_of_another_kind_is_refused_by_its_name(service: Service, shown: object) -> None:
     service.shown = {"KeyId": ARN, "PublicKey": shown}
-    with pytest.raises(ConfigError, match="'alias/notary-1' is none of ECDSA P-256"):
+    with pytest.raises(ConfigError, match=r"kms\.key_id: 'alias/notary-1' is no key of ECDSA P-256"):
         KmsSigner(SETTINGS)

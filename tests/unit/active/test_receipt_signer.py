@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from replica.active.receipt_signer import ReceiptSigner
 from replica.active.signer import FileSigner
-from replica.notary.errors import SignerUnavailable
+from replica.notary.errors import Code, SignerUnavailable
 from replica.notary.receipts import Receipt, verify_receipt
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"\x07" * 32)
@@ -82,15 +82,15 @@ async def test_what_comes_while_a_token_signs_shares_the_next_signature() -> Non
 
 async def test_a_token_that_fails_is_told_and_the_next_try_is_a_new_one() -> None:
     """Goal: nobody waits for ever, and a token that is back serves. Method: fail, ask both ways, heal, ask."""
-    told: list[str] = []
+    told: list[tuple[str, Code]] = []
     token = Token()
     token.goes_on.set()
     token.fails = True
-    receipt_signer = ReceiptSigner(token, PATIENT_S, told.append)
+    receipt_signer = ReceiptSigner(token, PATIENT_S, lambda *failure: told.append(failure))
     asked = Asked(receipt_signer, 1)
     await receipt_signer.drain()
     assert asked.given == [None]
-    assert told == ["the notary's key cannot be used: SIGNER_UNAVAILABLE: unplugged"]
+    assert told == [("the notary's key cannot be used: unplugged", Code.SIGNER_UNAVAILABLE)]
     with pytest.raises(SignerUnavailable):
         await receipt_signer.receipts(asked.contents)
     with pytest.raises(SignerUnavailable, match="unplugged"):
@@ -104,7 +104,7 @@ async def test_a_token_that_hangs_holds_up_one_thread_and_no_more() -> None:
     """Goal: a dead token is noticed in time. Method: block for ever, ask twice, count threads, then let it go on."""
     told: list[str] = []
     token = Token()
-    receipt_signer = ReceiptSigner(token, SHORT_S, told.append)
+    receipt_signer = ReceiptSigner(token, SHORT_S, lambda reason, _: told.append(reason))
     for number in range(5):
         asked = Asked(receipt_signer, number)
         await receipt_signer.drain()
