@@ -10,26 +10,33 @@ cd "$(dirname "$0")/.." || exit
 
 REPEAT_MAX=3
 NEVER_REPEATED=build/never-repeated # tests/conftest.py writes it: one node id a line
-PARALLEL="-n 2 --dist worksteal" # pure tests; real servers are shared by a session and run in one process
-#            phase          budget_s  options and folders
+PURE=" core simulation "           # the phases of deterministic tests
+PARALLEL="-n 2 --dist worksteal"   # for those
+BY_MODULE="-n 2 --dist loadfile"   # real servers, of each process its own; a whole cluster has the machine to itself
+#            phase          budget_s  options and folders; `cluster`, `no-cluster`: tests with that mark, without it
 PHASES=(
     "core          600       $PARALLEL tests/unit tests/model tests/golden tests/raft"
     "simulation    900       $PARALLEL tests/simulation"
-    "integration   2100      tests/integration tests/lognode"
+    "integration   1200      $BY_MODULE no-cluster tests/integration tests/lognode"
+    "clusters      1500      cluster tests/integration"
     "clients       900       tests/clients"
-    "pipeline      900       tests/pipeline"
+    "pipeline      900       $BY_MODULE tests/pipeline"
     "faults-quick  1200      tests/faults"
     "runbooks      900       tests/runbooks"
 )
 
 has_tests() { [[ -n $(find "$1" -name 'test_*.py' -print -quit 2>/dev/null) ]]; }
 
-# run_phase NAME BUDGET_S WORD...: words that begin with tests/ are folders.
+# run_phase NAME BUDGET_S WORD...: words that begin with tests/ are folders; see PHASES for the others.
 run_phase() {
     local name=$1 budget_s=$2 word started code repeated=0 words=() found=
     shift 2
     for word in "$@"; do
-        if [[ $word != tests/* ]]; then
+        if [[ $word == cluster ]]; then
+            words+=(-m "not slow and cluster")
+        elif [[ $word == no-cluster ]]; then
+            words+=(-m "not slow and not cluster")
+        elif [[ $word != tests/* ]]; then
             words+=("$word")
         elif has_tests "$word"; then
             words+=("$word")
@@ -42,7 +49,7 @@ run_phase() {
     rm -f "$NEVER_REPEATED"
     run_pytest "$budget_s" "${words[@]}"
     code=$?
-    if [[ $code -eq 1 && " ${words[*]} " != *" -n "* ]]; then
+    if [[ $code -eq 1 && $PURE != *" $name "* ]]; then
         repeat "$budget_s" "${words[@]}"
         code=$?
     fi

@@ -47,7 +47,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 async def cluster(servers_folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[LocalCluster]:
     """A cluster that the tests of this module share."""
     log = request.config.getoption("--log-kind")
-    further = {"operators": {"trail_look_s": 1.0}}
+    further = {"operators": {"trail_look_s": 2.0}}
     settings = ClusterSettings(folder=servers_folder / "operations", parties=1, log=log, further=further)
     async with guarded(LocalCluster(settings)) as cluster:
         for replica in cluster.replicas.values():

@@ -24,6 +24,8 @@ from replica.local.process import descendants
 from tests.certificates import Authority
 from tests.closing import ended
 
+pytestmark = pytest.mark.cluster  # all of it, because the environment is made once
+
 ROOT = Path(__file__).resolve().parents[2]
 ALICE = "ea967d52cf19cfc80f08ddeb400d06888cc8d1ed931b8da777b88df65ed8e70a"  # some Ed25519 public key
 BUILD_MAX_S, INSTALL_MAX_S, RUN_MAX_S = 120, 300, 60
@@ -185,7 +187,6 @@ async def up(alone: Path, machine: dict[str, str], folder: Path) -> AsyncIterato
         await ended(process)
 
 
-@pytest.mark.cluster
 @pytest.mark.timeout(600)  # the environment is made as well
 async def test_notary_up_needs_nothing_but_the_wheel(alone: Path, machine: dict[str, str], tmp_path: Path) -> None:
     """Goal: `pip install`, `notary up`, and there is a replicated notary. Method: on a machine without Java, Postgres
@@ -222,7 +223,6 @@ async def test_notary_up_needs_nothing_but_the_wheel(alone: Path, machine: dict[
     assert not {"postgres", "kafka", "haproxy"} & {path.name for path in (tmp_path / "data/local").iterdir()}
 
 
-@pytest.mark.cluster
 @pytest.mark.timeout(600)
 def test_the_demo_runs_from_the_wheel(alone: Path, machine: dict[str, str], tmp_path: Path) -> None:
     """Goal: the demo with its kill and its checker, from the wheel. Method: as an evaluator calls it; its report."""

@@ -120,7 +120,7 @@ async def test_a_backend_that_is_ended_in_the_append_leaves_nothing(dsn: str, fu
 async def test_an_append_that_waits_too_long_for_the_head_is_given_up(dsn: str) -> None:
     """Goal: bounded. Method: somebody holds the head's row; nothing of the append is there once its lock is
     released."""
-    async with opened(dsn, answer_max_s=0.3) as log, looking(dsn) as other:
+    async with opened(dsn, answer_max_s=1.0) as log, looking(dsn) as other:
         writer = await log.open_writer()
         async with other.transaction():
             await other.execute("SELECT FROM notary_log.log_head FOR UPDATE")

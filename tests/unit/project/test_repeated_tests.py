@@ -64,7 +64,7 @@ def test_too_long(scenario): holds_but_for(0.251 if times("long") == 1 else 0.1,
 def test_as_long_as_a_busy_machine_may_make_it(scenario): holds_but_for(0.25, scenario)
 """
 ALWAYS = "def test_always(): assert False\n"
-FOLDERS = {"core": "unit", "faults-quick": "faults"}
+FOLDERS = {"core": "unit", "clusters": "integration", "faults-quick": "faults"}
 MANY = "".join(f'def test_late_{at}(): late("late{at}")\n' for at in range(4))
 
 
@@ -77,7 +77,7 @@ class Ran:
     runs: dict[str, int]
 
 
-def run_script(folder: Path, samples: str, phase: str = "integration") -> Ran:
+def run_script(folder: Path, samples: str, phase: str = "clients") -> Ran:
     """Run the script itself in a project of its own, whose tests of one phase are these samples."""
     tests = folder / "tests" / FOLDERS.get(phase, phase)
     tests.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def run_script(folder: Path, samples: str, phase: str = "integration") -> Ran:
 def test_what_was_late_runs_once_more_and_the_last_line_names_it(tmp_path: Path) -> None:
     """Goal: a retry is counted and named. Method: a test that fails once; one that passes runs once only."""
     ran = run_script(tmp_path, LATE + 'def test_well(): times("well")\n')
-    assert ran == Ran(0, "repeated: 1 tests/integration/test_samples.py::test_late", {"late": 2, "well": 1})
+    assert ran == Ran(0, "repeated: 1 tests/clients/test_samples.py::test_late", {"late": 2, "well": 1})
 
 
 def test_a_phase_of_two_folders_repeats_what_was_late_in_the_first(tmp_path: Path) -> None:
@@ -111,8 +111,21 @@ def test_a_phase_of_two_folders_repeats_what_was_late_in_the_first(tmp_path: Pat
     other.mkdir(parents=True)
     (other / "__init__.py").touch()
     (other / "test_other.py").write_text("def test_other(): pass\n")
-    ran = run_script(tmp_path, LATE)
+    ran = run_script(tmp_path, LATE, "integration")
     assert ran == Ran(0, "repeated: 1 tests/integration/test_samples.py::test_late", {"late": 2})
+
+
+def test_real_servers_in_two_processes_are_repeated_and_clusters_run_in_a_phase_of_their_own(tmp_path: Path) -> None:
+    """Goal: neither a retry, nor a broken promise, nor a test is lost. Method: each phase on tests with and without the
+    mark of a cluster."""
+    marked = "@pytest.mark.cluster\n" + ALWAYS
+    assert run_script(tmp_path / "late", LATE + marked, "integration").runs == {"late": 2}
+    assert run_script(tmp_path / "finding", FINDING + LATE, "integration") == Ran(
+        1, "repeated: 0", {"finding": 1, "late": 1}
+    )
+    clusters = run_script(tmp_path / "clusters", LATE + marked, "clusters")
+    assert (clusters.code, clusters.runs) == (1, {})
+    assert clusters.last_line == "repeated: 1 tests/integration/test_samples.py::test_always"
 
 
 def test_nothing_is_said_to_be_repeated_when_nothing_was(tmp_path: Path) -> None:
@@ -145,12 +158,12 @@ def test_a_missed_goal_is_never_forgiven(tmp_path: Path) -> None:
 def test_what_fails_twice_has_failed_and_many_failures_are_no_bad_luck(tmp_path: Path) -> None:
     """Goal: the bounds of patience. Method: one that always fails; four that fail once."""
     always = run_script(tmp_path / "always", ALWAYS)
-    assert (always.code, always.last_line) == (1, "repeated: 1 tests/integration/test_samples.py::test_always")
+    assert (always.code, always.last_line) == (1, "repeated: 1 tests/clients/test_samples.py::test_always")
     assert run_script(tmp_path / "many", MANY) == Ran(1, "repeated: 0", {f"late{at}": 1 for at in range(4)})
 
 
 def test_what_is_deterministic_is_never_repeated(tmp_path: Path) -> None:
-    """Goal: a pure test that fails once has failed. Method: the phase that runs in parallel."""
+    """Goal: a pure test that fails once has failed. Method: a phase of pure tests."""
     assert run_script(tmp_path, LATE, "core") == Ran(1, "repeated: 0", {"late": 1})
 
 
@@ -163,3 +176,10 @@ def test_a_promise_is_recognised_wherever_it_hides() -> None:
         assert breaks_a_promise(error)
     for error in (ServerFailed("late"), TimeoutError(), AssertionError()):
         assert not breaks_a_promise(error)
+
+
+def test_whole_clusters_are_marked() -> None:
+    """Goal: none is late because of a neighbour. Method: every module of integration tests that starts one."""
+    modules = [path for path in (ROOT / "tests/integration").rglob("test_*.py") if "LocalCluster(" in path.read_text()]
+    assert modules
+    assert [path.name for path in modules if "pytest.mark.cluster" not in path.read_text()] == []
