@@ -7,11 +7,10 @@ program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -19,54 +18,10 @@ from pipeline.jobs.judge import Judged, judge_log
 from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.tasks import numbered
 from pipeline.jobs.verdicts import conflicting_states, requests, verdicts
-from pipeline.judging.columns import Columns
-from pipeline.judging.cursor import Array
+from pipeline.judging.evidence import evidence
 from pipeline.judging.plan import counted
-from replica.notary.records import RequestRecord, RequestRecordV2, decode_record, format_named, record_digest
+from pipeline.judging.subjects import Subject
 from replica.notary.requests import format_state_ref
-from replica.notary.signatures import signature_holds
-from replica.notary.terms import request_in
-
-Subject = Callable[[Columns, Array], Array]
-"""Of the requests picked (indexes into `Columns.rows`), those that are of interest."""
-
-
-def of_tx(tx_id: bytes) -> Subject:
-    """Requests under a transaction id."""
-
-    def pick(columns: Columns, among: Array) -> Array:
-        same = np.all(columns.tx_ids()[among].view(np.uint8).reshape(-1, 32) == np.frombuffer(tx_id, np.uint8), axis=1)
-        return among[same]
-
-    return pick
-
-
-def of_state(ref: bytes) -> Subject:
-    """Requests that consume a state or refer to it."""
-
-    def pick(columns: Columns, among: Array) -> Array:
-        naming = np.zeros(len(among), np.bool_)
-        for references in (False, True):
-            owner, refs = columns.refs(among, references=references)
-            same = np.all(refs.view(np.uint8).reshape(-1, 36) == np.frombuffer(ref, np.uint8), axis=1)
-            naming[owner[same]] = True
-        return among[naming]
-
-    return pick
-
-
-def of_party(name: str) -> Subject:
-    """Requests of the party with this X.500 name."""
-    wanted = np.frombuffer(name.encode(), np.uint8)
-
-    def pick(columns: Columns, among: Array) -> Array:
-        starts, sizes = columns.parties(among)
-        near = sizes == len(wanted)
-        found = columns.at(starts[near], len(wanted)).view(np.uint8).reshape(-1, len(wanted))
-        mine: Array = among[near][np.all(found == wanted, axis=1)]
-        return mine
-
-    return pick
 
 
 def trace(spark: SparkSession, log: LogSlices, work: Path, subject: Subject, limit: int) -> list[dict[str, Any]]:
@@ -85,41 +40,15 @@ def trace(spark: SparkSession, log: LogSlices, work: Path, subject: Subject, lim
 
     first = numbered(spark, len(log), find, "offset bigint, value binary").orderBy("offset").limit(limit).collect()
     decisions = _decisions(spark, log, judged, [row.offset for row in first])
-    return [evidence(row.offset, bytes(row.value), judged) | decisions[row.offset] for row in first]
+    return [
+        evidence(row.offset, bytes(row.value)) | _in_force(row.offset, judged) | decisions[row.offset] for row in first
+    ]
 
 
-def evidence(offset: int, value: bytes, judged: Judged) -> dict[str, Any]:
-    """What a counting request record proves by itself."""
-    record = decode_record(value, format_named(value))
-    if not isinstance(record, RequestRecord):
-        raise TypeError(f"the record at offset {offset} is no request")
-    submission = record.submission
-    request, digest = request_in(record)
+def _in_force(offset: int, judged: Judged) -> dict[str, Any]:
+    """The activation that a record counts under."""
     barrier_at, barrier = [item for item in judged.plan.barriers if item[0] < offset][-1]
-    return {
-        "offset": offset,
-        "tx_id": request.tx_id.hex(),
-        "content_digest": digest.hex(),
-        "inputs": [format_state_ref(ref) for ref in request.inputs],
-        "references": [format_state_ref(ref) for ref in request.references],
-        "party": request.party,
-        "user_id": submission.user_id,
-        "command_id": submission.command_id,
-        "act_as": list(submission.act_as),
-        "submission_id": submission.submission_id,
-        "deduplication_us": record.deduplication_us if isinstance(record, RequestRecordV2) else None,
-        "after_offset": record.after_offset if isinstance(record, RequestRecordV2) else None,
-        "submitted_us": record.stamp_us,
-        "epoch": barrier.epoch,
-        "replica": barrier.replica,
-        "barrier_offset": barrier_at,
-        "public_key": submission.public_key.hex(),
-        "signature": submission.signature.hex(),
-        "signature_holds": signature_holds(submission.public_key, submission.request, submission.signature),
-        "signed_bytes": submission.request.hex(),
-        "record": value.hex(),
-        "record_sha256": record_digest(value).hex(),
-    }
+    return {"epoch": barrier.epoch, "replica": barrier.replica, "barrier_offset": barrier_at}
 
 
 def _decisions(spark: SparkSession, log: LogSlices, judged: Judged, offsets: list[int]) -> dict[int, dict[str, Any]]:

@@ -158,14 +158,20 @@ class View:
         return found.select(wanted.names).cast(wanted)
 
 
+def is_table(place: Place) -> bool:
+    """Whether there is a table. Raises PlaceUnavailable and PlaceAccessDenied."""
+    with _as_ours(place):
+        return DeltaTable.is_deltatable(str(place), _options(place))
+
+
 def look(place: Place) -> dict[str, int | str]:
     """A table: its log's id, the log offset that it reaches, its version, its number of files.
 
     Raises ConfigError where there is no table, PlaceUnavailable and PlaceAccessDenied.
     """
+    if not is_table(place):
+        raise ConfigError(f"there is no table {place}: `notary tables run` makes it", Code.NOT_POSSIBLE_NOW)
     with _as_ours(place):
-        if not DeltaTable.is_deltatable(str(place), _options(place)):
-            raise ConfigError(f"there is no table {place}: `notary tables run` makes it", Code.NOT_POSSIBLE_NOW)
         table = _opened(place)
         topic_id = (table.metadata().description or "").removeprefix(_OF_LOG)
         return {

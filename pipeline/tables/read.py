@@ -6,9 +6,14 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from pipeline.tables.delta import View
+from pipeline.tables.delta import View, is_table
 from pipeline.tables.rows import REQUESTS, SCHEMAS
 from replica.notary.places import Place, inside
+
+
+def has_tables(place: Place) -> bool:
+    """Whether `notary tables run` has made the tables there. Raises PlaceUnavailable and PlaceAccessDenied."""
+    return all(is_table(inside(place, name)) for name in SCHEMAS)
 
 
 class TablesView:

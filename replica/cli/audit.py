@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,10 +22,10 @@ from replica.cli.common import (
     out,
     print_json,
 )
-from replica.cli.log_source import TABLES, TOPIC, SourceOption, Where, WorkOption, reporter
-from replica.cli.pipeline import MasterOption, require_archive, require_pipeline
+from replica.cli.log_source import AUTO, TABLES, TOPIC, SourceOption, Where, WorkOption, reporter
+from replica.cli.pipeline import MasterOption, missing_packages, require_archive, require_pipeline
 from replica.cli.trail import verified
-from replica.notary.errors import NotaryError
+from replica.notary.errors import NotaryError, PlaceAccessDenied, PlaceUnavailable
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
@@ -54,8 +56,9 @@ FromOption = Annotated[
     str,
     typer.Option(
         "--log",
-        help="Judge the log from the `topic`, or from the `archive`, on Spark; or look into its `tables` in the lake, "
-        "in seconds and without Spark: then without the record's bytes and the signature.",
+        help="`auto`: from the tables in the lake and the log's newest records where these suffice, without Spark; "
+        "else Spark judges the log. Or only one of these: the `topic` or the `archive`, judged on Spark; the `tables`, "
+        "as far as they are, without the record's bytes and the signature.",
     ),
 ]
 trace_app = typer.Typer(help="Who submitted what, when, with the evidence.", no_args_is_help=True)
@@ -108,7 +111,7 @@ def trace_state(
     ref: Annotated[str, typer.Argument(help="<64 hexadecimal digits>:<index>")],
     *,
     limit: LimitOption = 100,
-    source: FromOption = TOPIC,
+    source: FromOption = AUTO,
     master: MasterOption = "local[2]",
     work: WorkOption = None,
     config: ConfigChoice = None,
@@ -124,7 +127,7 @@ def trace_tx(
     tx_id: Annotated[str, typer.Argument(help="Transaction id, 64 hexadecimal digits.")],
     *,
     limit: LimitOption = 100,
-    source: FromOption = TOPIC,
+    source: FromOption = AUTO,
     master: MasterOption = "local[2]",
     work: WorkOption = None,
     config: ConfigChoice = None,
@@ -140,7 +143,7 @@ def trace_party(
     name: Annotated[str, typer.Argument(help="X.500 name of the party, exactly as it signed it.")],
     *,
     limit: LimitOption = 100,
-    source: FromOption = TOPIC,
+    source: FromOption = AUTO,
     master: MasterOption = "local[2]",
     work: WorkOption = None,
     config: ConfigChoice = None,
@@ -150,8 +153,15 @@ def trace_party(
 
 
 def _trace(kind: str, of: bytes | str, limit: int, where: Where, config: Path | None) -> None:
-    """`kind`: the function that makes the subject, in both modules."""
+    """`kind`: the function that makes the subject, in both modules. Standard error says which place answered."""
     settings = load(find_config(config))
+    if where.source == AUTO:
+        found = _settled(settings, kind, of, limit)
+        if not isinstance(found, str):
+            print_json(found)
+            return
+        err.print(f"Spark judges the log: {found}", markup=False)
+        where = replace(where, source=TOPIC)
     if where.source == TABLES:
         require_archive("deltalake")
         from pipeline.tables import trace as from_tables
@@ -159,13 +169,49 @@ def _trace(kind: str, of: bytes | str, limit: int, where: Where, config: Path | 
 
         tables = TablesView(settings.tables.folder)
         print_json(from_tables.trace_tables(tables, getattr(from_tables, kind)(of), limit))
+        err.print(f"from {_name(settings, tables.offset)}", markup=False)
         return
     require_pipeline()
-    from pipeline.audit import trace as from_log
+    from pipeline.audit.trace import trace
+    from pipeline.judging import subjects
 
-    subject = getattr(from_log, kind)(of)
+    subject = getattr(subjects, kind)(of)
     with where.job("trace", settings.data_dir) as (session, folder):
-        print_json(from_log.trace(session, where.log(settings), folder, subject, limit))
+        print_json(trace(session, where.log(settings), folder, subject, limit))
+
+
+def _settled(config: Config, kind: str, of: bytes | str, limit: int) -> list[dict[str, Any]] | str:
+    """The answer without Spark, where it is that of a judgement of the whole log; else why it is not."""
+    if missing := missing_packages("deltalake", "pyarrow", "numpy"):
+        return f"not installed: {', '.join(missing)}, so tables cannot be looked into"
+    from pipeline.judging import subjects
+    from pipeline.sources.stretch import read_stretch
+    from pipeline.sources.topic import look_at
+    from pipeline.tables import trace as from_tables
+    from pipeline.tables.read import TablesView, has_tables
+    from pipeline.tables.settled import Question, settle
+
+    place, log = config.tables.folder, config.log.settings
+    try:
+        if not has_tables(place):
+            return f"there are no tables in {place}"
+        tables = TablesView(place)
+        view = look_at(log)
+        if tables.topic_id != view.topic_id:
+            return f"the tables in {place} are of another log"
+        asked = Question(getattr(from_tables, kind)(of), getattr(subjects, kind)(of), limit)
+        found = settle(tables, view.end, partial(read_stretch, log), asked)
+    except (PlaceUnavailable, PlaceAccessDenied) as error:
+        return in_a_line(error)
+    if isinstance(found, str):
+        return found
+    tail = f", and {found.tail_records:,} newer records, none of which names it" if found.tail_records else ""
+    err.print(f"from {_name(config, tables.offset)}{tail}", markup=False)
+    return found.entries
+
+
+def _name(config: Config, offset: int) -> str:
+    return f"the tables in {config.tables.folder} up to log offset {offset}"
 
 
 def _trail(config: Config) -> Followed | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pipeline.jobs.slices import LogSlices
     from replica.config.model import Config
 
-TOPIC, ARCHIVE, TABLES = "topic", "archive", "tables"
+AUTO, TOPIC, ARCHIVE, TABLES = "auto", "topic", "archive", "tables"
 WORK_PREFIX = "pipeline-"
 SourceOption = Annotated[str, typer.Option("--log", help="Read the log from the `topic`, or from the `archive`.")]
 WorkOption = Annotated[

@@ -59,9 +59,13 @@ def require_pipeline(*further: str) -> None:
 
 def _require(*names: str) -> None:
     quiet_libraries()
-    missing = [name for name in names if find_spec(name) is None]
-    if missing:
+    if missing := missing_packages(*names):
         raise ConfigError(f"not installed: {', '.join(missing)}", Code.PIPELINE_MISSING)
+
+
+def missing_packages(*names: str) -> list[str]:
+    """Those of these packages that are not installed."""
+    return [name for name in names if find_spec(name) is None]
 
 
 @contextmanager

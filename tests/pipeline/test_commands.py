@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from replica.active.signer import create_key
+from replica.cli import log_source
 from replica.cli import pipeline as shared
 from replica.cli.main import app
 from replica.config.file import render_config
@@ -151,9 +152,11 @@ def test_the_second_site_has_the_archive_and_a_checkpoint(operator: Operator, tm
     assert operator.told("recovery", "copy", "--to", str(site / "archive"))["carried"] == 1
 
 
-def test_who_wanted_a_state_and_what_a_day_was_like(operator: Operator, tmp_path: Path) -> None:
-    """Goal: docs/audit.md's commands of evidence. Method: trace a state of the log, and one that nobody wanted; then
-    the report."""
+def test_who_wanted_a_state_and_what_a_day_was_like(
+    operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: docs/audit.md's commands of evidence. Method: trace a state of the log, and one that nobody wanted, on
+    Spark; the report; then with the tables, which tell the same without Spark, also where the log goes on."""
     reading = read_records(begin(""), list(enumerate(VALUES)))
     wanting = next(one for one in reading.counted if isinstance(one, CountedRequest) and one.request.inputs)
     state = wanting.request.inputs[0]
@@ -165,6 +168,16 @@ def test_who_wanted_a_state_and_what_a_day_was_like(operator: Operator, tmp_path
     made = operator.types("report", "--out", str(tmp_path / "report"))
     assert made.exit_code == 0, made.output + repr(made.exception)
     assert list((tmp_path / "report").rglob("*.html"))
+    operator.told("tables", "run")
+    operator.produce([b"no record at all"])
+    monkeypatch.setattr(log_source, "spark", None)
+    looked_up = operator.types("trace", "state", format_state_ref(state))
+    assert looked_up.exit_code == 0, looked_up.output + repr(looked_up.exception)
+    assert json.loads(looked_up.stdout) == json.loads(traced.stdout)
+    assert "up to log offset 39, and 1 newer records, none of which names it" in " ".join(looked_up.stderr.split())
+    operator.produce([VALUES[wanting.offset]])
+    again = operator.types("trace", "state", format_state_ref(state))
+    assert again.exit_code != 0 and "offset 41 names it as well" in " ".join(again.stderr.split())
 
 
 def test_tables_follow_the_log_and_a_killed_job_goes_on(operator: Operator) -> None:

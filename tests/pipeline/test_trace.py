@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.audit.trace import of_party, of_state, of_tx, trace
+from pipeline.audit.trace import trace
+from pipeline.judging.subjects import of_party, of_state, of_tx
 from pipeline.tables import trace as from_tables
 from pipeline.tables.read import TablesView
+from pipeline.tables.settled import Question, ReadStretch, Settled, settle
 from pipeline.tables.write import open_writer
 from replica.notary.requests import format_state_ref, state_ref
 from replica.notary.signatures import signature_holds
@@ -77,8 +81,9 @@ EVIDENCE = {
 
 @pytest.mark.parametrize("stretch_records", [3, 1 << 20])
 def test_the_tables_tell_what_the_log_tells(spark: SparkSession, tmp_path: Path, stretch_records: int) -> None:
-    """Goal: who looks into the tables sees no other story, but for the evidence. Method: the raised log by both, by
-    state, transaction and party, with a limit; the tables a few records at a time."""
+    """Goal: who looks into the tables sees no other story, but for the evidence; with the log's records beside
+    them, no other at all. Method: the raised log by both, by state, transaction and party, with a limit; the tables a
+    few records at a time."""
     values = raised_values()
     with open_writer(tmp_path / "tables", tmp_path / "index", TOPIC) as writer:
         writer.append(list(enumerate(values)))
@@ -97,3 +102,13 @@ def test_the_tables_tell_what_the_log_tells(spark: SparkSession, tmp_path: Path,
         judged = trace(spark, log, tmp_path / str(number), by_spark[kind](of), limit)  # type: ignore[operator]
         assert told == [{name: one[name] for name in one.keys() - EVIDENCE} for one in judged]
         assert not told or judged[0].keys() - told[0].keys() == EVIDENCE
+        asked_both = Question(getattr(from_tables, kind)(of), by_spark[kind](of), limit)  # type: ignore[operator]
+        assert settle(tables, len(values), _read(values), asked_both) == Settled(judged, 0)
+
+
+def _read(values: Sequence[bytes]) -> ReadStretch:
+    def read(first: int, end: int) -> list[pa.RecordBatch]:
+        offsets, found = pa.array(range(first, end), pa.int64()), pa.array(values[first:end], pa.binary())
+        return [pa.RecordBatch.from_arrays([offsets, found], ["offset", "value"])]
+
+    return read

@@ -1,0 +1,40 @@
+"""What a request record proves by itself, without this program: docs/formats.md describes how to check it. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from replica.notary.records import RequestRecord, RequestRecordV2, decode_record, format_named, record_digest
+from replica.notary.requests import format_state_ref
+from replica.notary.signatures import signature_holds
+from replica.notary.terms import request_in
+
+
+def evidence(offset: int, value: bytes) -> dict[str, Any]:
+    """Who asked for what, in a counting request, and its proof; byte strings as hex."""
+    record = decode_record(value, format_named(value))
+    if not isinstance(record, RequestRecord):
+        raise TypeError(f"the record at offset {offset} is no request")
+    submission = record.submission
+    request, digest = request_in(record)
+    return {
+        "offset": offset,
+        "tx_id": request.tx_id.hex(),
+        "content_digest": digest.hex(),
+        "inputs": [format_state_ref(ref) for ref in request.inputs],
+        "references": [format_state_ref(ref) for ref in request.references],
+        "party": request.party,
+        "user_id": submission.user_id,
+        "command_id": submission.command_id,
+        "act_as": list(submission.act_as),
+        "submission_id": submission.submission_id,
+        "deduplication_us": record.deduplication_us if isinstance(record, RequestRecordV2) else None,
+        "after_offset": record.after_offset if isinstance(record, RequestRecordV2) else None,
+        "submitted_us": record.stamp_us,
+        "public_key": submission.public_key.hex(),
+        "signature": submission.signature.hex(),
+        "signature_holds": signature_holds(submission.public_key, submission.request, submission.signature),
+        "signed_bytes": submission.request.hex(),
+        "record": value.hex(),
+        "record_sha256": record_digest(value).hex(),
+    }

@@ -1,0 +1,51 @@
+"""Which requests a trace is about: those under a transaction id, those that name a state, those of a party. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pipeline.judging.columns import Columns
+from pipeline.judging.cursor import Array
+
+Subject = Callable[[Columns, Array], Array]
+"""Of the requests picked (indexes into `Columns.rows`), those that are of interest."""
+
+
+def of_tx(tx_id: bytes) -> Subject:
+    """Requests under a transaction id."""
+
+    def pick(columns: Columns, among: Array) -> Array:
+        same = np.all(columns.tx_ids()[among].view(np.uint8).reshape(-1, 32) == np.frombuffer(tx_id, np.uint8), axis=1)
+        return among[same]
+
+    return pick
+
+
+def of_state(ref: bytes) -> Subject:
+    """Requests that consume a state or refer to it."""
+
+    def pick(columns: Columns, among: Array) -> Array:
+        naming = np.zeros(len(among), np.bool_)
+        for references in (False, True):
+            owner, refs = columns.refs(among, references=references)
+            same = np.all(refs.view(np.uint8).reshape(-1, 36) == np.frombuffer(ref, np.uint8), axis=1)
+            naming[owner[same]] = True
+        return among[naming]
+
+    return pick
+
+
+def of_party(name: str) -> Subject:
+    """Requests of the party with this X.500 name."""
+    wanted = np.frombuffer(name.encode(), np.uint8)
+
+    def pick(columns: Columns, among: Array) -> Array:
+        starts, sizes = columns.parties(among)
+        near = sizes == len(wanted)
+        found = columns.at(starts[near], len(wanted)).view(np.uint8).reshape(-1, len(wanted))
+        mine: Array = among[near][np.all(found == wanted, axis=1)]
+        return mine
+
+    return pick
