@@ -15,18 +15,22 @@ if TYPE_CHECKING:
     from replica.config.model import Config
     from replica.store.bulletin import PastActivation, Pause
 
+_DATABASE, _BROKERS, _LOG_NODES = (
+    f"runbooks/{name}.md" for name in ("database-failover", "broker-loss", "log-node-loss")
+)
 RUNBOOK_OF = {  # what to read after an unintended end; the alerts name the same pages
     Cause.ACTIVATION_FAILED: "runbooks/failover.md",
-    Cause.NO_ANSWER: "runbooks/database-failover.md",
-    Cause.LOCK_LOST: "runbooks/database-failover.md",
-    Cause.STORE_REFUSED: "runbooks/database-failover.md",
+    Cause.NO_ANSWER: _DATABASE,
+    Cause.LOCK_LOST: _DATABASE,
+    Cause.STORE_REFUSED: _DATABASE,
     Cause.CLOCK: "runbooks/failover.md",
     Cause.SUPERSEDED: "runbooks/failover.md",
-    Cause.LOG_STALLED: "runbooks/broker-loss.md",
+    Cause.LOG_STALLED: _BROKERS,
     Cause.SIGNER: "runbooks/key-rotation.md",
-    Cause.FRAGMENTED: "runbooks/broker-loss.md",
+    Cause.FRAGMENTED: _BROKERS,
     Cause.FAILED: "runbooks/replica-replacement.md",
 }
+_OF_LOGS = {"postgres": "runbooks/postgres-log.md", "raft": _LOG_NODES}
 NO_TIME = "before the first request"  # of a ledger made of the log: only requests bring the time into it
 
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many epochs, from the newest.")]
@@ -40,7 +44,7 @@ def show(config: ConfigChoice = None, limit: LimitOption = 20, as_json: JsonOpti
     activations, pause = run(_read(settings, limit))
     if as_json:
         documents = [
-            msgspec.to_builtins(activation) | {"why": why_it_ended(activation)} | _cause_of(activation)
+            msgspec.to_builtins(activation) | {"why": why_it_ended(activation)} | _cause_of(activation, settings)
             for activation in activations
         ]
         print_json({"epochs": documents, "pause": msgspec.to_builtins(pause)})
@@ -59,8 +63,8 @@ def show(config: ConfigChoice = None, limit: LimitOption = 20, as_json: JsonOpti
     for cause in dict.fromkeys(
         ending.cause for activation in activations if (ending := _ending(activation)) is not None
     ):
-        if cause in RUNBOOK_OF:
-            out.print(f"{cause}: {RUNBOOK_OF[cause]}")
+        if (runbook := runbook_of(cause, settings)) is not None:
+            out.print(f"{cause}: {runbook}")
     if pause is not None:
         what = "service" if pause.of_service else "fail-over"
         out.print(f"\n[yellow]{what} is paused since {_moment(pause.paused_at)}[/]: {escape(pause.reason)}")
@@ -75,12 +79,20 @@ def _ending(activation: PastActivation) -> Ending | None:
     return None if activation.end_reason is None else read_ending(activation.end_reason)
 
 
-def _cause_of(activation: PastActivation) -> dict[str, str | None]:
+def runbook_of(cause: Cause, config: Config) -> str | None:
+    """What to read after an end, if anything. Without a database the lock is a lease in the log, on log nodes."""
+    page = RUNBOOK_OF.get(cause)
+    if page == _DATABASE and config.database.is_embedded:
+        return _LOG_NODES
+    return _OF_LOGS.get(config.log.kind, page) if page == _BROKERS else page
+
+
+def _cause_of(activation: PastActivation, config: Config) -> dict[str, str | None]:
     """The cause as a value, the code of the error that led to it, and what to read; None where nothing is known."""
     ending = _ending(activation)
     if ending is None:
         return {"cause": None, "code": None, "runbook": None}
-    return {"cause": ending.cause.value, "code": ending.code or None, "runbook": RUNBOOK_OF.get(ending.cause)}
+    return {"cause": ending.cause.value, "code": ending.code or None, "runbook": runbook_of(ending.cause, config)}
 
 
 def why_it_ended(activation: PastActivation) -> str:

@@ -16,12 +16,14 @@ import pytest_asyncio
 
 from ledger_api.client import NotaryClient
 from replica.local.cluster import ClusterSettings, LocalCluster
-from tests.clients.programs import running
+from tests.clients.programs import command, running, with_node
 from tests.clients.verdict import check_exactly_once
+from tests.closing import ended
 
 COUNT = 400
 KILL_AFTER = 60  # successes
 EARLY = 40
+REFUSED_MAX_S = 60.0
 PUBLISHED_MAX_S = 60.0  # for a few requests, and their completions
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
@@ -119,6 +121,21 @@ async def test_a_reader_goes_on_after_its_bookmark_and_in_the_same_ledger_only(
         while (await client.ledger_end()).ledger_end < said[-1]["offset"]:
             await publish(log_nodes, 5)
     assert await read_on(log_nodes, language, 1, said[-1]["bookmark"]) == [{"kind": "ended", "code": "LEDGER_CHANGED"}]
+
+
+@pytest.mark.parametrize("count", ["0", "-2", "none"])
+async def test_a_count_that_never_ends_is_refused(language: str, count: str) -> None:
+    """Goal: nobody waits for a reader that has nothing to read. Method: counts that are none; nothing is asked."""
+    words = (*command(language, "resume"), "http://127.0.0.1:1", "00", "O=Nobody", "nobody.key", count)
+    pipe = asyncio.subprocess.PIPE
+    program = await asyncio.create_subprocess_exec(*words, stdout=pipe, stderr=pipe, env=with_node())
+    try:
+        async with asyncio.timeout(REFUSED_MAX_S):
+            said, complained = await program.communicate()
+    finally:
+        await ended(program)
+    told = f"COUNT is how many completions to read, 1 or more, not '{count}'\n"
+    assert (program.returncode, said.decode(), complained.decode()) == (1, "", told)
 
 
 async def test_an_early_acceptance_is_followed_to_its_end(language: str, log_nodes: LocalCluster) -> None:

@@ -26,6 +26,7 @@ from replica.log.memory import Delivery, MemoryLog, MemoryTopic
 from replica.notary.answers import Answer
 from replica.notary.canonical import encode_request
 from replica.notary.formats import Formats
+from replica.notary.records import FORMAT
 from replica.notary.requests import Submission, TimeWindow, make_request
 from replica.participant import Participant
 from replica.settings import CoreSettings
@@ -81,7 +82,7 @@ class Shared:
 
     def __post_init__(self) -> None:
         if self.rules > 1:
-            self.database.formats = Formats(self.rules, self.rules)
+            self.database.formats = Formats(min(self.rules, FORMAT), self.rules)
         self.lock_server = MemoryLockServer(self.clock, lease_s=self.election.lease_s)
 
 

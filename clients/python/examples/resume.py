@@ -31,4 +31,6 @@ async def main(endpoint: str, left: int, kept: int | Bookmark) -> None:
 
 if __name__ == "__main__":
     endpoint, _, _, _, count, *kept = sys.argv[1:]
+    if not count.isdecimal() or int(count) < 1:
+        sys.exit(f"COUNT is how many completions to read, 1 or more, not {count!r}")
     asyncio.run(main(endpoint, int(count), Bookmark.parse(kept[0]) if kept else 0))

@@ -6,8 +6,12 @@
 import { Bookmark, NotaryClient, StreamEnded } from "../src/index.js";
 
 const [endpoint, , , , countText, kept] = process.argv.slice(2) as [string, string, string, string, string, string?];
-const client = new NotaryClient(endpoint);
 let left = Number(countText);
+if (!Number.isInteger(left) || left < 1) {
+  console.error(`COUNT is how many completions to read, 1 or more, not '${countText}'`);
+  process.exit(1);
+}
+const client = new NotaryClient(endpoint);
 try {
   for await (const { offset, ...rest } of client.completions({ userId: "resume", ...(kept && { after: Bookmark.parse(kept) }) })) {
     const bookmark = Bookmark.of({ offset, ...rest }).toString();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -209,9 +210,34 @@ def test_the_holders_own_word_goes_before_what_others_saw(facts: dict[str, Any],
 
 def test_the_history_gives_the_cause_as_a_value() -> None:
     """Goal: programs need no sentence, and people know what to read. Method: an exception's end; an older release's."""
-    told = _cause_of(activation(end_reason="failed INDEX_UNREADABLE: block 7"))
+    config = profile(embedded=False, kind="kafka")
+    told = _cause_of(activation(end_reason="failed INDEX_UNREADABLE: block 7"), config)
     assert told == {"cause": "failed", "code": "INDEX_UNREADABLE", "runbook": "runbooks/replica-replacement.md"}
-    assert set(_cause_of(activation(end_reason="the server ended the session")).values()) == {None}
+    assert set(_cause_of(activation(end_reason="the server ended the session"), config).values()) == {None}
+
+
+def profile(embedded: bool, kind: str) -> Any:
+    """What the history reads of a configuration: whether there is a database, and the kind of log."""
+    return SimpleNamespace(database=SimpleNamespace(is_embedded=embedded), log=SimpleNamespace(kind=kind))
+
+
+@pytest.mark.parametrize("cause", ["no_answer", "lock_lost", "store_refused", "log_stalled", "fragmented"])
+@pytest.mark.parametrize(
+    ("config", "of_lock", "of_log"),
+    [
+        (profile(False, "kafka"), "database-failover", "broker-loss"),
+        (profile(False, "postgres"), "database-failover", "postgres-log"),
+        (profile(False, "raft"), "database-failover", "log-node-loss"),
+        (profile(True, "raft"), "log-node-loss", "log-node-loss"),
+    ],
+    ids=["reference", "postgres", "raft", "embedded"],
+)
+def test_the_history_names_a_page_about_what_this_cluster_has(
+    cause: str, config: Any, of_lock: str, of_log: str
+) -> None:
+    """Goal: nobody is sent to a database or a broker that is not there. Method: each profile, each cause."""
+    told = _cause_of(activation(end_reason=f"{cause}: it was so"), config)
+    assert told["runbook"] == f"runbooks/{of_log if cause in ('log_stalled', 'fragmented') else of_lock}.md"
 
 
 class Elector:

@@ -22,6 +22,10 @@ public final class Resume {
     private Resume() {}
 
     public static void main(String[] words) throws Exception {
+        if (!words[4].matches("[1-9][0-9]{0,8}")) {
+            System.err.println("COUNT is how many completions to read, 1 or more, not '" + words[4] + "'");
+            System.exit(1);
+        }
         int count = Integer.parseInt(words[4]);
         try (NotaryClient client = new NotaryClient(words[0]);
                 Feed<Completion> completions = words.length > 5
