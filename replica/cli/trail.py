@@ -93,15 +93,12 @@ def export(config: ConfigChoice = None, after: AfterOption = None, cursor_file: 
 
     if after is not None and cursor_file is not None:
         raise ConfigError("--after and --cursor-file exclude one another")
-    if cursor_file is not None and cursor_file.exists():
-        after = cursor_file.read_text(encoding="ascii", errors="replace")
-    head = Head() if after is None else parse_head(after)
+    begun = Head() if after is None else parse_head(after)
+    head = begun if cursor_file is None else _read_cursor(cursor_file)
     head = run(_export(load(find_config(config)), head))
     err.print(f"cursor {head}", markup=False)
     if cursor_file is not None:
-        draft = cursor_file.with_name(f".{cursor_file.name}.new")
-        draft.write_text(f"{head}\n", encoding="ascii")
-        draft.replace(cursor_file)
+        _write_cursor(cursor_file, head)
 
 
 @app.command()
@@ -193,18 +190,49 @@ async def _all(config: Config) -> list[bytes]:
         return [line async for line in lines_after(board, Head())]
 
 
-async def _export(config: Config, head: Head) -> Head:
+async def _export(config: Config, cursor: Head) -> Head:
     from replica.store.trail import TrailBroken, follow
     from replica.store.trail_writing import lines_after
 
+    head = cursor
     async with config.ledgers().board("notary-trail") as board:
-        async for line in lines_after(board, head):
-            found = follow([line], head)
-            if found.broken is not None:
-                raise TrailBroken(str(found.broken))
-            typer.echo(line)
-            head = found.head
+        try:
+            async for line in lines_after(board, cursor):
+                found = follow([line], head)
+                if found.broken is not None:
+                    raise TrailBroken(str(found.broken))
+                typer.echo(line)
+                head = found.head
+        except TrailBroken as error:
+            if head != cursor or not cursor.number:
+                raise
+            raise TrailBroken(f"{error.detail}, unless the cursor is of another notary's trail") from None
     return head
+
+
+def _read_cursor(file: Path) -> Head:
+    """The cursor in a file; the beginning where there is no file. Raises ConfigError."""
+    from replica.store.trail import Head, parse_head
+
+    try:
+        return parse_head(file.read_text(encoding="ascii", errors="replace"))
+    except FileNotFoundError:
+        return Head()
+    except OSError as error:
+        raise ConfigError(f"the cursor {file} cannot be read: {error.strerror}") from None
+    except ConfigError as error:
+        raise ConfigError(f"the cursor {file}: {error.detail}; without the file all is exported anew") from None
+
+
+def _write_cursor(file: Path, head: Head) -> None:
+    """Raises ConfigError: the lines are printed, and come again next time."""
+    draft = file.with_name(f".{file.name}.new")
+    try:
+        draft.write_text(f"{head}\n", encoding="ascii")
+        draft.replace(file)
+    except OSError as error:
+        told = f"the cursor {file} cannot be written: {error.strerror}"
+        raise ConfigError(f"{told}; the lines above come again next time, unless --after {head} is given") from None
 
 
 def _is(line: bytes, head: Head) -> bool:
