@@ -97,15 +97,17 @@ async def raw(cluster: LocalCluster, *words: str) -> tuple[int, str]:
     return process.returncode, " ".join(printed.decode().split())
 
 
-async def test_keys_are_in_the_log_without_a_database(folder: Path) -> None:
+@pytest.mark.parametrize("serving", ["one", "all"])
+async def test_keys_are_in_the_log_without_a_database(folder: Path, serving: str) -> None:
     """Goal: an officer's word is in force from its place in the log on, whoever leads, with no database at all. Method:
     raise to rules 3; a key before, under and after its registration, across fail-overs; a retry of what it signed;
-    rotate; the list, an export, the audit of log and ledgers; start everything again."""
+    rotate; the list, an export, the audit of log and ledgers; start everything again. With one that serves, and all."""
     officer = create_key(folder.with_name("anna.key"), "ed25519")
     people = folder.with_name("operators.toml")
     people.write_text(f'[[operators]]\nname = "anna"\npublic_key = "{officer.hex()}"\n')
     further: dict[str, Any] = {
         "api_workers": 1,
+        "serving": serving,
         "operators": {"key_file": str(folder.with_name("anna.key")), "keys_file": str(people)},
     }
     settings = ClusterSettings(folder=folder, parties=1, log="raft", embedded=True, further=further)

@@ -87,7 +87,8 @@ def test_every_job_reads_whole_records_and_a_restored_log_needs_no_payloads(
     tmp_path: Path,
 ) -> None:
     """Goal: nobody above the log sees a pointer. Method: split topics on a deployment with records; archive with the
-    connector that is chosen by itself, verify, audit, trace, rebuild; then delete both topics and restore."""
+    connector that is chosen by itself, verify, audit, trace, rebuild; then delete the payloads, and the jobs name
+    what is missing, also once their topic is there again, empty; then delete both, and restore."""
     config = split(operator)
     settings = kafka(config)
     assert in_topic(settings) == WHOLE
@@ -108,6 +109,11 @@ def test_every_job_reads_whole_records_and_a_restored_log_needs_no_payloads(
         assert dict(index.entries()) == dict(judged.entries())
         index.close()
 
+    lost = payload_topic(settings.topic)
+    asyncio.run(operator.kafka.delete_topic(lost))
+    assert_jobs_refuse(operator, f"TOPIC_UNSAFE: topic {settings.topic}: topic {lost} is not there")
+    assert operator.types("topic", "create").exit_code == 0
+    assert_jobs_refuse(operator, "LOG_PAYLOAD_MISSING")
     for name in settings.topics:
         asyncio.run(operator.kafka.delete_topic(name))
     evidence = tmp_path / "evidence.json"
@@ -120,6 +126,17 @@ def test_every_job_reads_whole_records_and_a_restored_log_needs_no_payloads(
         0,
     ]  # the restored log is whole, and the next writer has its topic
     assert operator.types("topic", "check").exit_code == 0
+
+
+def assert_jobs_refuse(operator: Operator, what: str) -> None:  # noqa: F811
+    """No job takes records without their bodies for the log."""
+    for job in (
+        ["audit", "--no-database"],
+        ["index", "rebuild", "--name", "r2", "--engine", "spark", "--log", "topic"],
+    ):
+        refused = operator.types(*job)
+        assert refused.exit_code != 0, refused.output
+        assert what in f"{refused.exception!r} {refused.output}", refused.output + repr(refused.exception)
 
 
 async def _payload_ends(settings: KafkaSettings) -> list[int]:
