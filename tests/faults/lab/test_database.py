@@ -53,7 +53,7 @@ async def test_one_replica_leads_after_a_restart_of_the_database(lab: Lab, scena
 @pytest.mark.scenario("F10", "the database hangs; from its return", outage_goal_s=RETURN_GOAL_S)
 @pytest.mark.parametrize("part", ["backend", "host"])
 async def test_a_hung_database_is_noticed_by_its_silence(lab: Lab, scenario: Scenario, part: str) -> None:
-    """Goal: the active steps down although the kernel still answers. Method: SIGSTOP of its backend, or of all.
+    """Goal: the holder steps down although the kernel still answers. Method: SIGSTOP of its backend, or of all.
 
     No replica can take over meanwhile: for all others, a backend that hangs still holds the lock.
     """
@@ -64,7 +64,7 @@ async def test_a_hung_database_is_noticed_by_its_silence(lab: Lab, scenario: Sce
 
             async def stepped_down(name: str = active.name) -> bool:
                 health = (await lab.healths())[name]
-                return health is not None and not health.active
+                return health is not None and not health.leads
 
             with frozen_backend(await lock_holder(lab.primary)) if part == "backend" else frozen(lab.primary):
                 await within(HUNG_S, stepped_down, f"{active.name} did not step down")
