@@ -132,7 +132,7 @@ def assert_jobs_refuse(operator: Operator, what: str) -> None:  # noqa: F811
     """No job takes records without their bodies for the log."""
     for job in (
         ["audit", "--no-database"],
-        ["index", "rebuild", "--name", "r2", "--engine", "spark", "--log", "topic"],
+        ["index", "rebuild", "--name", "r1", "--engine", "spark", "--log", "topic"],
     ):
         refused = operator.types(*job)
         assert refused.exit_code != 0, refused.output
