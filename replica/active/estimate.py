@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
+SAMPLES_MIN = 10  # the first batches of a burst are small and slow: judged by one, a second's work looks like minutes
 SAMPLES_MAX = 100
 WAIT_MAX_S = 86_400.0  # the longest answer
 FACTOR = 2  # makes the estimate a likely upper bound
@@ -38,9 +39,9 @@ class CompletionEstimate:
         return True
 
     def wait_s(self, queued_states: int) -> float:
-        """Upper estimate for a request that joins after `queued_states`; the default while nothing is known."""
+        """Upper estimate for a request that joins after `queued_states`; the default while too little is known."""
         throughput = self._median()
-        if throughput is None or queued_states <= 0:
+        if throughput is None or len(self._samples) < SAMPLES_MIN or queued_states <= 0:
             return self._default_s
         return min(FACTOR * queued_states / throughput, WAIT_MAX_S)
 

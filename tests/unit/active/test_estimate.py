@@ -7,7 +7,7 @@ from math import trunc
 
 import pytest
 
-from replica.active.estimate import FACTOR, SAMPLES_MAX, CompletionEstimate
+from replica.active.estimate import FACTOR, SAMPLES_MAX, SAMPLES_MIN, CompletionEstimate
 from replica.notary.answers import Notarised, NotNow
 from replica.notary.errors import Code
 from replica.settings import CoreSettings
@@ -25,7 +25,13 @@ def reference_s(samples_per_min: list[int], queued: int) -> int:
 
 @pytest.mark.parametrize(
     ("rates_per_s", "queued", "expected_s"),
-    [([], 500, 10), ([100], 0, 10), ([100], 1_000, 20), ([50, 100, 400], 1_000, 20), ([10] * 99 + [10**6], 100, 20)],
+    [
+        ([], 500, 10),
+        ([100] * 10, 0, 10),
+        ([100] * 10, 1_000, 20),
+        ([50, 50, 50, 50, 100, 100, 400, 400, 400, 400], 1_000, 20),
+        ([10] * 99 + [10**6], 100, 20),
+    ],
 )
 def test_the_reference_s_figures_come_out(rates_per_s: list[int], queued: int, expected_s: int) -> None:
     """Goal: two times queued states over the median throughput. Method: whole figures, against the reference's own."""
@@ -53,11 +59,25 @@ def test_light_load_is_no_measure_of_what_could_be_done() -> None:
     assert estimate.wait_s(100_000) == 0.1
 
 
+def test_a_few_batches_are_no_measure_either() -> None:
+    """Goal: a thousand clients at once do not hear of minutes, beyond which they give up. Method: the first batches of
+    such a burst, as a replica that had just begun was seen to decide them; then enough of them."""
+    estimate = CompletionEstimate(0.1)
+    for states, elapsed_s, left_states in [(13, 0.076, 2_656), (102, 0.160, 4_125), (1_488, 0.080, 2_738)]:
+        estimate.note_batch(states, elapsed_s, left_states)
+        assert estimate.wait_s(left_states) == 0.1
+    for _ in range(SAMPLES_MIN - 3):
+        assert estimate.wait_s(4_000) == 0.1
+        estimate.note_batch(1_000, 0.05, 4_000)
+    assert estimate.wait_s(4_000) == FACTOR * 4_000 / 20_000
+
+
 def test_batches_of_one_moment_are_one_sample() -> None:
     """Goal: no work is forgotten when two batches are decided at once. Method: half of it in no time at all."""
     estimate = CompletionEstimate(10.0)
-    assert not estimate.note_batch(50, 0.0, 10**9)
-    assert estimate.note_batch(50, 1.0, 10**9)
+    for _ in range(SAMPLES_MIN):
+        assert not estimate.note_batch(50, 0.0, 10**9)
+        assert estimate.note_batch(50, 1.0, 10**9)
     assert estimate.wait_s(100) == FACTOR * 100 / 100
 
 
