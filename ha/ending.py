@@ -11,7 +11,7 @@ _TEXT = re.compile(r"(?P<cause>[a-z_]+)(?: (?P<code>[A-Z][A-Z0-9_]+))?(?::? (?P<
 
 
 class Cause(StrEnum):
-    """A small fixed set, fit for a metric's label. The last eight are set by the elected service."""
+    """A small fixed set, fit for a metric's label. The last nine are set by the elected service."""
 
     STOP = "stop"
     SWITCHOVER = "switchover"
@@ -25,6 +25,7 @@ class Cause(StrEnum):
     STORE_REFUSED = "store_refused"  # the database takes no writes, although the lock session lives
     FRAGMENTED = "fragmented"  # lost appends left so many holes in the sequence numbers that a new activation is due
     PAUSE = "pause"  # operators paused service, or resumed it: another barrier is due
+    SITE = "site"  # this site has not renewed its term, or another one has it
     FAILED = "failed"  # an error that ends the process; the code says which
 
 

@@ -89,6 +89,47 @@ class NoServerLease(HaError):
     remedy = "Limit how long a session may be idle, as runbooks/oracle.md says."
 
 
+class WitnessUnavailable(HaError):
+    """The witness that keeps the sites' term does not answer, or has none. Without the term a site does not serve."""
+
+    code = "HA_SITE_UNCONFIRMED"
+    remedy = (
+        "Bring the witness back, or the way to it: replicas go on by themselves. It has no term before the first"
+        " `notary site take`. If it is lost for good, see runbooks/site-term.md."
+    )
+    retry = True
+
+
+class SiteTakenOver(HaError):
+    """Another site has the term, or this site's log is not the one that has it. Replicas here do not serve."""
+
+    code = "HA_SITE_TAKEN_OVER"
+    remedy = (
+        "Leave this site as it is: its log may have records that the other site lacks. To let it serve again, make its"
+        " log anew as a copy of the other site's, as runbooks/site-term.md says."
+    )
+
+
+class SiteServes(HaError):
+    """A site renews the term, so no other one takes it. Nothing was changed."""
+
+    code = "HA_SITE_SERVES"
+    remedy = (
+        "Stop the replicas of the site that has the term, then run `notary site take` again: it waits for its lease."
+    )
+    retry = True
+
+
+class SiteLogSuperseded(HaError):
+    """The log had an earlier term, and another log after it. It lacks what was notarised since. Nothing was changed."""
+
+    code = "HA_SITE_LOG_SUPERSEDED"
+    remedy = (
+        "Make this site's log anew as a copy of the log that has the term. Only if no replica served since then,"
+        " repeat the command with --nothing-was-served."
+    )
+
+
 class LockUnavailable(HaError):
     """No session could be opened. Nothing was asked of the lock."""
 

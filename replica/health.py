@@ -74,6 +74,8 @@ class HealthDocument(msgspec.Struct, frozen=True, kw_only=True):
     not_serving_detail: str = ""  # the same in words
     may_lead: bool = True  # whether it may hold the lock, as configured
     registry_differs: int | None = None  # keys that its registry file has otherwise than the log; None: not compared
+    site: str | None = None  # whether its site has the term: ha/site/core.py, Standing; None: no site is configured
+    site_detail: str = ""  # why it has not
 
     def as_json_object(self) -> dict[str, object]:
         """Plain values, in the same order."""
@@ -128,6 +130,8 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     not_serving_detail: str = ""
     may_lead: bool = True  # whether it may hold the lock
     registry_differs: _Int64 | None = None  # None: not compared, as under rules before 3
+    site: str | None = None  # None: no site is configured, or an older release
+    site_detail: str = ""
 
     @property
     def leads(self) -> bool:

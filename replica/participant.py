@@ -13,7 +13,7 @@ from ha.clock import Clock
 from ha.election.driver import Role
 from ha.election.states import Readiness
 from ha.ending import Cause, Ending
-from ha.errors import ActivationFailed
+from ha.errors import ActivationFailed, HaError
 from ha.lock.interface import DatabaseIdentity, LockSession
 from replica.active.activation import Activation
 from replica.active.counters import Counters
@@ -130,18 +130,21 @@ class Participant(Generic[SessionT]):
         ledger: DerivedLedger | None = None,
         make_worker: Callable[[Parts], Worker] | None = None,
         may_lead: bool = True,
+        in_term: Callable[[], bool] = lambda: True,
     ) -> None:
         """`ledger`: what this replica derives from the log, in either role; None where completions are published to a
         database that replicas share. `make_worker`: what serves here whoever holds the lock; None: the active alone
-        serves. `may_lead`: whether this replica may ever ask for the lock."""
+        serves. `may_lead`: whether this replica may ever ask for the lock. `in_term`: whether this site may serve, at
+        this moment, where another one may take over."""
         self.name = name
         self.may_lead = may_lead
+        self.in_term = in_term
         self._make_store = make_store
         self._leadership = leadership
         self._notes = notes or NoNotes()
         self._clock = clock
         self._settings = settings
-        self._receipt_signer = ReceiptSigner(signer, settings.sign_max_s, self._on_unsigned)
+        self._receipt_signer = ReceiptSigner(signer, settings.sign_max_s, self._on_unsigned, in_term)
         self._places = Places(settings.receipt_version)
         self._estimate = CompletionEstimate(settings.retry_after_s)
         self.counters = Counters()
@@ -251,6 +254,8 @@ class Participant(Generic[SessionT]):
         """Open an activation on the lock session; see `Activation.open` for the order."""
         if self.broken.done():
             raise ActivationFailed("the replica is broken")
+        if not self.in_term():  # any more, since it asked for the lock
+            raise ActivationFailed("this site may not serve", Cause.SITE)
         self._follow()
         self._hurry(True)
         identity = await session.database_identity()
@@ -298,7 +303,7 @@ class Participant(Generic[SessionT]):
 
     def readiness(self) -> Readiness:
         """Whether to ask for the lock, and how far the index lags."""
-        barred = not self.may_lead or self._notes.is_barred()
+        barred = not (self.may_lead and self.in_term()) or self._notes.is_barred()
         if self._settings.standby == "disconnected" and not self._following:
             return Readiness(True, 0, barred)
         return Readiness(self.follower.reaches_log(), self._lag_records(), barred)
@@ -334,6 +339,17 @@ class Participant(Generic[SessionT]):
             return
         if activation.pauses != paused:
             self._leadership.step_down(Ending(Cause.PAUSE, "of service" if paused else "of service is over"))
+
+    def heed_site(self, error: HaError | None) -> None:
+        """The site has its term (None), or has it no more: what serves ends. Answers stopped by themselves before."""
+        if error is None:
+            log.info("site_in_term")
+            return
+        log.warning("site_not_in_term", code=error.code, detail=error.detail)
+        if self.worker is not None:
+            self.worker.note_unsigned(error.detail)
+        self._leadership.step_down(Ending(Cause.SITE, error.detail, error.code))
+        self._announce()
 
     async def prune(self, up_to: int | None, keep_s: float) -> Pruned:
         """See ParticipantStore.prune; what was recorded in the last `keep_s` seconds stays, and at least what
@@ -396,7 +412,7 @@ class Participant(Generic[SessionT]):
     def standing(self) -> Standing:
         """Whether the core answers requests, as of now."""
         worker = self._worker_in_charge()
-        if worker is not None and worker.is_serving:
+        if worker is not None and worker.is_serving and self.in_term():
             return Standing(
                 True,
                 self.epoch,
@@ -437,7 +453,7 @@ class Participant(Generic[SessionT]):
         """Take submissions from a front end."""
         worker = self._worker_in_charge()
         if worker is not None:
-            taken = worker.offer(batch, replies, options)
+            taken = self.in_term() and worker.offer(batch, replies, options)
         elif taken := (activation := self._serving()) is not None:
             activation.intake.offer(batch, replies, options)
         if not taken:
@@ -474,12 +490,12 @@ class Participant(Generic[SessionT]):
         worker = self._worker_in_charge()
         if worker is None:
             return self._serving()
-        return worker if worker.is_serving else None
+        return worker if worker.is_serving and self.in_term() else None
 
     def _serving(self) -> Activation | None:
         """The activation, if it is open at this moment, and this replica leads."""
         activation = self.activation
-        if activation is None or not activation.serving or not self._leadership.is_leading():
+        if activation is None or not activation.serving or not self._leadership.is_leading() or not self.in_term():
             return None
         return activation
 

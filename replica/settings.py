@@ -82,7 +82,7 @@ class OperatorsSettings(BaseModel):
         False,
         description="Whether an act is refused that cannot be written to the trail. Else it is done, with a warning.",
     )
-    four_eyes: tuple[Literal["prune", "restore-adopt"], ...] = Field(
+    four_eyes: tuple[Literal["prune", "restore-adopt", "site-take"], ...] = Field(
         (), description="Acts that a second operator must confirm; both sign with keys of their own."
     )
     confirm_within_s: float = Field(

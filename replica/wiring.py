@@ -18,10 +18,14 @@ import msgspec
 
 from ha.clock import Clock
 from ha.election.driver import Election
+from ha.errors import HaError
 from ha.health import HealthListener, LoopPulse, Probes
 from ha.lock.joint import LeaseBesideDatabase
 from ha.lock.lease import LeaseSession
 from ha.settings import ElectionSettings
+from ha.site.guard import SiteGuard
+from ha.site.settings import SiteSettings
+from ha.site.witness import PostgresWitness
 from replica.active.derived_ledger import DerivedLedger
 from replica.active.fitness import Limits
 from replica.active.lease_log import FollowedLease
@@ -38,7 +42,7 @@ from replica.link.interface import PeerSeen
 from replica.link.settings import LinkSettings
 from replica.link.unix_server import LinkServer
 from replica.log.interface import ConsensusLog, RequestLog
-from replica.log.open import open_log
+from replica.log.open import open_log, open_log_admin
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.settings import LogSettings
 from replica.notary.errors import InvariantBroken
@@ -107,6 +111,8 @@ class ReplicaSettings:
     cluster: str = "notary"  # name of the whole, for people
     endpoint: str = ""  # URL that applications are given
     listing: Mapping[str, object]  # what GET /v1/endpoints lists, as the front end takes it
+    site: SiteSettings | None = None  # where another site may take over
+    site_witness: Callable[[], str] = str  # its witness' connection string with the password
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +144,7 @@ class Core:
     scrubber: Scrubber
     front_ends: FrontEnds
     shared_bound: SharedBound | None  # where each replica has a ledger of its own
+    site: SiteGuard | None  # where another site may take over
 
 
 def index_folder(settings: ReplicaSettings) -> Path:
@@ -154,6 +161,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
     bulletin = Bulletin(settings.database.board, settings.name, lambda paused: participant.heed(paused))  # noqa: PLW0108 - it is built later
     ledger = _own_ledger(settings, start, request_log, index, clock)
     election = _election(settings, start, clock, bulletin, lambda: _lease_log(settings, request_log, participant))
+    site = _site_guard(settings, clock, lambda error: participant.heed_site(error))  # noqa: PLW0108 - it is built later
     participant: Participant[Session] = Participant(
         name=settings.name,
         request_log=request_log,
@@ -169,6 +177,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         ledger=ledger,
         make_worker=_make_worker(settings, ledger, request_log, clock),
         may_lead=settings.name not in settings.barred,
+        in_term=_always if site is None else site.in_term,
     )
     link = LinkServer(settings.folder / "link.sock", start.generation, participant, settings.link)
     participant.on_standing_changed(link.announce)
@@ -199,6 +208,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         shared_bound=None
         if ledger is None or not isinstance(request_log, WordsLog)
         else SharedBound(request_log, ledger, participant.prune_own, clock),
+        site=site,
     )
 
 
@@ -215,6 +225,8 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
     ):  # who lists the others, or shares a rate with them
         urls = {name: url for name, url in settings.health_urls.items() if name != settings.name}
         _beside(stack, PeerWatch(urls, partial(_announce_peers, core), core.clock).run(), "peers")
+    if core.site is not None:
+        _beside(stack, core.site.run(), "site")
     if core.shared_bound is not None:
         _beside(stack, core.shared_bound.run(), "bound of pruning")
     core.pulse.start()
@@ -231,6 +243,7 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
         bulletin=core.bulletin,
         scrubber=core.scrubber,
         registry=core.registry,
+        site=core.site,
         wall_us=core.clock.wall_us,
     )
     await _serve_health(stack, settings, core, probes)
@@ -241,6 +254,29 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
     manager = ServiceManager()
     manager.start(lambda: _status_line(core))
     stack.callback(manager.stop)
+
+
+def _site_guard(
+    settings: ReplicaSettings, clock: Clock, on_changed: Callable[[HaError | None], None]
+) -> SiteGuard | None:
+    """What renews the site's term; None where no other site may take over."""
+    site = settings.site
+    if site is None:
+        return None
+
+    async def log_id() -> str:
+        admin = open_log_admin(settings.log)
+        try:
+            return await admin.topic_id()
+        finally:
+            await admin.close()
+
+    witness = PostgresWitness(settings.site_witness())
+    return SiteGuard(witness, site.name, log_id, clock=clock, lease_s=site.lease_s, on_changed=on_changed)
+
+
+def _always() -> bool:
+    return True
 
 
 def _own_ledger(
@@ -424,6 +460,7 @@ async def _serve_health(
         is_trail_broken=lambda: bool(core.trail.broken),
         trail_entries=lambda: core.trail.entries,
         registry_differs=lambda: core.registry.differing,
+        site_left_s=lambda: None if core.site is None else core.site.left_s(),
         scrubber=core.scrubber,
         round_trips=lambda: core.request_log.answer_times,
         peers=settings.peers,

@@ -42,7 +42,13 @@ class Answering:
         self._budget = budget
 
     def answer_decided(self, answered: Sequence[Decided], states: int, offsets: Mapping[int, int | None]) -> None:
-        """Answer a batch that was read back, of so many states. `offsets`: see Publisher.add."""
+        """Answer a batch that was read back, of so many states. `offsets`: see Publisher.add.
+
+        Where another site may serve by now, nothing is answered as decided: its log may lack these records.
+        """
+        if not self._receipt_signer.in_term():
+            send((waiting, _unsigned(self._retry_after_s)) for waiting, _, _ in answered)
+            return
         now_s = self._clock.boottime_s()
         if self._estimate.note_batch(states, now_s - self._appender.busy_since_s, self._budget.states - states):
             self._appender.busy_since_s = now_s

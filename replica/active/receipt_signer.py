@@ -30,8 +30,16 @@ Then = Callable[[Sequence[Receipt] | None], None]
 class ReceiptSigner:
     """Called on the event loop, which never waits for a token or a service."""
 
-    def __init__(self, signer: Signer, sign_max_s: float, on_failed: Callable[[str, Code], None]) -> None:
-        """`sign_max_s`: a key that takes longer counts as failed. `on_failed` gets a failure's reason and code."""
+    def __init__(
+        self,
+        signer: Signer,
+        sign_max_s: float,
+        on_failed: Callable[[str, Code], None],
+        in_term: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`sign_max_s`: a key that takes longer counts as failed. `on_failed` gets a failure's reason and code.
+        `in_term`: whether this site may sign, at this moment; asked after each signature, too, before it is let out."""
+        self.in_term = in_term
         self._signer = signer
         self._sign_max_s = sign_max_s
         self._asked: list[tuple[Contents, Then, Places]] = []
@@ -43,10 +51,13 @@ class ReceiptSigner:
     def make(self, contents: Contents, then: Then, places: Places = ()) -> None:
         """Call `then` with the receipts for (transaction id, content digest) pairs, in order, now or later.
 
-        It gets None when the key does not sign in time. `places`: see make_receipts.
+        It gets None when the key does not sign in time, or this site may not sign. `places`: see make_receipts.
         """
+        if not self.in_term():
+            then(None)
+            return
         if not self._signer.blocks or not contents:
-            then(make_receipts(contents, self._signer.public_key, self._signer.sign, places))
+            self._let_out(make_receipts(contents, self._signer.public_key, self._signer.sign, places), then)
             return
         self._asked.append((contents, then, places or (None,) * len(contents)))
         if self._signing is None:
@@ -63,6 +74,8 @@ class ReceiptSigner:
 
     async def check(self) -> None:
         """Make sure that receipts can be made. Raises SignerUnavailable."""
+        if not self.in_term():
+            raise SignerUnavailable("this site may not sign: notary site status")
         if self._signer.blocks:
             await self._in_thread(partial(check_signer, self._signer))
 
@@ -89,9 +102,13 @@ class ReceiptSigner:
                 continue
             start = 0
             for contents, then, _ in asked:
-                then(receipts[start : start + len(contents)])
+                self._let_out(receipts[start : start + len(contents)], then)
                 start += len(contents)
         self._signing = None
+
+    def _let_out(self, receipts: Sequence[Receipt], then: Then) -> None:
+        """Hand them over, unless another site may have begun to sign since this one looked."""
+        then(receipts if self.in_term() else None)
 
     async def _in_thread(self, work: Callable[[], Made]) -> Made:
         """Run one call at a time, in a thread that does not keep the process alive. Raises SignerUnavailable."""

@@ -28,6 +28,7 @@ RUNBOOK_OF = {  # what to read after an unintended end; the alerts name the same
     Cause.LOG_STALLED: _BROKERS,
     Cause.SIGNER: "runbooks/key-rotation.md",
     Cause.FRAGMENTED: _BROKERS,
+    Cause.SITE: "runbooks/site-term.md",
     Cause.FAILED: "runbooks/replica-replacement.md",
 }
 _OF_LOGS = {"postgres": "runbooks/postgres-log.md", "raft": _LOG_NODES}

@@ -38,6 +38,7 @@ from replica.cli import (
     restore,
     runbook,
     sign,
+    site,
     status,
     steer,
     store,
@@ -126,6 +127,7 @@ log.app.command("members")(log_node_members.members)
 log.app.command("add")(log_node_members.add)
 log.app.command("retire")(log_node_members.retire)
 log.app.command("removable")(log_node_members.removable)
+app.add_typer(site.app, name="site", rich_help_panel=_RUN)
 app.add_typer(index.app, name="index", rich_help_panel=_RUN)
 app.command("verify", rich_help_panel=_CHECK)(verify.verify)
 app.command("doctor", rich_help_panel=_CHECK)(doctor.examine)

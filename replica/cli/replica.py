@@ -51,6 +51,8 @@ def replica_settings(config: Config, name: str) -> ReplicaSettings:
         cluster=config.cluster,
         endpoint=config.endpoint_url,
         listing=config.listing.model_dump(mode="json"),
+        site=config.site,
+        site_witness=config.site_witness,
         health_urls={replica.name: f"http://{replica.host}:{replica.health_port}" for replica in config.replicas},
     )
 

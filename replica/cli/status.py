@@ -228,6 +228,9 @@ def _facts(path: Path, config: Config, status: Status) -> Table:
         if health is not None and health.commands_lag_records:
             text = f"lacks the acceptances of {health.commands_lag_records} records: notary format raise waits for them"
             facts.add_row(f"[yellow]commands of {name}[/]", text)
+    for name, health in status.replicas.items():
+        if health is not None and health.site_detail:
+            facts.add_row(f"[red]site of {name}[/]", f"may not serve: {escape(health.site_detail)}")
     if status.pause is not None:
         of_service, because = status.pause["keeper"] == OF_SERVICE, status.pause["reason"]
         what, whose = ("service", "") if of_service else ("fail-over", f" for {status.pause['keeper']}")

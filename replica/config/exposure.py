@@ -18,6 +18,7 @@ def plaintext_connections(config: Config) -> list[str]:
         *_api(config),
         *config.log.settings.plaintext_connections(),
         *_database(config.database.conninfo),
+        *_witness(config),
         *_tracing(config),
         *_kms(config),
     ]
@@ -27,6 +28,13 @@ def _api(config: Config) -> Iterator[str]:
     exposed = [replica.name for replica in config.replicas if not is_local(replica.host)]
     if exposed and config.api.tls is None:
         yield f"the API of {', '.join(exposed)} is not on a loopback address: set api.tls"
+
+
+def _witness(config: Config) -> Iterator[str]:
+    if config.site is not None and not all(
+        map(is_local, kind_of(config.site.witness).hosts_in_clear(config.site.witness))
+    ):
+        yield "a witness beyond this machine: site.witness needs sslmode=verify-full and sslrootcert"
 
 
 def _tracing(config: Config) -> Iterator[str]:

@@ -130,6 +130,7 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
             "archive": archive,
             "tables": _with_absolute_files(config.tables, absolute),
             "log_copy": _with_absolute_files(config.log_copy, absolute),
+            "site": _with_absolute_files(config.site, absolute),
             "client": _with_absolute_files(config.client, absolute),
             "log": _with_absolute_files(config.log, absolute),
             "operators": _with_absolute_files(config.operators, absolute),

@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, 
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from ha.settings import ElectionSettings
+from ha.site.settings import SiteSettings
 from ha.watch.settings import WatchSettings
 from haproxy.render import Endpoint, HaproxySettings, Name, ReplicaAddress, Url
 from ledger_api.server.settings import ApiSettings, ListedReplica, Listing
@@ -234,6 +235,7 @@ class Config(BaseSettings):
     archive: ArchiveSettings = ArchiveSettings()
     tables: TablesSettings = TablesSettings()
     log_copy: LogCopySettings = LogCopySettings()
+    site: SiteSettings | None = None
     client: ClientSettings = ClientSettings()
     pkcs11: Pkcs11Settings | None = Field(
         None, description="The notary's signing key on a PKCS#11 token, instead of `notary_key_file`."
@@ -428,6 +430,13 @@ class Config(BaseSettings):
         if database.password_file is None:
             return database.conninfo
         return with_password(database.conninfo, read_secret(database.password_file))
+
+    def site_witness(self) -> str:
+        """The connection string of the term's witness, with its password. Never log it. Raises ConfigError."""
+        if self.site is None:
+            raise ConfigError("the configuration has no [site]: replicas serve without a term")
+        file = self.site.witness_password_file
+        return self.site.witness if file is None else with_password(self.site.witness, read_secret(file))
 
     def notary_signer(self) -> Signer:
         """The notary's signing key. Raises ConfigError, and SignerUnavailable when token or service do not answer."""

@@ -131,6 +131,8 @@ class ReplicaFacts:
     index_digests: Mapping[str, str] = field(default_factory=dict)  # by the number of records that they cover
     commands_lag_records: int | None = None  # acceptances of commands its index lacks; None: an older release
     registry_differs: int | None = None  # keys that its registry file has otherwise than the log; None: not compared
+    site: str | None = None  # whether its site has the term; None: no site is configured, or an older release
+    site_detail: str = ""  # why it has not
     rules_in_force: int = 0  # by the newest barrier it has read; 0: none, or an older release
     clock: ClockFacts | None = None  # None: an older release
 

@@ -239,6 +239,18 @@ def _parties_in_log(facts: Facts) -> Verdict:
     return ok("no registry file says otherwise")
 
 
+@CHECKS.check("site")
+def _site(facts: Facts) -> Verdict:
+    """Where another site may take over, this one has the term: no replica serves without it."""
+    if not any(replica.answers for replica in facts.replicas):
+        return unknown("no replica answers")
+    sites = {one.name: one for one in facts.replicas if one.site is not None}
+    without = [f"{name}: {one.site_detail or one.site}" for name, one in sites.items() if one.site != "in_term"]
+    if without:
+        return problem("; ".join(without), "notary site status; see runbooks/site-term.md")
+    return ok("each replica has renewed its term" if sites else "no other site may take over")
+
+
 @CHECKS.check("signed-commands")
 def _signed_commands(facts: Facts) -> Verdict:
     """Where signatures must cover the command, the request log can hold such requests."""

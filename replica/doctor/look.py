@@ -218,5 +218,7 @@ async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddre
         commands_lag_records=health.commands_lag_records,
         rules_in_force=health.rules_in_force,
         registry_differs=health.registry_differs,
+        site=health.site,
+        site_detail=health.site_detail,
         clock=None if health.clock_us is None else clock_shown(health.clock_us, asked_ns, answered_ns),
     )

@@ -19,7 +19,7 @@ from ledger_api.server.tls import make_tls
 from ledger_api.server.tokens import read_keys as read_token_keys
 from ledger_api.server.tokens import read_revoked
 from replica.active.signer import check_signer
-from replica.config.model import Config, DatabaseSettings
+from replica.config.model import Config
 from replica.doctor.facts import FileFacts, MachineFacts
 from replica.following.salvaged import read_salvages
 from replica.notary.errors import Code, ConfigError, NotaryError
@@ -44,7 +44,7 @@ def file_checks(config: Config) -> dict[str, Callable[[], object]]:
         "notary-key": lambda: _check_key(config),
         "operator-keys": lambda: _check_operators(config),
         "parties": lambda: read_registry(api.registry_path),
-        "database-password": lambda: _check_passwords(config.database),
+        "database-password": lambda: _check_passwords(config),
         "log-secrets": config.log.settings.check_files,
         "api-certificates": lambda: None if api.tls is None else make_tls(api.tls),
         "token-keys": lambda: None if tokens is None else _check_tokens(tokens),
@@ -153,8 +153,10 @@ def _salvages(config: Config) -> dict[str, frozenset[str]]:
     }
 
 
-def _check_passwords(database: DatabaseSettings) -> None:
-    for file in (database.password_file, database.reader_password_file):
+def _check_passwords(config: Config) -> None:
+    database, site = config.database, config.site
+    witness = None if site is None else site.witness_password_file
+    for file in (database.password_file, database.reader_password_file, witness):
         if file is not None:
             read_secret(file)
 

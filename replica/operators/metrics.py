@@ -229,6 +229,18 @@ class _Registry(Collector):
             yield _gauge("notary_registry_differs", text, differing)
 
 
+class _Site(Collector):
+    def __init__(self, left_s: Callable[[], float | None]) -> None:
+        self._left_s = left_s
+
+    def collect(self) -> Iterator[Metric]:
+        """Nothing where no site is configured."""
+        left_s = self._left_s()
+        if left_s is not None:
+            text = "For so long may this replica serve if the witness of its site's term is silent; 0 if it may not"
+            yield _gauge("notary_site_term_left_seconds", text, left_s)
+
+
 class _Neighbours(Collector):
     """Counts only, no names: any login may choose its name, and one with the right to make schemas a schema's name."""
 
@@ -306,6 +318,7 @@ def make_metrics(
     is_trail_broken: Callable[[], bool] = bool,
     trail_entries: Callable[[], int] = int,
     registry_differs: Callable[[], int | None] = lambda: None,
+    site_left_s: Callable[[], float | None] = lambda: None,
     scrubber: Scrubber | None = None,
     round_trips: Callable[[], Mapping[str, RoundTrip]] = dict,
     peers: Collection[str],
@@ -323,6 +336,7 @@ def make_metrics(
         registry.register(_Scrub(scrubber))
     registry.register(_Trail(is_trail_broken, trail_entries))
     registry.register(_Registry(registry_differs))
+    registry.register(_Site(site_left_s))
     registry.register(_Disk(folder))
     registry.register(_Neighbours(neighbours))
     registry.register(_OwnLedger(own_ledger))

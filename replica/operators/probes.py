@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from ha.election.driver import Election
 from ha.health import LoopPulse, Probes
 from ha.settings import ElectionSettings
+from ha.site.guard import SiteGuard
 from replica.following.scrub import Scrubber
 from replica.health import HealthDocument
 from replica.link.unix_server import LinkServer
@@ -30,6 +31,7 @@ def make_probes(
     scrubber: Scrubber,
     registry: RegistryWatch,
     wall_us: Callable[[], int],
+    site: SiteGuard | None = None,
 ) -> Probes:
     """The probes of the replica of that name, which runs that release."""
 
@@ -41,7 +43,13 @@ def make_probes(
         readiness = participant.readiness()
         warm = readiness.reaches_log and readiness.lag_records < election_settings.catch_up_records_per_s
         leads = is_active() and (participant.worker is None or election.is_leading())
-        return leads or (participant.may_lead and election.is_candidate() and warm and bool(link.front_ends))
+        return leads or (
+            participant.may_lead
+            and participant.in_term()
+            and election.is_candidate()
+            and warm
+            and bool(link.front_ends)
+        )
 
     def answers() -> bool:
         """Whether it gets requests: during a pause of service as well, so that applications are told so."""
@@ -54,6 +62,7 @@ def make_probes(
         follower, activation, worker = participant.follower, participant.activation, participant.worker
         unfit = worker.unfit if worker is not None and participant.all_serve else None
         position = follower.position
+        out_of_term = None if site is None else site.why_not()
         return HealthDocument(
             replica=name,
             version=version,
@@ -85,6 +94,8 @@ def make_probes(
             not_serving=None if unfit is None else unfit[0].value,
             not_serving_detail="" if unfit is None else unfit[1],
             registry_differs=registry.differing,
+            site=None if site is None else site.standing().value,
+            site_detail="" if out_of_term is None else out_of_term.detail,
         ).as_json_object()
 
     return Probes(

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from ledger_api.client import NotaryClient
 from replica.config.load import load_config
@@ -163,6 +164,50 @@ async def test_log_copy(folder: Path) -> None:
         async with under_load(stage, "after"):
             await asyncio.sleep(5.0)
     stage.assert_all_played("log-copy")
+
+
+@pytest.mark.only_kafka("the second site's log is a topic; the term knows nothing of a log's kind")
+async def test_site_term(folder: Path) -> None:
+    """Goal: of two sites the one with the term serves. Method: play the first term, under load; the second site's term:
+    the first one's replicas start and refuse; then the term goes back, as nothing was served."""
+    async with staged(ClusterSettings(folder=folder / "site-term", topics_deletable=True)) as stage:
+        cluster = stage.cluster
+        second = cluster.folder / "second.toml"
+        await cluster.postgres.ensure_database("witness", ROLE)
+        server, variables = cluster.postgres, {"REPLICAS": " ".join(cluster.replicas), "SECOND": str(second)}
+        witness = make_conninfo(host=server.machine.address, port=server.port, dbname="witness", user=ROLE)
+        password = f"{ROLE}.password"
+        plain = cluster.config_path.read_text()
+        for file, name in ((cluster.config_path, "first"), (second, "second")):
+            site = (
+                f'[site]\nname = "{name}"\nwitness = "{witness}"\nwitness_password_file = "{password}"\nlease_s = 5.0\n'
+            )
+            file.write_text(re.sub(r"(?m)^#\[site\]$", site, plain))
+        topic = rf'^#? *topic = "{cluster.topic}"'
+        second.write_text(re.sub(topic, 'topic = "second-site"', second.read_text(), flags=re.MULTILINE))
+        await cluster.kafka.create_topic("second-site")
+        async with under_load(stage, "site-term"):
+            await stage.play("site-term", "Steps", "Begin", **variables)
+            await stage.play("site-term", "Verification")
+            await stage.play("site-term", "Checks")
+        await stage.play("site-term", "Steps", "The second site takes over", **variables)
+        for replica in cluster.replicas.values():
+            replica.start()
+        await eventually(lambda: all_say(stage, "taken_over"), 60.0)
+        assert await cluster.active() is None
+        assert "HA_SITE_TAKEN_OVER" in await stage.play("site-term", "Checks")
+        for replica in cluster.replicas.values():
+            await replica.stop()
+        await stage.play("site-term", "Steps", "The second site did not serve after all", **variables)
+        await stage.play("site-term", "Verification")
+        assert await all_say(stage, "in_term")
+    stage.assert_all_played("site-term")
+
+
+async def all_say(stage: Stage, standing: str) -> bool:
+    """Whether every replica says so of its site."""
+    found = (await stage.cluster.healths()).values()
+    return all(health is not None and health.site == standing for health in found)
 
 
 async def copied(stage: Stage) -> bool:

@@ -118,6 +118,7 @@ class Replica:
         random = Random(f"{shared.seed} {name}")
         self.log = MemoryLog(shared.topic, delivery)
         self.notes = KeptNotes()
+        self.site_in_term = True  # whether its site may serve
         self.ledger = (
             None
             if folder is None
@@ -140,6 +141,7 @@ class Replica:
             trace=trace,
             ledger=self.ledger,
             make_worker=self._worker if shared.all_serve else None,
+            in_term=lambda: self.site_in_term,
         )
         self.link = MemoryLink(self.participant)
         self.participant.on_standing_changed(self.link.standing_changes.notify)

@@ -1,4 +1,4 @@
-"""The loss of a site whose log was copied: the second site goes on with the copy."""
+"""The loss of a site whose log was copied: the second site goes on with the copy, and the first may not serve again."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from ledger_api.client import RetryPolicy
 from replica.cli.common import DATA_FOLDER, say
 from replica.cli.demo.phases import fresh_state
 from replica.cli.drill.report import Failure, find_lost
+from replica.cli.drill.returning import FirstSite, return_alone, site_settings, witness_server
 from replica.cli.drill.under_load import PATIENCE, opened_client, submitting
 from replica.cli.steps import notary
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.local.kept import Say
 from replica.local.participant import PARTIES
+from replica.local.postgres import PostgresServer
 from replica.local.process import Command, ManagedProcess, ServerFailed, until
 from replica.log.interface import LogMissing
 from replica.log.open import open_log_admin
@@ -46,9 +48,10 @@ class SecondSite(LocalCluster):
         self._first = first
 
     async def prepare_log(self) -> str:
-        """Wait until this site takes over, then make the copy the log, as the runbook says."""
+        """Wait until this site takes over, then take the term and make the copy the log, as the runbooks say."""
         self.waits.set()
         await self.takes_over.wait()
+        await notary("site", "take", "--config", str(self.config_path))
         await notary("log", "copy", "--finish", "--to", str(self.config_path), "--config", str(self._first))
         self.copy_end = await self.log_end()
         await notary("restore", "adopt", "--config", str(self.config_path))
@@ -66,11 +69,20 @@ class SecondSite(LocalCluster):
 
 
 async def run() -> Failure:
-    """Lose a site and everything at it under load, and let the second one take over. Raises NotaryError."""
+    """Lose a site and everything at it under load, and let the second one take over. Then start the first one again.
+
+    Raises NotaryError, also when the first one serves again.
+    """
     for folder in (FOLDER, SECOND_FOLDER):
         await remove_cluster(folder)
-    settings = ClusterSettings(folder=FOLDER, further={"log_copy": {"interval_s": COPIES_EVERY_S}})
-    async with LocalCluster(settings, say) as first, _second_site(first) as (second, starting):
+    async with witness_server() as witness:
+        return await _run(witness)
+
+
+async def _run(witness: PostgresServer) -> Failure:
+    further = {"log_copy": {"interval_s": COPIES_EVERY_S}, **site_settings("a", witness)}
+    settings = ClusterSettings(folder=FOLDER, further=further)
+    async with FirstSite(settings, say) as first, _second_site(first, witness) as (second, starting):
         async with submitting(first, "before", GIVES_UP) as load, _copier(first, second):
             await _copies(second)
             await asyncio.sleep(COPIED_FOR_S)
@@ -85,6 +97,7 @@ async def run() -> Failure:
                 raise ServerFailed(f"the second site does not notarise: {answer!r:.500}")
             rto_s = monotonic() - lost_s
             lost = await find_lost(client, load.acknowledged)
+        await return_alone(first, second, witness)
         return Failure(
             failure="site-copy",
             what=f"a site killed whole; the log copied every {COPIES_EVERY_S:g} s, servers of the second site run",
@@ -96,13 +109,17 @@ async def run() -> Failure:
 
 
 @asynccontextmanager
-async def _second_site(first: LocalCluster) -> AsyncIterator[tuple[SecondSite, asyncio.Task[None]]]:
+async def _second_site(
+    first: LocalCluster, witness: PostgresServer
+) -> AsyncIterator[tuple[SecondSite, asyncio.Task[None]]]:
     """The second site as it waits, with the notary's key and the parties of the first, and the task of its start."""
     SECOND_FOLDER.mkdir(parents=True)
     for name in ("notary.key", "parties.toml"):
         shutil.copy(FOLDER / name, SECOND_FOLDER / name)
     shutil.copytree(FOLDER / PARTIES, SECOND_FOLDER / PARTIES)
-    second = SecondSite(ClusterSettings(folder=SECOND_FOLDER), first.config_path, say)
+    second = SecondSite(
+        ClusterSettings(folder=SECOND_FOLDER, further=site_settings("b", witness)), first.config_path, say
+    )
     starting = asyncio.create_task(second.start())
     waiting = asyncio.create_task(second.waits.wait())
     try:

@@ -128,3 +128,18 @@ async def test_halves_of_two_keys_are_noticed_before_anything_is_certified() -> 
     token.public_key = bytes(32)
     with pytest.raises(SignerUnavailable, match="not of one pair"):
         await ReceiptSigner(token, PATIENT_S, pytest.fail).check()
+
+
+async def test_a_site_without_its_term_signs_nothing() -> None:
+    """Goal: no signature goes out that another site's may contradict. Method: the term ends before, and while, a key in
+    memory or elsewhere signs; then the key is checked."""
+    for signer in (FileSigner(KEY), Token()):
+        if isinstance(signer, Token):
+            signer.goes_on.set()
+        for term in (iter([False]), iter([True, False])):
+            receipt_signer = ReceiptSigner(signer, PATIENT_S, pytest.fail, term.__next__)
+            asked = Asked(receipt_signer, 1, 2)
+            await receipt_signer.drain()
+            assert asked.given == [None]
+    with pytest.raises(SignerUnavailable, match="site"):
+        await ReceiptSigner(FileSigner(KEY), PATIENT_S, pytest.fail, lambda: False).check()

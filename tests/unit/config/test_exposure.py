@@ -48,6 +48,7 @@ EXPOSED = [
     {"tracing": {"endpoint": "http://collector:4318/v1/traces"}},
     {"kms": KMS | {"endpoint": "http://kms:8080"}, "notary_key_file": None},
     {"log": {"kind": "postgres", "postgres": {"conninfo": "host=db sslmode=require"}}, "kafka": None},
+    {"site": {"name": "a", "witness": "host=witness dbname=notary_site"}},
 ]
 PROTECTED = [
     {},
@@ -65,6 +66,7 @@ PROTECTED = [
     {"kms": KMS | {"endpoint": "https://kms:8080"}, "notary_key_file": None},
     {"kms": KMS | {"endpoint": "http://127.0.0.1:8080"}, "notary_key_file": None},
     {"log": {"kind": "postgres", "postgres": {"conninfo": "host=db sslmode=verify-full"}}, "kafka": None},
+    {"site": {"name": "a", "witness": "host=witness sslmode=verify-full"}},
     {"log": {"kind": "postgres", "postgres": {"conninfo": "host=/run/postgresql"}}, "kafka": None},
 ]
 

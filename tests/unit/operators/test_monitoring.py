@@ -86,6 +86,7 @@ def exposition() -> str:
                 round_trips=lambda: {"1": RoundTrip(0.001, 0.002)},
                 peers=["R1"],
                 registry_differs=lambda: 0,
+                site_left_s=lambda: 27.0,
                 own_ledger=lambda: LedgerState(7, 0, 0, 4_096),
             )
             return metrics().decode()

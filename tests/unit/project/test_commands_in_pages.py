@@ -223,6 +223,8 @@ EXECUTED = {
     "resume": "tests/integration/test_operations.py",
     "runbook": "tests/integration/test_wheel.py",
     "sign": "tests/integration/test_quick_start.py",
+    "site status": "runbooks/site-term.md",
+    "site take": "runbooks/site-term.md",
     "status": "docs/install.md",
     "store migrate": "docs/install.md",
     "store prune": "runbooks/pruning.md",

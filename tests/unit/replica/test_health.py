@@ -53,6 +53,8 @@ DOCUMENT = HealthDocument(
     not_serving_detail="the wall clock jumped",
     may_lead=False,
     registry_differs=2,
+    site="taken_over",
+    site_detail="term 2 of site b",
 )
 TEXT = (
     '{"replica": "r1", "version": "0.1", "active": true, "ready": true, "role": "active", "leading": true, '
@@ -66,7 +68,8 @@ TEXT = (
     '[1]}, "activation_steps_s": {"open": 0.5}, "rules_in_force": 2, "commands_lag_records": 4, '
     '"parties_lag_records": 3, "answers": [5, 6], '
     '"clock_us": 1700000000000000, "serving": "all", "not_serving": "clock", "not_serving_detail": '
-    '"the wall clock jumped", "may_lead": false, "registry_differs": 2}'
+    '"the wall clock jumped", "may_lead": false, "registry_differs": 2, "site": "taken_over", "site_detail": '
+    '"term 2 of site b"}'
 )
 
 

@@ -1,0 +1,1 @@
+"""Which of two sites may serve: a term that a witness keeps outside both."""
