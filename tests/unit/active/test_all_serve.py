@@ -317,7 +317,7 @@ def test_a_key_that_fails_ends_a_shift_and_not_the_hold_of_the_lock() -> None:
 
             holder.participant._receipt_signer.check = check  # type: ignore[method-assign]
             gone.append("the token is gone")
-            holder.participant._on_unsigned("the token is gone")
+            holder.participant._on_unsigned("the token is gone", Code.SIGNER_UNAVAILABLE)
             await asyncio.sleep(1)
             assert not holder.participant.standing().active
             assert worker.unfit == (Unfit.SIGNER, "the notary's key cannot be used")

@@ -212,7 +212,13 @@ OTHER_DIGESTS = {"index_digests": {"4096": "aa", "8192": "cc", "12288": "dd"}}
 BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("notary-key", Severity.PROBLEM, missing("notary-key"), "chmod 600"),
     ("notary-key", Severity.PROBLEM, missing("notary-key", notary_key_in="token"), "its PIN"),
-    ("notary-key", Severity.PROBLEM, missing("notary-key", notary_key_in="service"), "kms:Sign"),
+    ("notary-key", Severity.PROBLEM, missing("notary-key", notary_key_in="service"), "kms.key_id"),
+    (
+        "notary-key",
+        Severity.PROBLEM,
+        missing("notary-key", notary_key_in="service", notary_key_refused=True),
+        "kms:Sign",
+    ),
     ("notary-key", Severity.PROBLEM, files(notary_key_ended=NOW), "key-rotation"),
     ("operator-keys", Severity.PROBLEM, missing("operator-keys"), "operators.keys_file"),
     ("parties", Severity.PROBLEM, missing("parties"), "correct the file"),
