@@ -155,3 +155,47 @@ def check(world: World, revoked_at: int, answers: dict[int, Answer], again: dict
         *((at, "KEY_NOT_VALID") for at in refused),
     }
     assert all(one.log_offset < revoked_at for one in told if one.outcome == "NOTARISED")
+
+
+@pytest.mark.parametrize("all_serve", [False, True], ids=["one serves", "all serve"])
+def test_a_key_ends_at_one_moment_for_every_replica(all_serve: bool) -> None:
+    """Goal: a key for a limited time signs nothing after it, whoever takes the request in, and a fail-over gives it no
+    second more. Method: requests at all replicas around the end, the holder of the lock changing then; all again."""
+
+    async def story() -> None:
+        random = Random(f"{all_serve}/expiry")
+        async with World(rules=3, all_serve=all_serve) as world:
+            replicas = [await world.replica(n, delivery=lambda n=n: Late(f"expiry/{n}")) for n in (1, 2, 3)]  # type: ignore[misc]
+            await first(replicas).until_active()
+            await first(replicas).participant.note([officers(ANNA)])
+            until_us = world.shared.clock.wall_us() + round(SPREAD_S / 2 * 1e6)
+            await first(replicas).participant.note([registration(0, until_us)])
+            answers: dict[int, Answer] = {}
+
+            async def ask_somewhere(tx: int) -> None:
+                await asyncio.sleep(random.triangular(0, SPREAD_S))  # most when the key ends
+                answers[tx] = await ask(random.choice(replicas) if all_serve else first(replicas), tx)
+
+            await asyncio.gather(*[ask_somewhere(tx) for tx in range(1, REQUESTS + 1)])
+            world.shared.lock_server.end_all()
+            await asyncio.sleep(1.0)
+            again = {
+                tx: await until_told(random.choice(replicas) if all_serve else first(replicas), tx) for tx in answers
+            }
+            await asyncio.sleep(SETTLED_S)
+            check_expiry(world, until_us, again)
+
+    run_virtually(story())
+
+
+def check_expiry(world: World, until_us: int, again: dict[int, Answer]) -> None:
+    """Nothing is accepted at a time from the end on; what was before it has its success, also when asked for later."""
+    accepted = {one.request.tx_id: one.judged_us for one in judged(world) if one.notarised_offset == one.offset}
+    assert accepted and max(accepted.values()) < until_us
+    for tx, answer in again.items():
+        if name_of(tx) in accepted:
+            assert isinstance(answer, Notarised), f"an acceptance before the end is lost: {tx}"
+        else:
+            assert isinstance(answer, Refused)
+            assert answer.code == Code.KEY_NOT_VALID.name
+    assert len(accepted) < len(again), "no request came after the end"
