@@ -16,6 +16,7 @@ from replica.notary.answers import Notarised, Refused
 from tests.browser import browser_page, find_browser
 from tests.ends import guarded
 from tests.faults.load import client_load
+from tests.integration.test_workers import commanded
 
 pytestmark = pytest.mark.cluster
 
@@ -24,6 +25,7 @@ SCREENSHOTS = Path(__file__).parents[2] / "docs" / "screenshots"
 RENEWING = bool(os.environ.get("RENEW_SCREENSHOTS"))
 SHOWN_MAX_MS = 20_000
 NARROW = 380  # a telephone
+WIDE = 1_180
 SHORT = 300  # a picture is as high as its page, and at least this
 LOAD_S = 60.0 if RENEWING else 4.0
 
@@ -65,7 +67,7 @@ async def test_the_page_follows_a_fail_over(
     servers_folder: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Goal: the page shows the true state. Method: a passive's page in a browser under load; kill the active, look
-    again."""
+    again; stop a replica and pause fail-over, and both are alarms."""
     find_browser()
     folder = SCREENSHOTS if RENEWING else tmp_path
     folder.mkdir(exist_ok=True)
@@ -100,6 +102,12 @@ async def test_the_page_follows_a_fail_over(
                 await expect(page.locator("#replicas tr")).to_have_count(len(cluster.replicas))
                 assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW
                 await page.screenshot(path=folder / "status-page-narrow.png", full_page=True)
+                await page.set_viewport_size({"width": WIDE, "height": SHORT})
+                await cluster.replicas[active.name].stop()
+                assert await commanded(cluster, "pause", "a new switch in the rack") == 0
+                for alarm in ("Fail-over is paused", f"{active.name} does not answer"):
+                    await expect(page.locator("#alarms")).to_contain_text(alarm, timeout=SHOWN_MAX_MS)
+                await page.screenshot(path=folder / "status-page-alarms.png", full_page=True)
                 await explored(page, cluster)
                 assert complaints == []
         finally:
