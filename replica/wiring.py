@@ -25,7 +25,6 @@ from ha.lock.lease import LeaseSession
 from ha.settings import ElectionSettings
 from ha.site.guard import SiteGuard
 from ha.site.settings import SiteSettings
-from ha.site.witness import PostgresWitness
 from replica.active.derived_ledger import DerivedLedger
 from replica.active.fitness import Limits
 from replica.active.lease_log import FollowedLease
@@ -263,6 +262,7 @@ def _site_guard(
     site = settings.site
     if site is None:
         return None
+    from ha.site.witness import PostgresWitness  # a participant without a database loads no client of one
 
     async def log_id() -> str:
         admin = open_log_admin(settings.log)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from ha.clock import Clock
 from ha.errors import HaError, SiteLogSuperseded, SiteServes, SiteTakenOver, WitnessUnavailable
@@ -19,7 +20,9 @@ from ha.site.core import (
     next_term,
     standing,
 )
-from ha.site.witness import Witness
+
+if TYPE_CHECKING:
+    from ha.site.witness import Witness  # which loads a database's client
 
 
 class SiteGuard:
