@@ -28,7 +28,7 @@ from replica.notary.errors import Code
 from replica.notary.receipts import receipt_to_document
 from replica.notary.records import RECORD_MAX_BYTES
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref, make_request, state_ref
-from tests.simulation.doubles import VALUE_REFUSED
+from tests.simulation.doubles.database import VALUE_REFUSED
 from tests.simulation.plan import START_US, Damage, Hostile, Operation, Transaction
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from random import Random
 from replica.log.interface import LogEnd, LogWriter
 from replica.log.raft.lives import has_closed
 from replica.notary.errors import LogUnavailable
-from tests.simulation.doubles import SimulatedLog
+from tests.simulation.doubles.log import SimulatedLog
 from tests.simulation.process import Process, current_process
 
 _LOST_SHARE = 0.3  # of the lifelines end before their process: a node ends them, or a time-out does

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ha.errors import HaError
 from replica.notary.errors import NotActive
 from replica.notary.formats import Formats
-from tests.simulation.doubles import Tables
+from tests.simulation.doubles.database import Tables
 from tests.simulation.plan import Fault, FaultKind
 from tests.simulation.restoring import lose_tail
 from tests.simulation.weather import LeaderCut

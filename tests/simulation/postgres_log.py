@@ -20,7 +20,7 @@ from replica.log.postgres.memory import MemoryServer, MemorySession, MemoryWeath
 from replica.log.postgres.session import Admit
 from replica.log.postgres.settings import PostgresLogSettings
 from replica.notary.errors import LogUnavailable
-from tests.simulation.doubles import Topic
+from tests.simulation.doubles.log import Topic
 from tests.simulation.plan import FaultKind, Plan
 from tests.simulation.process import Process
 from tests.simulation.story import Story

@@ -37,7 +37,10 @@ from replica.participant import Participant
 from replica.running import run_to_the_end
 from replica.settings import CoreSettings
 from replica.store.memory import MemoryStore
-from tests.simulation.doubles import DatabaseSession, Disk, DiskIndex, OlderIndex, SimulatedClock, SimulatedLog
+from tests.simulation.doubles.clock import SimulatedClock
+from tests.simulation.doubles.database import DatabaseSession
+from tests.simulation.doubles.disk import Disk, DiskIndex, OlderIndex
+from tests.simulation.doubles.log import SimulatedLog
 from tests.simulation.followers import make_feed
 from tests.simulation.plan import ReplicaPlan
 from tests.simulation.process import Process

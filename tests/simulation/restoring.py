@@ -20,7 +20,9 @@ from replica.notary.position import Position
 from replica.notary.records import RequestRecordV2, Undecodable, decode_record
 from replica.notary.salvage import Salvage, bound_name, decode_salvage, encode_salvage
 from replica.store.adopt import position_in
-from tests.simulation.doubles import Disk, Tables, Topic
+from tests.simulation.doubles.database import Tables
+from tests.simulation.doubles.disk import Disk
+from tests.simulation.doubles.log import Topic
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

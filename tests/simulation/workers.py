@@ -32,7 +32,7 @@ from tests.simulation.plan import START_US, Fault, FaultKind, Operation, Plan, R
 from tests.simulation.words import WordsAccess
 
 if TYPE_CHECKING:
-    from tests.simulation.doubles import DatabaseServer
+    from tests.simulation.doubles.database import DatabaseServer
     from tests.simulation.replica import Replica
     from tests.simulation.world import World
 

@@ -23,7 +23,8 @@ from replica.notary.formats import Formats
 from replica.notary.salvage import NO_SALVAGES, Salvage, Salvages
 from replica.participant import Participant
 from tests.simulation.clients import AFTER_HEALING_MAX, STRANGER, Balancer, Client, Content, Stranger
-from tests.simulation.doubles import DatabaseServer, SimulatedLog, Tables, Topic
+from tests.simulation.doubles.database import DatabaseServer, Tables
+from tests.simulation.doubles.log import SimulatedLog, Topic
 from tests.simulation.followers import Follower
 from tests.simulation.lives import Lives, WatchedLog
 from tests.simulation.misfortune import Misfortune

@@ -14,7 +14,7 @@ import replica.active.opening
 import replica.following.apply
 import replica.following.follower
 import replica.notary.rules
-import tests.simulation.doubles
+import tests.simulation.doubles.disk
 from replica.active.answering import Answering
 from replica.active.appending import Appender
 from replica.active.log_admission import LogAdmission
@@ -36,7 +36,7 @@ from replica.notary.records import BarrierRecord, RequestRecord, Undecodable, de
 from replica.notary.rules import RULES, Outcome, Recorded, Verdict
 from replica.notary.rules import judge as judge_all
 from replica.store.interface import AdmissionResult, Command
-from tests.simulation.doubles import DiskCommands, OlderIndex
+from tests.simulation.doubles.disk import DiskCommands, OlderIndex
 from tests.simulation.mutants.registry import mutant
 from tests.simulation.plan import START_US
 
@@ -154,12 +154,12 @@ def older_release_moves_the_mark(patch: MonkeyPatch) -> None:
 
 @mutant("acceptances of a run are written whole, although the table has some of them")
 def table_ahead_written_again(patch: MonkeyPatch) -> None:
-    due = tests.simulation.doubles.due
+    due = tests.simulation.doubles.disk.due
 
     def whole(accepted: Mapping[bytes, bytes], *positions: Any) -> Mapping[bytes, bytes] | None:
         return None if due(accepted, *positions) is None else accepted
 
-    patch.setattr(tests.simulation.doubles, "due", whole)
+    patch.setattr(tests.simulation.doubles.disk, "due", whole)
 
 
 @mutant("who completes the acceptances goes on when the follower writes them already")

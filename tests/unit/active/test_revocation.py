@@ -46,6 +46,14 @@ def newest_registration(replica: Replica) -> tuple[int, bool]:
     return found.offset, found.from_us == found.until_us
 
 
+async def with_an_officer(world: World, seed: str) -> list[Replica]:
+    """Three replicas, one of them active, whose records come late; ANNA may register keys."""
+    replicas = [await world.replica(n, delivery=lambda n=n: Late(f"{seed}/{n}")) for n in (1, 2, 3)]  # type: ignore[misc]
+    await first(replicas).until_active()
+    await first(replicas).participant.note([officers(ANNA)])
+    return replicas
+
+
 async def ask(replica: Replica, tx: int) -> Answer:
     (answer,) = await replica.submit(submission(tx, [state(tx)], submission_id=f"s{tx}"))
     return answer
@@ -88,9 +96,7 @@ def test_what_is_before_a_revocation_is_accepted_and_nothing_after_it(
     async def story() -> None:
         random = Random(f"{seed}/revocation")
         async with World(rules=3, all_serve=all_serve, seed=seed) as world:
-            replicas = [await world.replica(n, delivery=lambda n=n: Late(f"{seed}/{n}")) for n in (1, 2, 3)]  # type: ignore[misc]
-            await first(replicas).until_active()
-            await first(replicas).participant.note([officers(ANNA)])
+            replicas = await with_an_officer(world, f"{seed}")
             await first(replicas).participant.note([registration(0, FOREVER)])
             answers: dict[int, Answer] = {}
 
@@ -165,9 +171,7 @@ def test_a_key_ends_at_one_moment_for_every_replica(all_serve: bool) -> None:
     async def story() -> None:
         random = Random(f"{all_serve}/expiry")
         async with World(rules=3, all_serve=all_serve) as world:
-            replicas = [await world.replica(n, delivery=lambda n=n: Late(f"expiry/{n}")) for n in (1, 2, 3)]  # type: ignore[misc]
-            await first(replicas).until_active()
-            await first(replicas).participant.note([officers(ANNA)])
+            replicas = await with_an_officer(world, "expiry")
             until_us = world.shared.clock.wall_us() + round(SPREAD_S / 2 * 1e6)
             await first(replicas).participant.note([registration(0, until_us)])
             answers: dict[int, Answer] = {}
