@@ -18,6 +18,8 @@ COLOURS = {
     "TX_ID_REUSED": "#8e5ea2",
     "TIME_WINDOW_CLOSED": "#d9a441",
 }
+_WIDTH_IN = 8.5
+_CHARACTER_IN = 0.078  # of a label, at the most usual
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "notary",
@@ -39,15 +41,16 @@ def over_time(
             axes.axvline(_time(taken_over_us), color="#888", linestyle=":", linewidth=1)
         if series:
             axes.legend(frameon=False)
-        figure.autofmt_xdate()
+        figure.autofmt_xdate(bottom=0.22)
         return _svg(figure)
 
 
 def bars(names: Sequence[str], values: Sequence[float], label: str) -> str:
     """Horizontal bars, the first on top."""
     with mpl.rc_context(_STYLE):
-        figure, axes = _figure("", height=0.6 + 0.24 * max(1, len(names)))
         shown = [name if len(name) <= 40 else f"{name[:18]}…{name[-18:]}" for name in names]
+        labels_in = 0.25 + _CHARACTER_IN * max(map(len, shown), default=0)
+        figure, axes = _figure("", height_in=0.6 + 0.24 * max(1, len(names)), left_in=labels_in)
         axes.barh(range(len(names)), values, color="#41708f")
         axes.set_yticks(range(len(names)), shown)
         axes.invert_yaxis()
@@ -68,8 +71,12 @@ def histogram(up_to: Sequence[float], counts: Sequence[int], label: str) -> str:
         return _svg(figure)
 
 
-def _figure(label: str, height: float = 2.8) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(8.5, height), layout="constrained")
+def _figure(label: str, height_in: float = 2.8, left_in: float = 0.75) -> tuple[Figure, Any]:
+    """With margins that are given: to have them worked out takes as long as the drawing itself."""
+    figure = Figure(figsize=(_WIDTH_IN, height_in))
+    figure.subplots_adjust(
+        left=left_in / _WIDTH_IN, right=1 - 0.15 / _WIDTH_IN, bottom=0.45 / height_in, top=1 - 0.1 / height_in
+    )
     axes = figure.add_subplot()
     axes.set_ylabel(label)
     return figure, axes

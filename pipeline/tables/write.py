@@ -7,12 +7,12 @@ not matter where the runs end. An index without its tables, or of a table that w
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
+from time import monotonic
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from replica.index.commands import offset_of
 from replica.index.interface import Index
 from replica.index.parties import knows_parties, newest_of, write_notes
 from replica.index.rocks import RocksIndex
-from replica.log.interface import LogRecords, RequestLog
+from replica.log.interface import LogReader, LogRecords, RequestLog
 from replica.notary.counted import CountedNote, CountedRequest
 from replica.notary.errors import InvariantBroken, LogUnavailable, PlaceUnavailable
 from replica.notary.places import Place, inside
@@ -154,7 +154,8 @@ async def write_tables(
     run_records: int = RUN_RECORDS,
     progress: Callable[[int], None] = lambda offset: None,
 ) -> None:
-    """Append all that the log has now. With `interval_s` go on for ever: a run is at most that long, or `run_records`.
+    """Append all that the log has now. With `interval_s` go on for ever: a run is what comes in that time, or
+    `run_records`.
 
     `progress` gets the offset that the tables reached, also when the log says that there is nothing new.
     Raises LogRefused, LogUnavailable, and as `TablesWriter.append` does.
@@ -163,7 +164,10 @@ async def write_tables(
     reader = await log.open_reader(writer.position.offset + 1)
     try:
         while interval_s is not None or writer.position.offset + 1 < end:
-            records = await reader.read(run_records, READ_WAIT_S if interval_s is None else interval_s)
+            if interval_s is None:
+                records = await _run(reader, min(run_records, end - writer.position.offset - 1), READ_WAIT_S)
+            else:
+                records = await _run(reader, run_records, interval_s)
             if records:
                 writer.append(records)
             elif end > writer.position.offset + 1:  # as it was before this read
@@ -171,7 +175,17 @@ async def write_tables(
             else:
                 end = await log.end_offset()  # nothing new is a success only while the log answers
             progress(writer.position.offset)
-            if interval_s is not None and len(records) < run_records:
-                await asyncio.sleep(interval_s)  # so that few records a second do not make many small files
     finally:
         await reader.close()
+
+
+async def _run(reader: LogReader, records_max: int, wait_s: float) -> LogRecords:
+    """So many of the next records, or those that come within this time: few records a second make few files.
+
+    A read returns with what is there. Of a log that grows all the time that may be a few records, again and again.
+    """
+    records: list[tuple[int, bytes]] = []
+    until_s = monotonic() + wait_s
+    while len(records) < records_max and (left_s := until_s - monotonic()) > 0:
+        records += await reader.read(records_max - len(records), left_s)
+    return records

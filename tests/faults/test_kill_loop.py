@@ -12,10 +12,12 @@ from tests.faults.applications import PAGE, Applications, check, ledger_end, pag
 from tests.faults.audit import audit, wait_until_published
 from tests.faults.load import client_load
 from tests.faults.scenarios import KILL_GROUP, fail_over, wait_for_return
+from tests.log_kind import serving_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 
 LOOP_MAX_S = 60.0  # for each kill, on a machine that is busy with other things
+STREAMS_CUT = 0.1  # of the kills, at least, where three replicas serve: about one in three meets the stream's own
 
 
 @pytest.mark.parametrize(
@@ -28,7 +30,8 @@ async def test_applications_do_not_notice_that_actives_are_killed(
     """Goal: each accepted submission completes once, each command is accepted once at most, offsets are dense, the
     same bytes are served by everybody, streams have no gap and no duplicate, nothing surfaces. Method: SIGKILL the
     active and all its front ends every few seconds; calls, a stream, asynchronous submissions and a follower of the
-    completions go on through HAProxy; double spends by another client; an audit of all answers."""
+    completions go on through HAProxy; double spends by another client; an audit of all answers. Where all replicas
+    serve, the one that is killed holds the lock, and the stream is cut only if it was connected to that one."""
     await wait_for_return(cluster)
     await wait_until_published(cluster)
     log = open_log(cluster.config.log.settings)
@@ -50,7 +53,7 @@ async def test_applications_do_not_notice_that_actives_are_killed(
     finally:
         await spenders.stop()
     check(applications, after, end)
-    assert applications.connections_count > kills
+    assert applications.connections_count > (STREAMS_CUT * kills if serving_of(request.config) else kills)
     assert len(applications.answers) > 100 * kills and len(applications.accepted) > 10 * kills
     await audit(cluster, [spenders.history], first_offset, partial=True)
 

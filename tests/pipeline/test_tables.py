@@ -24,7 +24,7 @@ from replica.checker.check import Scope, check
 from replica.checker.completions import CompletionRow
 from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
-from replica.log.memory import MemoryLog, MemoryTopic
+from replica.log.memory import MemoryLog, MemoryReader, MemoryTopic
 from replica.notary.errors import ArchiveContended, ConfigError, IndexUnreadable, SalvageMissing
 from replica.notary.outcomes import CODE_OF
 from replica.notary.salvage import lost_record
@@ -256,6 +256,46 @@ def test_a_job_that_follows_appends_what_comes(tmp_path: Path) -> None:
 
     asyncio.run(play())
     assert [row["offset"] for row in rows(tmp_path, REQUESTS)] == sorted(by_codes(log_values()))
+
+
+class _Sipping(MemoryLog):
+    """A log whose reads return with two records, as those of a busy machine return with a few."""
+
+    async def open_reader(self, start_offset: int) -> MemoryReader:
+        reader = await super().open_reader(start_offset)
+        read = reader.read
+        reader.read = lambda max_records, wait_s: read(min(2, max_records), wait_s)  # type: ignore[method-assign]
+        return reader
+
+
+def test_a_job_that_follows_waits_for_no_interval_while_there_are_records(tmp_path: Path) -> None:
+    """Goal: the lag does not grow where reads return with few records. Method: runs of five, an interval of an hour."""
+    values = log_values()
+    runs = len(values) // 5
+    reached: list[int] = []
+
+    async def play() -> None:
+        topic = MemoryTopic(TOPIC)
+        for value in values:
+            topic.store(value)
+        full = asyncio.Event()
+
+        def note(offset: int) -> None:
+            reached.append(offset)
+            if len(reached) == runs:
+                full.set()
+
+        with open_writer(tmp_path / "tables", tmp_path / "index", TOPIC) as writer:
+            follows = asyncio.create_task(
+                write_tables(_Sipping(topic), writer, interval_s=3_600, run_records=5, progress=note)
+            )
+            async with asyncio.timeout(60):
+                await full.wait()
+            follows.cancel()
+            await asyncio.gather(follows, return_exceptions=True)
+
+    asyncio.run(play())
+    assert reached == [5 * run - 1 for run in range(1, runs + 1)]
 
 
 @pytest.mark.spark

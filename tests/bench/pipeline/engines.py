@@ -34,6 +34,8 @@ from replica.notary.rules import TX_KEY
 from replica.settings import CoreSettings
 from tests.bench.pipeline.big_log import TOPIC_ID
 
+OUT_OF_MEMORY = "out_of_memory"  # in place of figures: why the engine ended
+
 
 def spark(log: ParquetLog, folder: Path) -> dict[str, Any]:
     """The product's job, its session's start not counted; then once more, with the session warm."""
@@ -76,6 +78,13 @@ def duckdb(log: ParquetLog, folder: Path) -> dict[str, Any]:
     """Claims in a table; contested keys, losers and entries by SQL; one table file."""
     import duckdb as engine
 
+    try:
+        return _by_duckdb(engine, log, folder)
+    except engine.OutOfMemoryException as error:
+        return {OUT_OF_MEMORY: str(error).partition("\n")[0]}
+
+
+def _by_duckdb(engine: Any, log: ParquetLog, folder: Path) -> dict[str, Any]:
     began_s = monotonic()
     database = engine.connect(str(folder / "claims.duckdb"))
     database.execute("SET threads = 2; SET preserve_insertion_order = false; SET memory_limit = '6GB'")
