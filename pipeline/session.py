@@ -82,6 +82,11 @@ def spark_session(
     return session
 
 
+def on_this_machine(path: Path) -> str:
+    """An absolute local path as Spark takes one: HADOOP_CONF_DIR may make paths without a scheme those of HDFS."""
+    return f"file://{path}"
+
+
 def _reach(master: str, addresses: list[Address]) -> None:
     """Return once one of the addresses takes a connection: Spark itself would try for more than a minute."""
     problems: list[str] = []

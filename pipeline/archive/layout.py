@@ -37,6 +37,7 @@ from pipeline.archive.segment import (
 )
 from pipeline.judging.plan import Survey
 from pipeline.places.file import open_object
+from pipeline.places.open import open_store
 from pipeline.places.store import ObjectExists, ObjectMissing, Store, again, fetch, keep_file
 from replica.notary.errors import (
     ArchiveContended,
@@ -115,16 +116,8 @@ class Layout(Protocol):
 def layout_of(place: Place | Layout) -> Layout:
     """How an archive in this place is kept; a layout is given back as it is."""
     if isinstance(place, Remote):
-        return ObjectLayout(place, partial(_open, place))
+        return ObjectLayout(place, partial(open_store, place))
     return FolderLayout(place) if isinstance(place, Path) else place
-
-
-def _open(place: Remote) -> Store:
-    try:
-        from pipeline.places.open import open_store  # archives in folders do without its library
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"not installed: {error.name}", Code.PIPELINE_MISSING) from None
-    return open_store(place)
 
 
 @dataclass(frozen=True, slots=True)

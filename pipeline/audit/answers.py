@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from pipeline.audit.findings import FindingCode
 from pipeline.jobs.tasks import Batches
+from pipeline.session import on_this_machine
 from replica.notary.errors import BadRequest, Code
 from replica.notary.outcomes import NOTARISED
 from replica.notary.receipts import ReceiptDocument, receipt_from_document, verify_receipt
@@ -62,7 +63,7 @@ def client_answers(spark: SparkSession, files: Sequence[Path], notary_keys: Sequ
             rows = [row for line in batch.column(0).to_pylist() for row in _answers_in(line, notary_keys)]
             yield pa.RecordBatch.from_pylist(rows, _ARROW)
 
-    lines = spark.read.text([str(file) for file in files])
+    lines = spark.read.text([on_this_machine(file) for file in files])
     schema = "log_offset bigint, answered string, answered_tx_id binary, answered_digest binary, receipt_holds boolean"
     return lines.mapInArrow(parse, schema)
 

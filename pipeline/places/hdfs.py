@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 from uuid import uuid4
 
 from hdfs_native import Client, WriteOptions
@@ -75,6 +75,17 @@ class HdfsStore:
             return self._asked(self._range, name, start, length)
 
     def create(self, name: str, parts: Iterable[bytes]) -> None:
+        self._write(name, parts, overwrite=False)
+
+    def send(self, name: str, file: Path) -> None:
+        with file.open("rb") as content:
+            self._write(name, _pieces(content), overwrite=False)
+
+    def replace(self, name: str, file: Path) -> None:
+        with file.open("rb") as content:
+            self._write(name, _pieces(content), overwrite=True)
+
+    def _write(self, name: str, parts: Iterable[bytes], *, overwrite: bool) -> None:
         path, written = self._path(name), f"{self._root}/{PARTIAL}/{uuid4().hex}"
         try:
             with self._errors_of(name):
@@ -88,17 +99,13 @@ class HdfsStore:
             with self._errors_of(name):
                 self._asked(writer.hsync)
                 self._asked(writer.close)
-                self._asked(self._client.rename, written, path, False)
+                self._asked(self._client.rename, written, path, overwrite)
         except BaseException as error:
             with suppress(Exception):
                 self._asked(self._client.delete, written, False)
             if isinstance(error, ObjectMissing):  # renamed already, and the answer lost; or somebody removed it
                 raise PlaceUnavailable(f"the file that was to become {name} is gone") from None
             raise
-
-    def send(self, name: str, file: Path) -> None:
-        with file.open("rb") as content:
-            self.create(name, iter(lambda: content.read(PIECE_BYTES), b""))
 
     def remove(self, name: str) -> bool:
         try:
@@ -136,6 +143,10 @@ class HdfsStore:
             raise PlaceUnavailable(f"{self._namenode} did not answer about {name} in time") from None
         except (OSError, RuntimeError) as error:  # a RuntimeError has the NameNode's exception in its text
             raise _meant(str(error)) from None
+
+
+def _pieces(content: BinaryIO) -> Iterator[bytes]:
+    return iter(lambda: content.read(PIECE_BYTES), b"")
 
 
 def _not_configured(namenode: str, text: str) -> ConfigError:

@@ -75,13 +75,16 @@ class ObjectsStore:
             return
         if self._exists(name):
             raise ObjectExists(name)
+        self.replace(name, file)
+
+    def replace(self, name: str, file: Path) -> None:
         try:
             with _errors_of(name):
                 obstore.put(
                     self._inner,
                     name,
                     file,
-                    use_multipart=True,
+                    use_multipart=file.stat().st_size > ONE_REQUEST_BYTES,
                     chunk_size=PART_BYTES,
                     max_concurrency=PARTS_AT_ONCE,
                 )

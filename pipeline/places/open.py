@@ -13,10 +13,6 @@ import os
 from functools import cache
 from typing import TYPE_CHECKING
 
-from obstore.exceptions import BaseError
-from obstore.store import AzureStore, S3Store
-
-from pipeline.places.objects import ObjectsStore
 from pipeline.places.store import Store
 from replica.notary.errors import Code, ConfigError
 from replica.notary.places import Remote
@@ -29,11 +25,25 @@ _REQUEST_MAX = "120s"  # one request, its bytes included: at most ONE_REQUEST_BY
 
 @cache  # a client has its own connections
 def open_store(place: Remote) -> Store:
-    """The store at this place. Asks nothing of the server yet. Raises ConfigError, as where credentials are missing."""
+    """The store at this place. Asks nothing of the server yet.
+
+    Raises ConfigError, as where credentials are missing, or the library: who keeps local files does without it.
+    """
     scheme, _, rest = place.partition("://")
     holder, _, prefix = rest.partition("/")
-    if scheme == "hdfs":
-        return _hdfs(holder, prefix)
+    try:
+        return _hdfs(holder, prefix) if scheme == "hdfs" else _objects(place, scheme, holder, prefix)
+    except ModuleNotFoundError as error:
+        further = ", for HDFS: pip install 'replicated-notary[hdfs]'" if scheme == "hdfs" else ""
+        raise ConfigError(f"not installed: {error.name}{further}", Code.PIPELINE_MISSING) from None
+
+
+def _objects(place: Remote, scheme: str, holder: str, prefix: str) -> Store:
+    from obstore.exceptions import BaseError
+    from obstore.store import AzureStore, S3Store
+
+    from pipeline.places.objects import ObjectsStore
+
     client: ClientConfig = {
         "timeout": _REQUEST_MAX,
         "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1"),
@@ -61,9 +71,6 @@ def open_store(place: Remote) -> Store:
 
 
 def _hdfs(namenode: str, prefix: str) -> Store:
-    try:
-        from pipeline.places.hdfs import HdfsStore  # of an extra of its own
-    except ModuleNotFoundError as error:
-        problem = f"not installed: {error.name}, for HDFS: pip install 'replicated-notary[hdfs]'"
-        raise ConfigError(problem, Code.PIPELINE_MISSING) from None
+    from pipeline.places.hdfs import HdfsStore
+
     return HdfsStore(f"hdfs://{namenode}", f"/{prefix}")

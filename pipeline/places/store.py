@@ -1,7 +1,8 @@
-"""A store of objects: named, written once and whole, listed, read. Nothing is renamed or appended to.
+"""A store of objects: named, written whole, listed, read. Nothing is renamed or appended to.
 
-That is what object stores have in common, and a local folder as well. An archive needs no more: its segments are named
-by their content, and each line of its manifest is kept once, in objects named by the number of their first line.
+That is what object stores have in common, and a local folder as well. An archive needs no more, and writes each object
+once: its segments are named by their content, and each line of its manifest is kept in an object named by the number of
+its first line. Only a report's files are replaced by those of the next one.
 """
 
 from __future__ import annotations
@@ -60,6 +61,12 @@ class Store(Protocol):
 
         Unlike with `create`, two writers of one name at the same time may both succeed, and the later object stays:
         give it a name that no other content has. Raises ObjectExists.
+        """
+
+    def replace(self, name: str, file: Path) -> None:
+        """Keep a local file of any size as this object, in the place of one that may be there. Memory is bounded.
+
+        Durable when it returns; until then whoever reads has the object before, or this one whole.
         """
 
     def remove(self, name: str) -> bool:

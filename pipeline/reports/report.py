@@ -15,6 +15,7 @@ from pipeline.jobs.verdicts import conflicting_states, requests, verdicts
 from pipeline.reports import tables, telemetry
 from pipeline.reports.intervals import interval_s
 from pipeline.reports.page import Subject, write_page
+from pipeline.session import on_this_machine
 
 VERDICTS = "verdicts"
 _SOURCE = "Verdicts are judged again from the log itself; times are the stamps in its records."
@@ -32,9 +33,10 @@ def write_report(
     folder.mkdir(parents=True, exist_ok=True)
     judged = judge_log(spark, log, work, closed=True)
     decided = verdicts(spark, judged, requests(spark, log, judged.plan))
-    decided.write.mode("overwrite").parquet(str(folder / VERDICTS))
+    rows = on_this_machine(folder / VERDICTS)
+    decided.write.mode("overwrite").parquet(rows)
     with ExitStack() as stack:
-        decided = spark.read.parquet(str(folder / VERDICTS))
+        decided = spark.read.parquet(rows)
         found = _tables(spark, judged, decided)
         if histories:
             operations = telemetry.operations(spark, histories).persist()

@@ -12,13 +12,15 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pipeline.session import on_this_machine
+
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 _LINE = "type string, process string, op bigint, at_ns bigint, code string, estimate_s double, replica string"
 
 
 def operations(spark: SparkSession, files: Sequence[Path]) -> DataFrame:
     """Operations that ended: `answer` (ok, or the code), `took_s`, `estimate_s` (null if none was sent), `replica`."""
-    lines = spark.read.schema(_LINE).json([str(file) for file in files])
+    lines = spark.read.schema(_LINE).json([on_this_machine(file) for file in files])
     sent = lines.where("type = 'invoke'").select("process", "op", F.col("at_ns").alias("sent_ns"))
     ended = lines.where("type <> 'invoke'")
     return ended.join(sent, ["process", "op"], "inner").select(

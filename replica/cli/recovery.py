@@ -18,7 +18,7 @@ from replica.cli.pipeline import (
     require_pipeline,
 )
 from replica.notary.exit_codes import EXIT_FAILED
-from replica.notary.places import Place, local_path, place_of
+from replica.notary.places import Place, place_of
 
 if TYPE_CHECKING:
     from pipeline.archive.manifest import Manifest
@@ -32,9 +32,25 @@ CopyOption = Annotated[
     typer.Option("--to", parser=place_of, metavar="PLACE", help="Place of the copy: a folder, or s3a://BUCKET/PREFIX."),
 ]
 SiteOption = Annotated[
-    Path, typer.Option("--to", parser=local_path, metavar="PLACE", help="Folder at the second site.")
+    Any,  # Place, of which the parser makes one
+    typer.Option(
+        "--to", parser=place_of, metavar="PLACE", help="Place at the second site: a folder, or s3a://BUCKET/PREFIX."
+    ),
 ]
 CheckpointArgument = Annotated[Path, typer.Argument(help="Folder of the checkpoint.", exists=True, file_okay=False)]
+
+
+def _shipped_place(text: str) -> Place:
+    place = place_of(text)
+    if isinstance(place, Path) and not place.is_dir():
+        raise typer.BadParameter(f"{place} is not a folder.")
+    return place
+
+
+ShippedArgument = Annotated[
+    Any,  # Place, of which the parser makes one
+    typer.Argument(parser=_shipped_place, metavar="CHECKPOINT", help="Place of the shipped checkpoint."),
+]
 
 
 class FailureName(StrEnum):
@@ -78,25 +94,24 @@ def copy(to: CopyOption, folder: FolderOption = None, config: ConfigChoice = Non
 def ship(checkpoint: CheckpointArgument, to: SiteOption, config: ConfigChoice = None) -> None:
     """Ship a checkpoint of an index (notary index checkpoint) to the second site, signed and tied to the archive."""
     require_pipeline()
-    from pipeline.checkpoints import ship_checkpoint
+    from pipeline.checkpoints.ship import ship_checkpoint
     from replica.active.signer import load_signer
 
     settings = load(find_config(config))
-    to.mkdir(parents=True, exist_ok=True)
     shipped = ship_checkpoint(checkpoint, to, _manifest(settings, None, None), load_signer(settings.archive.key_file))
     out.print(f"[bold]{shipped}[/] holds the checkpoint, verified")
 
 
 @app.command()
 def verify(
-    checkpoint: CheckpointArgument,
+    checkpoint: ShippedArgument,
     folder: FolderOption = None,
     archive_key: ArchiveKeyOption = None,
     config: ConfigChoice = None,
 ) -> None:
     """Check that a shipped checkpoint is whole, signed, and of the archived log."""
     require_pipeline()
-    from pipeline.checkpoints import verify_checkpoint
+    from pipeline.checkpoints.ship import verify_checkpoint
 
     settings = load(find_config(config))
     key = archive_public_key(settings, archive_key)
@@ -106,14 +121,14 @@ def verify(
 
 @app.command()
 def seed(
-    checkpoint: CheckpointArgument, name: NameOption, folder: FolderOption = None, config: ConfigChoice = None
+    checkpoint: ShippedArgument, name: NameOption, folder: FolderOption = None, config: ConfigChoice = None
 ) -> None:
     """Give a replica that has no index a shipped checkpoint, so that it replays only what came after it.
 
     Works over the log as it is and over a restored topic: the log must have the very record at the index's position.
     """
     require_pipeline()
-    from pipeline.checkpoints import seed_index
+    from pipeline.checkpoints.ship import seed_index
     from pipeline.sources.topic import look_at, refuse_other_log
 
     settings = load(find_config(config))

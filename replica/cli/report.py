@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +17,7 @@ from replica.cli.common import ConfigChoice, err, find_config, load, out
 from replica.cli.log_source import TABLES, TOPIC, Where, WorkOption
 from replica.cli.pipeline import MasterOption, require_archive, require_pipeline
 from replica.notary.errors import ConfigError
-from replica.notary.places import local_path
+from replica.notary.places import Place, inside, place_of
 
 if TYPE_CHECKING:
     from replica.config.model import Config
@@ -30,12 +31,12 @@ FromOption = Annotated[
     ),
 ]
 OutOption = Annotated[
-    Path,
+    Any,  # Place, of which the parser makes one
     typer.Option(
         "--out",
-        parser=local_path,
+        parser=place_of,
         metavar="PLACE",
-        help="Folder to write into; files of an earlier report are replaced.",
+        help="Folder to write into, or s3a://BUCKET/PREFIX; files of an earlier report are replaced.",
     ),
 ]
 TelemetryOption = Annotated[
@@ -55,28 +56,37 @@ def report(
 ) -> None:
     """Write the report: tables as Parquet files, and a page with charts that needs no network."""
     if source == TABLES:
-        _from_tables(load(find_config(config)), folder.absolute(), telemetry or [])
+        _from_tables(load(find_config(config)), folder, telemetry or [])
         return
     require_pipeline()
+    from pipeline.reports.folder import report_folder
     from pipeline.reports.report import write_report
 
     settings = load(find_config(config))
     where = Where(source, master, work)
-    with where.job("report", settings.data_dir) as (session, working):
+    with where.job("report", settings.data_dir) as (session, working), report_folder(folder, working) as made_in:
         histories = [path.absolute() for path in telemetry or ()]
         made_us = time.time_ns() // 1_000
-        page = write_report(session, where.log(settings), working, folder.absolute(), histories, made_us=made_us)
-    out.print(f"[bold]{page}[/] is the page; the Parquet files are beside it")
+        write_report(session, where.log(settings), working, made_in, histories, made_us=made_us)
+    out.print(f"[bold]{_page(folder)}[/] is the page; the Parquet files are beside it")
 
 
-def _from_tables(config: Config, folder: Path, telemetry: list[Path]) -> None:
+def _from_tables(config: Config, folder: Place, telemetry: list[Path]) -> None:
     require_archive("deltalake", "matplotlib", "jinja2")
     if telemetry:
         raise ConfigError("--telemetry needs Spark: use it with --log topic or --log archive")
+    from pipeline.reports.folder import report_folder
     from pipeline.reports.from_tables import report_from_tables
     from pipeline.tables.read import TablesView
 
-    made = report_from_tables(TablesView(config.tables.folder), folder, made_us=time.time_ns() // 1_000)
+    with TemporaryDirectory(prefix="report-") as work, report_folder(folder, Path(work), going_on=True) as made_in:
+        made = report_from_tables(TablesView(config.tables.folder), made_in, made_us=time.time_ns() // 1_000)
     if made.anew is not None:
         err.print(f"all {made.offset + 1:,} records are counted: {made.anew}", markup=False)
-    out.print(f"[bold]{made.page}[/] is the page, {made.offset - made.after:,} records newer than the one before")
+    out.print(f"[bold]{_page(folder)}[/] is the page, {made.offset - made.after:,} records newer than the one before")
+
+
+def _page(folder: Place) -> Place:
+    from pipeline.reports.page import PAGE
+
+    return inside(folder.absolute() if isinstance(folder, Path) else folder, PAGE)

@@ -466,7 +466,8 @@ class Code(Enum):
     PLACE_UNKNOWN = (
         0,
         "A file or folder is named by a URL that this command does not read from or write to",
-        "Nothing was written. Name a local path, or for an archive s3a://BUCKET/PREFIX or hdfs://NAMENODE:PORT/PREFIX;"
+        "Nothing was written. Name a local path, or for an archive, a shipped checkpoint or a report"
+        " s3a://BUCKET/PREFIX or hdfs://NAMENODE:PORT/PREFIX;"
         " a local folder whose name looks like a URL takes its absolute path.",
         *_A_PERSON,
     )
@@ -485,7 +486,8 @@ class Code(Enum):
     PLACE_ACCESS_DENIED = (
         0,
         "The store of files refused this account or its credentials, or they have no right to do this",
-        "Check who runs the command, the credentials in the environment, and what they may do: list, read and create.",
+        "Check who runs the command, the credentials in the environment, and what they may do: list, read and create,"
+        " for a report remove as well.",
         *_A_PERSON,
     )
     # The operators' trail.

@@ -15,6 +15,7 @@ import pytest
 from pipeline.places import store as places
 from pipeline.places.file import open_object
 from pipeline.places.store import ObjectExists, ObjectMissing, Store, digest_of, fetch, keep, keep_file
+from replica.notary.errors import PlaceAccessDenied
 
 WRITERS = 8
 
@@ -92,6 +93,23 @@ class PlaceContract:
             with pytest.raises(ObjectExists):
                 store.create("a/1", [content])
         assert store.read("a/1") == b"one"
+
+    def test_an_object_is_replaced_whole(self, store: Store, tmp_path: Path) -> None:
+        """Goal: the next report stands where the one before did. Method: none there, then larger, smaller, empty ones;
+        a store that keeps objects for good refuses, and has the one before."""
+        store.create("b/1", [b"other"])
+        kept_for_good = not store.remove("b/1")
+        file, before = tmp_path / "file", None
+        for content in (b"one", Random(1).randbytes(3_000_000), b"two", b""):
+            file.write_bytes(content)
+            if kept_for_good and before is not None:
+                with pytest.raises(PlaceAccessDenied):
+                    store.replace("a/1", file)
+            else:
+                store.replace("a/1", file)
+                before = content
+            assert store.read("a/1") == before
+        assert store.names("a/") == ["a/1"]
 
     def test_a_killed_writer_leaves_nothing(self, store: Store) -> None:
         """Goal: whole or not at all. Method: the parts end with an error; another writer has the name afterwards."""

@@ -24,6 +24,8 @@ from replica.local.ports import PortReservation
 from replica.notary.errors import Code, ConfigError, PlaceAccessDenied, PlaceUnavailable
 from replica.notary.places import Remote, place_of
 from tests.contracts.place_contract import PlaceContract
+from tests.contracts.report_place_contract import ReportPlaceContract
+from tests.contracts.shipping_contract import ShippingToObjects
 from tests.worlds.archive_world import SIGNER, fill_archive, some_log
 from tests.worlds.hdfs_server import START_MAX_S, Hdfs, hdfs
 
@@ -69,6 +71,16 @@ class TestHdfs(PlaceContract):
     @pytest.fixture
     def store(self, place: Remote) -> Store:
         return open_store(place)
+
+
+class TestShippingToHdfs(ShippingToObjects):
+    @pytest.fixture
+    def site(self, place: Remote) -> Remote:
+        return place
+
+
+class TestReportsInHdfs(ReportPlaceContract):
+    pass
 
 
 def test_an_archive_is_kept_and_damage_to_it_is_found(place: Remote) -> None:

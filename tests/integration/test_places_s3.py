@@ -30,6 +30,8 @@ from replica.notary.errors import (
 )
 from replica.notary.places import Remote
 from tests.contracts.place_contract import PlaceContract
+from tests.contracts.report_place_contract import ReportPlaceContract
+from tests.contracts.shipping_contract import ShippingToObjects
 from tests.worlds.archive_world import SIGNER, HeadsInMemory, fill_archive, some_log
 from tests.worlds.s3_server import (
     BUCKET,
@@ -98,6 +100,18 @@ class TestS3Locked(PlaceContract):
         name = f"locked-{uuid4().hex}"
         make_locked_bucket(endpoint, name)
         return open_store(new_place(name))
+
+
+class TestShippingToS3(ShippingToObjects):
+    @pytest.fixture
+    def site(self, endpoint: str) -> Remote:
+        return new_place()
+
+
+class TestReportsInS3(ReportPlaceContract):
+    @pytest.fixture
+    def place(self, endpoint: str) -> Remote:
+        return new_place()
 
 
 def test_a_large_file_is_sent_in_parts(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

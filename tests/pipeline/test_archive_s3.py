@@ -5,37 +5,31 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer
 
 from pipeline.archive.manifest import load_manifest
 from pipeline.places.open import open_store
-from replica.active.signer import create_key
-from replica.config.file import render_config
-from replica.config.load import load_config
+from pipeline.reports.page import PAGE
+from replica.index.rocks import RocksIndex, verify_index
 from replica.local.kafka import KafkaCluster
-from replica.log.kafka.settings import KafkaSettings
 from replica.log.kafka.topic import create_topic
 from replica.notary.places import Remote
+from replica.notary.position import begin
+from replica.notary.reading import read_records
 from replica.store.archive_head import ArchiveHeads
-from replica.store.postgres.migrate import migrate
 from tests.integration.conftest import MakeDatabase
+from tests.pipeline.archive_site import VALUES, Site, make_site
 from tests.pipeline.killed_job import killed_at
-from tests.worlds.archive_world import SIGNER, some_log
+from tests.worlds.archive_world import SIGNER
 from tests.worlds.s3_server import BUCKET, Faults, environment, failing, served
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
 
-VALUES = some_log(40)
-ENDS_S = 180.0
 NEVER = "pipeline.archive.write:_entries+99"
 KILLS = [
     "pipeline.archive.write:open_manifest+1",
@@ -53,46 +47,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-@dataclass
-class Site:
-    """A participant whose archive is in a bucket; commands are processes, with the credentials in their environment."""
-
-    folder: Path
-    kafka: KafkaCluster
-    dsn: str
-    settings: KafkaSettings
-    place: Remote
-    address: str
-    further: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def config(self) -> Path:
-        return self.folder / "notary.toml"
-
-    def told(self, *words: str, code: int = 0) -> dict[str, object]:
-        argv = [sys.executable, "-m", "replica.cli", *words, "--config", str(self.config), "--json"]
-        done = subprocess.run(
-            argv,
-            env=environment(self.address) | self.further,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=ENDS_S,
-            check=False,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        if "{" not in done.stdout:
-            return {"error": done.stderr}
-        found: dict[str, object] = json.loads(done.stdout[done.stdout.index("{") :])
-        return found
-
-    def produce(self, values: list[bytes]) -> None:
-        producer = Producer({"bootstrap.servers": self.settings.bootstrap_servers})
-        for value in values:
-            producer.produce(self.settings.topic, value, partition=0)
-        assert producer.flush(20) == 0
-
-
 @pytest.fixture
 def site(
     server: str,
@@ -102,37 +56,11 @@ def site(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Site]:
     """A log of forty records, and no archive yet. This process looks at the bucket with the same credentials."""
-    dsn, name = asyncio.run(_migrated(make_database)), f"lake-{uuid4().hex}"
-    create_key(tmp_path / "notary.key")
-    (tmp_path / "parties.toml").write_text("[parties]\n")
-    place = Remote(f"s3a://{BUCKET}/{name}")
-    values = {
-        "data_dir": "replicas",
-        "notary_key_file": "notary.key",
-        "endpoint": {"host": "127.0.0.1", "port": 1},
-        "replicas": [{"name": "r1", "host": "127.0.0.1", "api_port": 2, "health_port": 3}],
-        "database": {"conninfo": dsn, "scope": name},
-        "kafka": {"bootstrap_servers": kafka_broker.bootstrap_servers, "topic": name, "single_broker": True},
-        "api": {"registry_path": "parties.toml"},
-        "archive": {"folder": str(place), "segment_records": 100},
-    }
-    (tmp_path / "notary.toml").write_text(render_config(values, "test"))
     for variable, value in environment(server).items():
         monkeypatch.setenv(variable, value)
     open_store.cache_clear()
-    settings = KafkaSettings(bootstrap_servers=kafka_broker.bootstrap_servers, topic=name, single_broker=True)
-    asyncio.run(create_topic(settings))
-    assert load_config(tmp_path / "notary.toml").archive.folder == place
-    found = Site(tmp_path, kafka_broker, dsn, settings, place, server)
-    found.produce(VALUES)
-    yield found
+    yield make_site(tmp_path, kafka_broker, make_database, Remote(f"s3a://{BUCKET}/lake-{uuid4().hex}"))
     open_store.cache_clear()
-
-
-async def _migrated(make_database: MakeDatabase) -> str:
-    dsn = await make_database()
-    await migrate(dsn, 1)
-    return dsn
 
 
 def test_a_log_is_archived_verified_and_copied(site: Site) -> None:
@@ -154,8 +82,46 @@ def test_a_log_is_archived_verified_and_copied(site: Site) -> None:
     (segment,) = (name for name in store.names("segments/") if name.endswith(".parquet"))
     assert store.remove(segment)
     assert site.told("archive", "verify", code=1)["first_bad_offset"] == 0
-    site.further["AWS_SECRET_ACCESS_KEY"] = "stolen and withdrawn"
+    site.environment["AWS_SECRET_ACCESS_KEY"] = "stolen and withdrawn"
     assert "PLACE_ACCESS_DENIED" in str(site.told("archive", "status", code=1)["error"])
+
+
+def test_a_checkpoint_is_shipped_to_a_bucket_and_a_replica_begins_with_it(site: Site) -> None:
+    """Goal: docs/pipeline.md's commands of the second site, with buckets. Method: archive, ship, verify, ship again,
+    seed another replica, each from the copy of the archive; lose an object, verify again."""
+    site.told("archive", "run", "--engine", "process")
+    site.told("recovery", "copy", "--to", f"{site.place}-copy")
+    checkpoint, there = checkpoint_of(site), f"{site.place}-checkpoints"
+    printed, _ = site.said("recovery", "ship", str(checkpoint), "--to", there)
+    shipped = Remote(f"{there}/{39:019d}")
+    assert shipped in printed.replace("\n", "")
+    from_copy = ("--folder", f"{site.place}-copy")
+    assert "applied to log offset 39" in site.said("recovery", "verify", shipped, *from_copy)[0]
+    assert "exists already" in site.said("recovery", "ship", str(checkpoint), "--to", there, code=2)[1]
+    assert "starts at offset 39" in site.said("recovery", "seed", shipped, "--name", "r1", *from_copy)[0]
+    index = site.folder / "replicas" / "r1" / "index"
+    assert verify_index(index).digest == verify_index(checkpoint).digest
+    store = open_store(shipped)
+    assert store.remove(max(store.names("index/"), key=store.size))
+    assert "ARCHIVE_DAMAGED" in site.said("recovery", "verify", shipped, *from_copy, code=1)[1]
+    assert list(site.folder.glob("s3a*")) == []
+
+
+def test_a_report_in_a_bucket_goes_on_from_the_one_before(site: Site) -> None:
+    """Goal: as in a folder. Method: a report from the tables, more records, another one; a whole one in a folder."""
+    place = Remote(f"{site.place}-report")
+    site.told("tables", "run")
+    assert "all 40 records are counted" in " ".join(site.said("report", "--log", "tables", "--out", place)[1].split())
+    site.produce(VALUES[1:4])
+    site.told("tables", "run")
+    printed, said = site.said("report", "--log", "tables", "--out", place)
+    assert "3 records newer than the one before" in " ".join(printed.split()) and "are counted" not in said
+    site.said("report", "--log", "tables", "--out", "report")
+    store, whole = open_store(place), site.folder / "report"
+    assert store.names("") == sorted(path.name for path in whole.iterdir())
+    for name in store.names(""):
+        assert name == PAGE or store.read(name) == (whole / name).read_bytes()
+    assert list(site.folder.glob("s3a*")) == []
 
 
 @pytest.mark.slow
@@ -176,6 +142,16 @@ def test_jobs_read_the_archive_and_a_topic_is_restored_from_it(site: Site) -> No
     assert nothing["last"] == -1
 
 
+def checkpoint_of(site: Site) -> Path:
+    """A checkpoint of an index that has the whole log."""
+    reading = read_records(begin(asyncio.run(create_topic(site.settings))), list(enumerate(VALUES)))
+    index = RocksIndex(site.folder / "live")
+    index.write({}, reading.position)
+    index.checkpoint(site.folder / "checkpoint")
+    index.close()
+    return site.folder / "checkpoint"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("point", KILLS)
 def test_an_archiver_that_is_killed(site: Site, point: str) -> None:
@@ -191,12 +167,12 @@ def test_an_archiver_that_is_killed(site: Site, point: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-def test_an_archive_is_made_through_a_server_that_fails(site: Site, seed: int) -> None:
+def test_an_archive_is_made_through_a_server_that_fails(site: Site, server: str, seed: int) -> None:
     """Goal: 503s and lost answers in tasks, too, cost time only. Method: `archive run` through such a server."""
     faults = Faults(Random(seed), refused=0.1, lost=0.1, slow=0.1)
-    with failing(site.address, faults) as address:
-        site.further["AWS_ENDPOINT_URL"] = address
+    with failing(server, faults) as address:
+        site.environment["AWS_ENDPOINT_URL"] = address
         assert site.told("archive", "run")["archived_now"] == 40
     assert faults.seen["refused"] + faults.seen["lost"] > 0
-    del site.further["AWS_ENDPOINT_URL"]
+    del site.environment["AWS_ENDPOINT_URL"]
     assert site.told("archive", "verify")["findings"] == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -40,6 +40,16 @@ class FolderStore:
             return file.read(length)
 
     def create(self, name: str, parts: Iterable[bytes]) -> None:
+        self._write(name, parts, os.link)  # unlike a rename it fails where the name is taken
+
+    def send(self, name: str, file: Path) -> None:
+        with file.open("rb") as pieces:
+            self.create(name, iter(lambda: pieces.read(_PIECE_BYTES), b""))
+
+    def replace(self, name: str, file: Path) -> None:
+        self._write(name, [file.read_bytes()], os.replace)
+
+    def _write(self, name: str, parts: Iterable[bytes], give_name: Callable[[Path, Path], None]) -> None:
         path = self._path(name)
         partial = path.with_name(f"{uuid4().hex}{PARTIAL}")
         try:
@@ -50,14 +60,10 @@ class FolderStore:
                         file.write(part)
                     file.flush()
                     os.fsync(file.fileno())
-                os.link(partial, path)  # unlike a rename it fails where the name is taken
+                give_name(partial, path)
                 _sync_folders(path.parent, self._folder)
         finally:
             partial.unlink(missing_ok=True)
-
-    def send(self, name: str, file: Path) -> None:
-        with file.open("rb") as pieces:
-            self.create(name, iter(lambda: pieces.read(_PIECE_BYTES), b""))
 
     def remove(self, name: str) -> bool:
         self._path(name).unlink(missing_ok=True)

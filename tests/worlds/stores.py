@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TypeVar
 
 from pipeline.places.store import ObjectExists, ObjectMissing, Store
-from replica.notary.errors import PlaceUnavailable
+from replica.notary.errors import PlaceAccessDenied, PlaceUnavailable
 
 AnswerT = TypeVar("AnswerT")
 
@@ -47,6 +47,11 @@ class MemoryStore:
 
     def send(self, name: str, file: Path) -> None:
         self.create(name, [file.read_bytes()])
+
+    def replace(self, name: str, file: Path) -> None:
+        if self.locked and name in self.objects:
+            raise PlaceAccessDenied(f"{name} is kept for good")
+        self.objects[name] = file.read_bytes()
 
     def remove(self, name: str) -> bool:
         if not self.locked:
@@ -98,6 +103,10 @@ class FaultyStore:
     def send(self, name: str, file: Path) -> None:
         lost = self._fate("send")
         self._answered(lost, self.inner.send(name, file))
+
+    def replace(self, name: str, file: Path) -> None:
+        lost = self._fate("replace")
+        self._answered(lost, self.inner.replace(name, file))
 
     def remove(self, name: str) -> bool:
         lost = self._fate("remove")

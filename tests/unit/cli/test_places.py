@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from replica.cli.main import command
 from replica.config.load import make_config
@@ -29,16 +30,19 @@ def _path_options(found: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str
         yield from _path_options(inner, (*words, name))
 
 
-ARCHIVES = [  # these take a `file:` URL, and a store of objects
+PLACES = [  # these take a `file:` URL, and a store of objects
     ("archive", "status", "--folder"),
     ("archive", "verify", "--folder"),
     ("log", "salvage", "--folder"),
     ("recovery", "copy", "--folder"),
     ("recovery", "copy", "--to"),
+    ("recovery", "seed", "--folder"),
+    ("recovery", "ship", "--to"),
+    ("recovery", "verify", "--folder"),
+    ("report", "--out"),
     ("restore", "plan", "--folder"),
     ("restore", "run", "--folder"),
 ]
-FOLDERS = [("report", "--out")]  # these a `file:` URL only
 OPTIONS = sorted(set(_path_options(command())))
 
 
@@ -70,11 +74,17 @@ def test_a_url_is_no_local_path(words: tuple[str, ...], tmp_path: Path, monkeypa
 def _parsed(words: tuple[str, ...], place: str) -> Any:
     called = _called(command(), words[:-1])
     name = next(parameter.name for parameter in called.params if words[-1] in parameter.opts)
-    needed = ["--to", "made.salvage"] if words[-2] == "salvage" else ["--to", "/srv/site"] if "copy" in words else []
-    return called.make_context("it", [*([] if words[-1] == "--to" else needed), words[-1], place]).params[name]
+    needed = {
+        "salvage": ["--to", "made.salvage"],
+        "copy": [] if words[-1] == "--to" else ["--to", "/srv/site"],
+        "ship": ["/"],
+        "verify": ["/"] if words[0] == "recovery" else [],
+        "seed": ["/", "--name", "r1"],
+    }
+    return called.make_context("it", [*needed.get(words[-2], []), words[-1], place]).params[name]
 
 
-@pytest.mark.parametrize("words", [*ARCHIVES, *FOLDERS], ids=" ".join)
+@pytest.mark.parametrize("words", PLACES, ids=" ".join)
 def test_a_place_is_read_as_it_was_typed(words: tuple[str, ...]) -> None:
     """Goal: `file:` is taken, another host and scheme are not. Method: convert as the command line does."""
     assert _parsed(words, "file:///srv/archive") == Path("/srv/archive")
@@ -84,24 +94,34 @@ def test_a_place_is_read_as_it_was_typed(words: tuple[str, ...]) -> None:
         assert refused.value.code is Code.PLACE_UNKNOWN
 
 
-@pytest.mark.parametrize("words", ARCHIVES, ids=" ".join)
-def test_an_archive_may_be_in_a_store_of_objects(words: tuple[str, ...]) -> None:
-    """Goal: whatever reads an archive reads one there. Method: convert as the command line does."""
-    found = _parsed(words, URL)
-    assert (type(found), found) == (Remote, URL)
+@pytest.mark.parametrize("words", PLACES, ids=" ".join)
+@pytest.mark.parametrize("url", [URL, "hdfs://namenode:8020/lake"])
+def test_a_place_may_be_in_a_store_of_objects(words: tuple[str, ...], url: str) -> None:
+    """Goal: whatever is written there is read there. Method: convert as the command line does."""
+    found = _parsed(words, url)
+    assert (type(found), found) == (Remote, url)
 
 
-@pytest.mark.parametrize("words", FOLDERS, ids=" ".join)
-def test_what_writes_local_files_refuses_a_store(words: tuple[str, ...]) -> None:
-    """Goal: nothing is written into a folder `s3a:`. Method: convert as the command line does."""
+@pytest.mark.parametrize("words", [("recovery", "verify"), ("recovery", "seed")], ids=" ".join)
+def test_a_shipped_checkpoint_is_read_where_it_was_shipped(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Goal: a checkpoint is named as its place is. Method: a store, a `file:` URL, an unknown scheme, no folder."""
+    called, further = _called(command(), words), ["--name", "r1"] if "seed" in words else []
+
+    def read(text: str) -> Any:
+        return called.make_context("it", [text, *further]).params["checkpoint"]
+
+    assert (type(read(URL)), read(URL)) == (Remote, URL)
+    assert read(f"file://{tmp_path}") == tmp_path
     with pytest.raises(ConfigError) as refused:
-        _parsed(words, URL)
+        read("gs://bucket/checkpoint")
     assert refused.value.code is Code.PLACE_UNKNOWN
+    with pytest.raises(typer.BadParameter, match="is not a folder"):
+        read(str(tmp_path / "missing"))
 
 
 def test_nothing_is_written_when_a_report_is_asked_for_elsewhere(tmp_path: Path) -> None:
     """Goal: code, exit code 2, and an empty folder. Method: the command as a process."""
-    argv = [sys.executable, "-m", "replica.cli", "report", "--out", URL]
+    argv = [sys.executable, "-m", "replica.cli", "report", "--out", "gs://bucket/report"]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("PLACE_UNKNOWN: ")

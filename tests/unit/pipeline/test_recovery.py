@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from random import Random
+from typing import ClassVar
 
 import pytest
 
@@ -10,35 +14,25 @@ from pipeline.archive.copy import copy_archive
 from pipeline.archive.layout import MANIFEST_NAME
 from pipeline.archive.manifest import Manifest, load_manifest
 from pipeline.archive.segment import parquet_path
-from pipeline.checkpoints import INDEX_NAME, seed_index, ship_checkpoint, verify_checkpoint
-from replica.index.rocks import RocksIndex, verify_index
-from replica.notary.counted import CountedRequest
-from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, ConfigError, LogRefused
-from replica.notary.position import begin
-from replica.notary.reading import read_records
+from pipeline.checkpoints import layout
+from pipeline.checkpoints.layout import INDEX_NAME
+from pipeline.checkpoints.ship import seed_index, ship_checkpoint, verify_checkpoint
+from replica.index.rocks import verify_index
+from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, PlaceUnavailable
+from replica.notary.places import Place, Remote, inside
+from tests.contracts.shipping_contract import ShippingContract, ShippingToObjects, checkpoint_of
 from tests.worlds.archive_world import SIGNER, make_archive, some_log, verified
-from tests.worlds.notary_logs import TOPIC, judge_knowing
+from tests.worlds.folder_store import FolderStore
+from tests.worlds.stores import FaultyStore, MemoryStore
 
 VALUES = some_log(35)
+SITE = Remote("s3a://bucket/site")
 
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Manifest:
     """A whole archive of four segments."""
     return make_archive(tmp_path / "archive", VALUES)[0]
-
-
-def checkpoint_of(folder: Path, values: list[bytes]) -> Path:
-    """A checkpoint of the index of a log."""
-    reading = read_records(begin(TOPIC), enumerate(values))
-    requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
-    _, added, _ = judge_knowing({}, requests)
-    index = RocksIndex(folder / "live")
-    index.parties.write({}, reading.position)
-    index.write(added, reading.position)
-    index.checkpoint(folder / "checkpoint")
-    index.close()
-    return folder / "checkpoint"
 
 
 def test_a_copy_follows_the_archive(archive: Manifest, tmp_path: Path) -> None:
@@ -77,53 +71,55 @@ def test_another_archive_is_not_overwritten(archive: Manifest, tmp_path: Path) -
         copy_archive(archive, tmp_path / "site")
 
 
-def test_a_shipped_checkpoint_becomes_a_replicas_index(archive: Manifest, tmp_path: Path) -> None:
-    """Goal: a new replica starts from it. Method: ship, seed under another topic id, compare the content."""
-    checkpoint = checkpoint_of(tmp_path, VALUES[:25])
-    shipped = ship_checkpoint(checkpoint, tmp_path / "site", archive, SIGNER)
-    seen: list[int] = []
-    index = tmp_path / "r1" / "index"
-    position = seed_index(shipped, index, "new", archive, SIGNER.public_key, check=lambda at: seen.append(at.offset))
-    assert (position.topic_id, position.offset, seen) == ("new", 24, [24])
-    assert verify_index(index).digest == verify_index(checkpoint).digest
-    assert verify_index(index).position == position
-    opened = RocksIndex(index)
-    assert opened.parties.position() == opened.commands.position() == position  # each table names its log
-    opened.close()
-    with pytest.raises(ConfigError):
-        seed_index(shipped, index, "new", archive, SIGNER.public_key, check=lambda at: None)
-    with pytest.raises(ConfigError):
-        ship_checkpoint(checkpoint, tmp_path / "site", archive, SIGNER)
+class TestShippingToAFolder(ShippingContract):
+    STEPS: ClassVar[Mapping[str, int]] = {"_copy": 0, "write_whole": 0}
+
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> Place:
+        return tmp_path / "site"
+
+    def contents(self, place: Place) -> dict[str, bytes]:
+        assert isinstance(place, Path)
+        return {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+    def put(self, place: Place, name: str, content: bytes | None) -> None:
+        assert isinstance(place, Path)
+        (place / name).unlink(missing_ok=True)
+        if content is not None:
+            (place / name).write_bytes(content)
+
+    def test_a_further_file_is_not_taken_along(self, archive: Manifest, site: Place, tmp_path: Path) -> None:
+        """Goal: a folder is the one that was shipped. Method: put a file there that the label does not name."""
+        shipped = ship_checkpoint(checkpoint_of(tmp_path, VALUES), site, archive, SIGNER)
+        self.put(shipped, f"{INDEX_NAME}/further.sst", b"table")
+        with pytest.raises(ArchiveDamaged, match="is not the file that was shipped"):
+            verify_checkpoint(shipped, archive, SIGNER.public_key)
 
 
-def test_a_changed_or_foreign_checkpoint_is_refused(archive: Manifest, tmp_path: Path) -> None:
-    """Goal: no index but this log's. Method: change a file, change the label, ship another log's, one not archived."""
-    (tmp_path / "a").mkdir()
-    shipped = ship_checkpoint(checkpoint_of(tmp_path / "a", VALUES), tmp_path / "site", archive, SIGNER)
-    table = next((shipped / INDEX_NAME).glob("*.sst"), None) or next((shipped / INDEX_NAME).glob("*.log"))
-    raw = table.read_bytes()
-    table.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-    with pytest.raises(ArchiveDamaged, match="is not the file that was shipped"):
-        verify_checkpoint(shipped, archive, SIGNER.public_key)
-    table.write_bytes(raw)
-    verify_checkpoint(shipped, archive, SIGNER.public_key)
-    label = shipped / "checkpoint.json"
-    label.write_bytes(label.read_bytes().replace(b'"entries":', b'"entries":1'))
-    with pytest.raises(ArchiveDamaged, match="not one that the archive's key signed"):
-        verify_checkpoint(shipped, archive, SIGNER.public_key)
-    for name, values in (("foreign", VALUES[:-2] + VALUES[1:3]), ("ahead", [*VALUES, VALUES[1]])):
-        (tmp_path / name).mkdir()
-        with pytest.raises(ArchiveMismatch):
-            ship_checkpoint(checkpoint_of(tmp_path / name, values), tmp_path / "site", archive, SIGNER)
+class TestShippingToObjects(ShippingToObjects):
+    @pytest.fixture
+    def site(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+        """A store in a folder, so that a place is within another."""
+        monkeypatch.setattr(layout, "open_store", lambda place: FolderStore(tmp_path / place.partition("://")[2]))
+        return SITE
 
 
-def test_a_topic_without_the_record_is_refused(archive: Manifest, tmp_path: Path) -> None:
-    """Goal: an index never goes before its log. Method: seed against a topic that has another record there."""
-    shipped = ship_checkpoint(checkpoint_of(tmp_path, VALUES), tmp_path / "site", archive, SIGNER)
-
-    def refuse(position: object) -> None:
-        raise LogRefused("another record")
-
-    with pytest.raises(LogRefused):
-        seed_index(shipped, tmp_path / "r1" / "index", "new", archive, SIGNER.public_key, check=refuse)
-    assert not (tmp_path / "r1" / "index").exists()
+@pytest.mark.parametrize("seed", range(5))
+def test_a_checkpoint_is_shipped_through_a_store_that_fails(
+    archive: Manifest, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: 503s and lost answers cost time only. Method: a store that does each by chance; who gives up goes on."""
+    store = FaultyStore(MemoryStore(locked=True), Random(seed), refused=0.2, lost=0.2)
+    monkeypatch.setattr(layout, "open_store", lambda place: store)
+    monkeypatch.setattr(layout.time, "sleep", lambda seconds: None)
+    checkpoint = checkpoint_of(tmp_path, VALUES)
+    shipped = inside(SITE, f"{len(VALUES) - 1:019d}")
+    while True:
+        with suppress(PlaceUnavailable):
+            assert ship_checkpoint(checkpoint, SITE, archive, SIGNER) == shipped
+            break
+        with suppress(PlaceUnavailable, ArchiveDamaged):  # the label may be there, and its answer lost for good
+            verify_checkpoint(shipped, archive, SIGNER.public_key)
+            break
+    seed_index(shipped, tmp_path / "index", "new", archive, SIGNER.public_key, check=lambda at: None)
+    assert verify_index(tmp_path / "index").digest == verify_index(checkpoint).digest

@@ -6,6 +6,7 @@ same log. So its position is compared with the archived record, and its content 
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,16 +18,17 @@ from msgspec.structs import replace
 
 from pipeline.archive.manifest import Manifest, Signer
 from pipeline.archive.restore import archived_records
-from pipeline.archive.segment import PARTIAL, sha256_of, sync_file, write_whole
+from pipeline.archive.segment import PARTIAL
+from pipeline.checkpoints.layout import CheckpointLayout, checkpoint_layout, digests_in
 from replica.index.rocks import RocksIndex, verify_commands, verify_index, verify_parties
 from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, Code, ConfigError
+from replica.notary.places import Place, inside
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.notary.records import record_digest
 from replica.notary.untrusted import UNREADABLE
 
-LABEL_NAME = "checkpoint.json"
-INDEX_NAME = "index"
 SIGNED_TAG = b"notary/checkpoint/1"
+_OF_A_PROCESS = re.compile(r"LOCK|LOG|LOG\.old.*")  # RocksDB's files of the process that had the index open
 
 
 class Label(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,8 +45,8 @@ class Label(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     signature: str = ""
 
 
-def ship_checkpoint(checkpoint: Path, folder: Path, manifest: Manifest, signer: Signer) -> Path:
-    """Copy a checkpoint into a new folder below `folder`, verified before and after; returns where it is.
+def ship_checkpoint(checkpoint: Path, place: Place, manifest: Manifest, signer: Signer) -> Place:
+    """Copy a checkpoint into a new place within `place`, verified before and after; returns where it is.
 
     Raises IndexUnreadable when it is not whole, ArchiveMismatch when it is not of the archived log, and ConfigError
     when one of that position was shipped already.
@@ -55,47 +57,57 @@ def ship_checkpoint(checkpoint: Path, folder: Path, manifest: Manifest, signer: 
     if summary.position is None or summary.position.offset == BEGIN:
         raise ConfigError(f"the index in {checkpoint} has nothing applied")
     refuse_foreign(summary.position, manifest)
-    target = folder / f"{summary.position.offset:019d}"
-    if target.exists():
-        raise ConfigError(f"{target} exists already")
-    partial = target.with_name(f"{target.name}{PARTIAL}")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(checkpoint, partial / INDEX_NAME, ignore=shutil.ignore_patterns("LOCK", "LOG", "LOG.old*"))
+    target = inside(place, f"{summary.position.offset:019d}")
+    layout = checkpoint_layout(target)
+    layout.refuse_taken()
+    found = digests_in(checkpoint).items()
     label = Label(
         archive_id=manifest.opened.archive_id,
         position=encode_position(summary.position).hex(),
         entries=summary.entry_count,
         digest=summary.digest.hex(),
-        files=_files(partial / INDEX_NAME),
+        files={name: digest for name, digest in found if not _OF_A_PROCESS.fullmatch(name.rpartition("/")[2])},
     )
     signature = signer.sign(SIGNED_TAG + msgspec.json.encode(label)).hex()
-    write_whole(partial / LABEL_NAME, msgspec.json.encode(replace(label, signature=signature)))
-    partial.rename(target)
-    sync_file(folder)
+    layout.keep(checkpoint, label.files, msgspec.json.encode(replace(label, signature=signature)))
     verify_checkpoint(target, manifest, signer.public_key)
     return target
 
 
-def verify_checkpoint(folder: Path, manifest: Manifest, public_key: bytes) -> Position:
+def verify_checkpoint(place: Place, manifest: Manifest, public_key: bytes) -> Position:
     """The position of a shipped checkpoint. Raises ArchiveDamaged unless it is whole, and ArchiveMismatch."""
+    layout = checkpoint_layout(place)
+    label = _signed_label(layout, public_key)
+    _refuse_changed(layout, layout.digests(label.files), label)
+    return _archived_position(label, manifest)
+
+
+def _signed_label(layout: CheckpointLayout, public_key: bytes) -> Label:
     try:
-        label = msgspec.json.decode((folder / LABEL_NAME).read_bytes(), type=Label)
+        label = msgspec.json.decode(layout.label(), type=Label)
         signed = SIGNED_TAG + msgspec.json.encode(replace(label, signature=""))
         Ed25519PublicKey.from_public_bytes(public_key).verify(bytes.fromhex(label.signature), signed)
     except (OSError, *UNREADABLE, ValueError, InvalidSignature) as error:
-        raise ArchiveDamaged(f"{folder / LABEL_NAME} is not one that the archive's key signed: {error!r}") from None
+        problem = f"the label of {layout.place} is not one that the archive's key signed: {error!r}"
+        raise ArchiveDamaged(problem) from None
+    return label
+
+
+def _refuse_changed(layout: CheckpointLayout, found: dict[str, str], label: Label) -> None:
+    if changed := sorted(set(found.items()) ^ set(label.files.items())):
+        raise ArchiveDamaged(f"{layout.place}: {changed[0][0]} is not the file that was shipped")
+
+
+def _archived_position(label: Label, manifest: Manifest) -> Position:
     if label.archive_id != manifest.opened.archive_id:
         raise ArchiveMismatch(f"the checkpoint is of archive {label.archive_id}, not of {manifest.opened.archive_id}")
-    if (found := _files(folder / INDEX_NAME)) != label.files:
-        changed = sorted(set(found.items()) ^ set(label.files.items()))
-        raise ArchiveDamaged(f"{folder / INDEX_NAME}: {changed[0][0]} is not the file that was shipped")
     position = decode_position(bytes.fromhex(label.position))
     refuse_foreign(position, manifest)
     return position
 
 
 def seed_index(
-    checkpoint: Path,
+    checkpoint: Place,
     index: Path,
     topic_id: str,
     manifest: Manifest,
@@ -110,12 +122,18 @@ def seed_index(
     """
     if index.exists():
         raise ConfigError(f"{index} exists: move it away, or leave it, a checkpoint only spares replay")
-    position = replace(verify_checkpoint(checkpoint, manifest, public_key), topic_id=topic_id)
+    layout = checkpoint_layout(checkpoint)
+    label = _signed_label(layout, public_key)
+    position = replace(_archived_position(label, manifest), topic_id=topic_id)
     check(position)
     index.parent.mkdir(parents=True, exist_ok=True)
     partial = index.with_name(f"{index.name}{PARTIAL}")
     shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(checkpoint / INDEX_NAME, partial)
+    try:
+        layout.fetch(label.files, partial)
+    except FileNotFoundError as error:
+        raise ArchiveDamaged(f"{layout.place} is not whole: {error}") from None
+    _refuse_changed(layout, digests_in(partial), label)
     opened = RocksIndex(partial)
     opened.adopt(topic_id)
     opened.close()
@@ -131,9 +149,3 @@ def refuse_foreign(position: Position, manifest: Manifest) -> None:
     for record in archived_records(manifest, position.offset, position.offset):
         if record_digest(record.value or b"") != position.digest:
             raise ArchiveMismatch(f"the archive has another record at offset {position.offset}")
-
-
-def _files(folder: Path) -> dict[str, str]:
-    return {
-        path.relative_to(folder).as_posix(): sha256_of(path) for path in sorted(folder.rglob("*")) if path.is_file()
-    }
