@@ -20,6 +20,7 @@ from tests.faults.scenarios import wait_for_return
 from tests.runbooks.stage import Stage
 
 BEGIN_MAX_S = 120.0  # until a client has its first success, on a machine that does much else
+PAUSE_MS = 50  # of the client between an answer and its next call: what is played is the page, not the load
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +76,7 @@ async def under_load(stage: Stage, name: str) -> AsyncIterator[ClientLoad]:
     log = open_log(cluster.config.log.settings)
     first_offset = await log.end_offset()
     await log.close()
-    load = client_load(cluster, name, singles=2, batches=1)
+    load = client_load(cluster, name, singles=2, batches=1, pause_ms=PAUSE_MS)
     load.start()
     try:
         async with asyncio.timeout(BEGIN_MAX_S):
