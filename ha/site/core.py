@@ -4,7 +4,8 @@ A *term* names one site and its log. A *witness* outside the site keeps the newe
 renewal raises. A replica serves while its claim lasts: a part of the lease, from when it *asked* for the renewal. The
 other site takes the next term once it has seen the same beat for a whole lease, counted from when it was *answered*,
 and only if the beat is still that one. So it takes nothing that a replica anywhere may still claim: each renewal that
-succeeded came before the beat was seen, or makes the taking fail. No two clocks are compared, and none is set.
+succeeded came before the beat was seen, or makes the taking fail. A witness without a term is waited for, too: it may
+be an empty one in place of one that was lost. No two clocks are compared, and none is set.
 """
 
 from __future__ import annotations
@@ -71,9 +72,9 @@ def standing(claim: Claim, now_s: float) -> Standing:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """The term that was seen, and since when its beat has not changed."""
+    """The term that was seen, if there was one, and since when its beat has not changed."""
 
-    term: Term
+    term: Term | None
     since_s: float
 
 
@@ -85,15 +86,13 @@ class Verdict(StrEnum):
     SERVES = "serves"  # somebody renews the term, or has taken another
 
 
-def look(silence: Silence | None, seen: Term | None, answered_at_s: float) -> tuple[Silence | None, Verdict]:
-    """Judge one answer of the witness, which came at that time."""
-    if seen is None:
-        return None, Verdict.TAKE
+def look(silence: Silence | None, seen: Term | None, answered_at_s: float, waited_s: float) -> tuple[Silence, Verdict]:
+    """Judge one answer of the witness, which came at that time. `waited_s`: the lease that must pass in silence."""
     if silence is None:
         return Silence(seen, answered_at_s), Verdict.WAIT
     if seen != silence.term:
         return silence, Verdict.SERVES
-    return silence, Verdict.TAKE if answered_at_s - silence.since_s >= seen.lease_s else Verdict.WAIT
+    return silence, Verdict.TAKE if answered_at_s - silence.since_s >= waited_s else Verdict.WAIT
 
 
 def is_superseded(seen: Term | None, log_id: str) -> bool:

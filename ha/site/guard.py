@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ha.clock import Clock
 from ha.errors import HaError, SiteLogSuperseded, SiteServes, SiteTakenOver, WitnessUnavailable
@@ -24,6 +24,9 @@ from ha.site.core import (
 if TYPE_CHECKING:
     from ha.site.witness import Witness  # which loads a database's client
 
+LOG_ANSWER_MAX_S = 30.0  # to name its identity, once in a replica's life
+_T = TypeVar("_T")
+
 
 class SiteGuard:
     """Renews, from `run` until that is cancelled. Ask `in_term` after each act that only the site with the term may do,
@@ -40,11 +43,13 @@ class SiteGuard:
         on_changed: Callable[[HaError | None], None],
     ) -> None:
         """`log_id` raises any error while the log's identity cannot be asked for. `on_changed` is told when the site
-        has got the term (None), or has it no more and why; not before the first answer."""
+        has got the term (None), or has it no more and why; not before the first answer. `lease_s`: of this site's
+        configuration; where the term's is shorter, that one gives the beat."""
         self._witness = witness
         self._site = site
         self._log_id = log_id
         self._clock = clock
+        self._lease_s = lease_s
         self._beat_s = lease_s / BEATS_PER_LEASE
         self._on_changed = on_changed
         self._claim = Claim()
@@ -77,21 +82,29 @@ class SiteGuard:
         """Renew the term, `BEATS_PER_LEASE` times in a lease."""
         log_id: str | None = None
         while True:
-            try:
-                async with asyncio.timeout(self._beat_s):
-                    if log_id is None:
-                        log_id = await self._log_id()
-                    await self._renew(log_id)
-            except Exception as error:  # whatever it is, the claim ends by itself
-                self._problem = str(error) or f"no answer within {self._beat_s:g} s"
+            if log_id is None:
+                log_id = await self._answer(self._log_id(), LOG_ANSWER_MAX_S)
+            if log_id is not None:
+                await self._answer(self._renew(log_id), self._beat_s)
             self._tell()
             await self._clock.sleep_s(self._beat_s)
+
+    async def _answer(self, asked: Awaitable[_T], answer_max_s: float) -> _T | None:
+        """None without an answer in that time: whatever the reason is, the claim ends by itself."""
+        try:
+            async with asyncio.timeout(answer_max_s):
+                return await asked
+        except Exception as error:
+            said = error.detail if isinstance(error, HaError) else str(error)
+            self._problem = said or f"no answer within {answer_max_s:g} s"
+            return None
 
     async def _renew(self, log_id: str) -> None:
         asked_at_s = self._clock.boottime_s()
         term, renewed = await self._witness.renew(self._site, log_id)
         self._claim = answered(self._claim, asked_at_s, term, renewed=renewed)
-        self._problem = "the witness has no term yet: notary site take" if term is None else ""
+        self._beat_s = min(self._lease_s, self._lease_s if term is None else term.lease_s) / BEATS_PER_LEASE
+        self._problem = "the witness has no term: notary site take" if term is None else "it did not ask in time"
 
     def _tell(self) -> None:
         now = self.standing()
@@ -108,19 +121,23 @@ async def take(
     *,
     lease_s: float,
     though_superseded: bool = False,
-    on_wait: Callable[[Term], None] = lambda term: None,
+    on_wait: Callable[[Term | None, float], None] = lambda term, lease_s: None,
 ) -> Term:
     """Take the next term for a site and its log, once nobody has renewed the present one for its whole lease.
 
-    `though_superseded`: an operator says that the terms since that of this log served nothing. `on_wait` is told the
-    term that is waited for. Raises SiteServes, SiteLogSuperseded and WitnessUnavailable.
+    `lease_s`: of the next term; it is waited for where the witness has none. `though_superseded`: an operator says that
+    the terms since that of this log served nothing. `on_wait` is told the term that is waited for, and for how long.
+    Raises SiteServes, SiteLogSuperseded and WitnessUnavailable.
     """
     silence = None
     while True:
         seen = await witness.see()
         if is_superseded(seen, log_id) and not though_superseded:
             raise SiteLogSuperseded(f"log {log_id} had an earlier term; the witness has {seen}")
-        before, (silence, verdict) = silence, look(silence, seen, clock.boottime_s())
+        waited_s = lease_s if seen is None else seen.lease_s
+        if silence is None:
+            on_wait(seen, waited_s)
+        silence, verdict = look(silence, seen, clock.boottime_s(), waited_s)
         if verdict is Verdict.SERVES:
             raise SiteServes(f"it was renewed, or taken, a moment ago: {seen}")
         if verdict is Verdict.TAKE:
@@ -128,7 +145,4 @@ async def take(
             if not await witness.take(seen, following):
                 raise SiteServes(f"it was renewed, or taken, a moment ago: {seen}")
             return following
-        assert seen is not None, "without a term there is nothing to wait for"
-        if before is None:
-            on_wait(seen)
-        await clock.sleep_s(seen.lease_s / BEATS_PER_LEASE)
+        await clock.sleep_s(waited_s / BEATS_PER_LEASE)

@@ -15,7 +15,7 @@ from replica.active.deduplication import Period, Remembered, period_of
 from replica.active.intake import Intake
 from replica.active.parts import Parts
 from replica.active.publisher import Publisher
-from replica.active.waiting import Waiting, send
+from replica.active.waiting import Waiting
 from replica.notary.answers import Accepted, Answer, DeduplicationBound, NotNow, Refused
 from replica.notary.errors import Code, ValuesRefused
 from replica.notary.terms import covers_command
@@ -86,7 +86,7 @@ class Admission:
                 answers.append((waiting, Refused(Code.COMMAND_ID_REUSED.name, tx_id, earlier=found.earlier)))
             else:
                 answers.append((waiting, self._in_flight()))
-        send(answers)
+        self._answering.send(answers)
         if accepted:
             self._answering.answer_accepted(accepted)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from replica.active.admission_budget import AdmissionBudget
@@ -42,13 +42,7 @@ class Answering:
         self._budget = budget
 
     def answer_decided(self, answered: Sequence[Decided], states: int, offsets: Mapping[int, int | None]) -> None:
-        """Answer a batch that was read back, of so many states. `offsets`: see Publisher.add.
-
-        Where another site may serve by now, nothing is answered as decided: its log may lack these records.
-        """
-        if not self._receipt_signer.in_term():
-            send((waiting, _unsigned(self._retry_after_s)) for waiting, _, _ in answered)
-            return
+        """Answer a batch that was read back, of so many states. `offsets`: see Publisher.add."""
         now_s = self._clock.boottime_s()
         if self._estimate.note_batch(states, now_s - self._appender.busy_since_s, self._budget.states - states):
             self._appender.busy_since_s = now_s
@@ -66,7 +60,7 @@ class Answering:
         earlier = self._earlier(synchronous)
 
         def answer(receipts: Sequence[Receipt] | None) -> None:
-            send(decided_answers(synchronous, receipts, offsets, earlier, self._retry_after_s))
+            self.send(decided_answers(synchronous, receipts, offsets, earlier, self._retry_after_s))
             self._trace.answered(answered, began_us)
 
         self._receipt_signer.make(notarised, answer, places)
@@ -86,7 +80,7 @@ class Answering:
     def _confirm_accepted(self, answered: Sequence[Decided]) -> None:
         """Answer asynchronous submissions that only the log has recorded: it has now. Some were answered early."""
         wait_s = self._estimate.wait_s(0)
-        send(
+        self.send(
             (waiting, Accepted(waiting.command.submission_id, wait_s, entry.offset))
             for waiting, entry, _ in answered
             if waiting.options.asynchronous and (waiting.options.early or entry.rules_version >= DEDUPLICATING_FROM)
@@ -98,9 +92,16 @@ class Answering:
         places = [self._places.of(found.notarised_offset) for _, found in accepted]
 
         def answer(receipts: Sequence[Receipt] | None) -> None:
-            send(recorded_answers(accepted, receipts, self._retry_after_s))
+            self.send(recorded_answers(accepted, receipts, self._retry_after_s))
 
         self._receipt_signer.make(contents, answer, places)
+
+    def send(self, answers: Iterable[tuple[Waiting, Answer]]) -> None:
+        """Send answers; but nothing as decided where another site may serve by now, whose log may lack these
+        records."""
+        if not self._receipt_signer.in_term():
+            answers = [(waiting, _undecided(answer, self._retry_after_s)) for waiting, answer in answers]
+        send(answers)
 
 
 def decided_answers(
@@ -164,6 +165,12 @@ def _recorded(command: Command, found: AdmissionResult, receipt: Receipt) -> Ans
         raise InvariantBroken(f"command {command.command_id!r} is accepted, and its transaction is nowhere")
     offset = None if found.earlier is None else found.earlier.ledger_offset
     return Notarised(command.tx_id, command.content_digest, found.notarised_offset, None, True, receipt, offset)
+
+
+def _undecided(answer: Answer, retry_after_s: float) -> Answer:
+    if isinstance(answer, NotNow):
+        return answer
+    return NotNow(Code.OUTCOME_UNKNOWN.name, "this site may not serve just now, and another one may", retry_after_s)
 
 
 def _unsigned(retry_after_s: float) -> NotNow:

@@ -15,7 +15,7 @@ from replica.active.answering import Answering
 from replica.active.intake import Intake
 from replica.active.parts import Parts
 from replica.active.terms import Terms, terms_after, terms_of
-from replica.active.waiting import Waiting, send
+from replica.active.waiting import Waiting
 from replica.index.interface import OFFSET_END
 from replica.link.interface import SubmitOptions
 from replica.notary.acceptances import Acceptance, counts, decode_acceptance
@@ -180,7 +180,7 @@ class LogAdmission:
         answers += [(waiting, failed[id(waiting)]) for waiting in fresh.values() if id(waiting) in failed]
         for waiting in (*[waiting for waiting, _ in answers], *[waiting for waiting, _ in accepted]):
             self._intake.budget.leave(1, waiting.states)
-        send(answers)
+        self._answering.send(answers)
         if accepted:
             self._answering.answer_accepted(accepted)
 

@@ -62,9 +62,9 @@ def take(
 ) -> None:
     """Take the next term for this site and its log, so that its replicas may serve and no others.
 
-    It waits until nobody has renewed the present term for its whole lease, and changes nothing while somebody does. A
-    log that had an earlier term is refused. It says nothing about the log: copy, finish and adopt it as the runbook
-    says.
+    It waits until nobody has renewed the present term for its whole lease, and changes nothing while somebody does;
+    where the witness has no term, it waits as well. A log that had an earlier term is refused. It says nothing about
+    the log: copy, finish and adopt it as the runbook says.
     """
     settings = load(find_config(config))
     site = _site(settings)
@@ -113,5 +113,7 @@ async def _take(settings: Config, site: SiteSettings, log_id: str, nothing_was_s
         SystemClock(),
         lease_s=site.lease_s,
         though_superseded=nothing_was_served,
-        on_wait=lambda term: err.print(f"{term}: waits {term.lease_s:g} s whether it is renewed", markup=False),
+        on_wait=lambda term, waited_s: err.print(
+            f"{term or 'the witness has no term'}: waits {waited_s:g} s whether one is renewed", markup=False
+        ),
     )

@@ -194,6 +194,7 @@ class Facts:
     replicas: tuple[ReplicaFacts, ...]
     balancer: BalancerFacts
     around: AroundFacts
+    has_site: bool = False  # another site may take over, as this configuration says
 
 
 def keys_are_in_the_log(facts: Facts) -> bool:

@@ -242,13 +242,18 @@ def _parties_in_log(facts: Facts) -> Verdict:
 @CHECKS.check("site")
 def _site(facts: Facts) -> Verdict:
     """Where another site may take over, this one has the term: no replica serves without it."""
-    if not any(replica.answers for replica in facts.replicas):
+    answering = [one for one in facts.replicas if one.answers]
+    if not answering:
         return unknown("no replica answers")
-    sites = {one.name: one for one in facts.replicas if one.site is not None}
-    without = [f"{name}: {one.site_detail or one.site}" for name, one in sites.items() if one.site != "in_term"]
-    if without:
+    if not facts.has_site and all(one.site is None for one in answering):
+        return ok("no other site may take over")
+    if without := [
+        f"{one.name}: {one.site_detail or one.site}" for one in answering if one.site not in {None, "in_term"}
+    ]:
         return problem("; ".join(without), "notary site status; see runbooks/site-term.md")
-    return ok("each replica has renewed its term" if sites else "no other site may take over")
+    if unfenced := [one.name for one in answering if one.site is None]:
+        return problem(f"{', '.join(unfenced)} would serve without the term", "restart them with their site configured")
+    return ok("each replica has renewed its term")
 
 
 @CHECKS.check("signed-commands")

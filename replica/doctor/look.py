@@ -70,6 +70,7 @@ async def look(config: Config) -> Facts:
         replicas=tuple(replicas),
         balancer=balancer,
         around=around,
+        has_site=config.site is not None,
     )
 
 

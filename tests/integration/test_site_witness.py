@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import replace
 
+import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from ha.clock import SystemClock
 from ha.errors import HaError, SiteLogSuperseded, SiteServes, SiteTakenOver, WitnessUnavailable
@@ -14,10 +17,14 @@ from ha.site.core import Standing, Term, next_term
 from ha.site.guard import SiteGuard, take
 from ha.site.witness import PostgresWitness
 from replica.local.postgres import PostgresServer
+from tests.integration.log_postgres.cutting import Allowance, CuttingProxy
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.postgres
 LEASE_S = 3.0  # a renewal is given up after a tenth of it, on a machine that is busy
+
+
+STEP_BYTES = 13  # shorter than any message of a statement
 
 
 @pytest.fixture
@@ -101,6 +108,88 @@ async def until(holds: Callable[[], bool]) -> None:
         return holds()
 
     await eventually(asked)
+
+
+@pytest.fixture
+async def proxy(database_dsn: str) -> AsyncIterator[CuttingProxy]:
+    """The way to the witness."""
+    server = conninfo_to_dict(database_dsn)
+    async with CuttingProxy(str(server["host"]), int(str(server["port"]))) as made:
+        yield made
+
+
+def far(database_dsn: str, proxy: CuttingProxy) -> PostgresWitness:
+    """The witness beyond the proxy."""
+    return PostgresWitness(make_conninfo(database_dsn, host="127.0.0.1", port=proxy.port))
+
+
+async def test_a_replica_that_freezes_in_its_question_bars_nobody(
+    witness: PostgresWitness, database_dsn: str, proxy: CuttingProxy
+) -> None:
+    """Goal: the term can be taken, and renewed by others, wherever a replica froze. Method: hold a renewal after each
+    few bytes of it; the term is taken meanwhile."""
+    term = Term(1, "a", "log-a", LEASE_S)
+    assert await witness.take(None, term)
+    await far(database_dsn, proxy).renew("a", "log-a")
+    whole = proxy.links[-1].to_server
+    held: list[asyncio.Task[object]] = []
+    for passed in range(STEP_BYTES, whole, STEP_BYTES):
+        proxy.allowance = Allowance(to_server=passed, freeze=True)
+        known = len(proxy.links)
+        held.append(asyncio.create_task(far(database_dsn, proxy).renew("a", "log-a")))
+        await until(lambda known=known, passed=passed: proxy.links[known:] and proxy.links[known].to_server == passed)
+        await asyncio.sleep(0.02)  # the server has received it
+        async with asyncio.timeout(5.0):
+            seen = await witness.see()
+            assert seen is not None
+            assert await witness.take(seen, next_term(seen, "a", "log-a", LEASE_S)), passed
+    for task in held:
+        task.cancel()
+    await asyncio.gather(*held, return_exceptions=True)
+
+
+async def test_a_guard_whose_witness_fell_silent_in_an_answer_asks_anew(
+    witness: PostgresWitness, database_dsn: str, proxy: CuttingProxy
+) -> None:
+    """Goal: one dead connection costs one renewal. Method: hold an answer's last bytes for ever, then let new
+    connections pass."""
+    assert await witness.take(None, Term(1, "a", "log-a", LEASE_S))
+    distant = far(database_dsn, proxy)
+    await distant.renew("a", "log-a")
+
+    async def log_id() -> str:
+        return "log-a"
+
+    proxy.allowance = Allowance(to_client=proxy.links[-1].to_client - STEP_BYTES, freeze=True)
+    one = SiteGuard(distant, "a", log_id, clock=SystemClock(), lease_s=LEASE_S, on_changed=lambda error: None)
+    running = asyncio.create_task(one.run())
+    await until(lambda: len(proxy.links) > 2)
+    proxy.allowance = Allowance()
+    await until(one.in_term)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+async def test_a_change_that_may_not_be_replicated_is_not_believed(witness: PostgresWitness, database_dsn: str) -> None:
+    """Goal: what a standby may lack confirms nothing. Method: the server warns, as it does when a commit's wait for its
+    standby is ended."""
+    term = Term(1, "a", "log-a", LEASE_S)
+    assert await witness.take(None, term)
+    async with await psycopg.AsyncConnection.connect(database_dsn, autocommit=True) as connection:
+        await connection.execute(
+            "create function warns() returns trigger language plpgsql as "
+            "$$ begin raise warning 'not replicated'; return new; end $$"
+        )
+        await connection.execute(
+            "create trigger warns before update on notary_site.term for each row execute function warns()"
+        )
+    with pytest.raises(WitnessUnavailable, match="not replicated"):
+        await witness.renew("a", "log-a")
+    seen = await witness.see()
+    assert seen is not None
+    with pytest.raises(WitnessUnavailable, match="not replicated"):
+        await witness.take(seen, next_term(seen, "b", "copy", LEASE_S))
 
 
 async def test_a_witness_that_is_away(postgres_server: PostgresServer) -> None:

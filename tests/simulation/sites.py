@@ -1,9 +1,9 @@
 """Two sites and a witness on virtual time: the product's guards and takers, over a witness and a network of ours.
 
-Drawn for each seed: rates of clocks, delays, lost questions and answers, power cuts, frozen processes, and operators
-who take the term when they like. A signature counts when it is let out. Checked: it was made while the witness had the
-term of the signer's site and log; a log that was superseded has no term again; and a site that nothing happens to
-serves all the time.
+Drawn for each seed: rates of clocks, delays, lost questions and answers, power cuts, frozen processes, operators who
+take the term when they like, and an empty witness in place of the one that was. A signature counts when it is let out.
+Checked: the witness had no term then but that of the signer's site and log; a log that was superseded has no term
+again; and a site that nothing happens to serves all the time.
 """
 
 from __future__ import annotations
@@ -50,6 +50,11 @@ class Register:
 
     term: Term | None = None
     taken: list[Term] = field(default_factory=list)
+
+    def forget(self) -> None:
+        """Somebody puts an empty one in its place."""
+        self.term = None
+        self.taken.clear()
 
     def renew(self, site: str, log_id: str) -> tuple[Term | None, bool]:
         if self.term is None or (self.term.site, self.term.log_id) != (site, log_id):
@@ -198,7 +203,7 @@ async def _signs(world: World, site: str, log_id: str, one: guard.SiteGuard, mac
     while True:
         await asyncio.sleep(0.2)
         await machine.runs()
-        has_term = world.register.term is not None and world.register.term.site == site and loop.time() > LEASE_S
+        has_term = world.register.term is not None and world.register.term.site == site and loop.time() > 2 * LEASE_S
         if not one.in_term():
             world.unserved += has_term
             continue
@@ -208,7 +213,7 @@ async def _signs(world: World, site: str, log_id: str, one: guard.SiteGuard, mac
         if not lets_out(one):
             continue
         world.signed += 1
-        if term is None or (term.site, term.log_id) != (site, log_id):
+        if term is not None and (term.site, term.log_id) != (site, log_id):
             world.wrong.append(f"{loop.time():.2f} s: site {site} signs by {log_id}, and the witness has {term}")
 
 
@@ -247,6 +252,8 @@ async def _operators(world: World) -> None:
     await _take(world, "a")
     while not world.calm or world.duel:
         await asyncio.sleep(0.0 if world.duel else random.choice([0.0, 0.5, 2.0, 20.0]))
+        if not world.duel and random.random() < 0.1:
+            world.register.forget()
         site = _other(world) if world.duel else random.choice("ab")
         if not world.duel and random.random() < 0.4:
             world.copies += 1

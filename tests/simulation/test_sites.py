@@ -93,18 +93,29 @@ def _takes_whatever_the_term(patch: MonkeyPatch) -> None:
 def _takes_at_once(patch: MonkeyPatch) -> None:
     """Whoever wants the term does not wait for the lease."""
 
-    def look(silence: Silence | None, seen: Term | None, answered_at_s: float) -> tuple[Silence | None, Verdict]:
-        return (None if seen is None else Silence(seen, answered_at_s)), Verdict.TAKE
+    def look(silence: Silence | None, seen: Term | None, at_s: float, waited_s: float) -> tuple[Silence, Verdict]:
+        return Silence(seen, at_s), Verdict.TAKE
 
+    patch.setattr(guard, "look", look)
+
+
+def _trusts_an_empty_witness(patch: MonkeyPatch) -> None:
+    """Where the witness has no term, the first one is taken at once."""
+
+    def look(silence: Silence | None, seen: Term | None, at_s: float, waited_s: float) -> tuple[Silence, Verdict]:
+        found, verdict = original(silence, seen, at_s, waited_s)
+        return found, Verdict.TAKE if seen is None else verdict
+
+    original = guard.look
     patch.setattr(guard, "look", look)
 
 
 def _counts_from_its_question(patch: MonkeyPatch) -> None:
     """The silence is counted from before the beat was seen: it may have been raised meanwhile."""
 
-    def look(silence: Silence | None, seen: Term | None, answered_at_s: float) -> tuple[Silence | None, Verdict]:
-        found, verdict = original(silence, seen, answered_at_s)
-        if silence is None and found is not None:
+    def look(silence: Silence | None, seen: Term | None, at_s: float, waited_s: float) -> tuple[Silence, Verdict]:
+        found, verdict = original(silence, seen, at_s, waited_s)
+        if silence is None:
             found = replace(found, since_s=found.since_s - 1.8)  # the longest way there and back
         return found, verdict
 
@@ -115,10 +126,10 @@ def _counts_from_its_question(patch: MonkeyPatch) -> None:
 def _forgets_that_it_was_renewed(patch: MonkeyPatch) -> None:
     """A beat that changes while somebody waits is passed over."""
 
-    def look(silence: Silence | None, seen: Term | None, answered_at_s: float) -> tuple[Silence | None, Verdict]:
-        if silence is not None and seen is not None:
+    def look(silence: Silence | None, seen: Term | None, at_s: float, waited_s: float) -> tuple[Silence, Verdict]:
+        if silence is not None:
             silence = replace(silence, term=seen)
-        return original(silence, seen, answered_at_s)
+        return original(silence, seen, at_s, waited_s)
 
     original = guard.look
     patch.setattr(guard, "look", look)
@@ -169,20 +180,21 @@ def _former_logs_are_forgotten(patch: MonkeyPatch) -> None:
 
 
 MUTANTS: dict[Callable[[MonkeyPatch], None], int] = {
-    _claims_from_the_answer: 61,
-    _claims_the_whole_lease: 2,
+    _claims_from_the_answer: 5,
+    _claims_the_whole_lease: 0,
     _claims_for_ever: 0,
-    _does_not_look_again: 9,
+    _does_not_look_again: 19,
     _takes_whatever_the_beat: 4,
     _takes_whatever_the_term: 4,
     _takes_at_once: 0,
+    _trusts_an_empty_witness: 3,
     _counts_from_its_question: 0,
     _forgets_that_it_was_renewed: 0,
     _any_site_renews: 0,
-    _any_log_of_the_site_renews: 1,
+    _any_log_of_the_site_renews: 3,
     _refusals_count_as_renewals: 0,
-    _superseded_logs_come_back: 7,
-    _former_logs_are_forgotten: 7,
+    _superseded_logs_come_back: 19,
+    _former_logs_are_forgotten: 69,
 }
 """Each with a seed whose world shows it."""
 

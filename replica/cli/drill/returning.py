@@ -85,8 +85,8 @@ class ReturnedSite(LocalCluster):
 
         async def all_say() -> bool:
             found = [health for health in (await self.healths()).values() if health is not None and health.front_ends]
-            if leading := [health for health in found if health.active or health.leads]:
-                raise ServerFailed(f"the site that was taken over serves: {leading}")
+            if leading := [health.replica for health in found if health.active or health.leads]:
+                raise ServerFailed(f"the site that was taken over serves: {', '.join(leading)} of it leads")
             return len(found) == len(self.replicas) and all(
                 health.site == standing and health.reaches_log for health in found
             )
@@ -95,9 +95,8 @@ class ReturnedSite(LocalCluster):
             async with asyncio.timeout(timeout_s):
                 await until(all_say)
         except TimeoutError:
-            raise ServerFailed(
-                f"not every replica says {standing} within {timeout_s:g} s: {await self.healths()}"
-            ) from None
+            said = {name: health and health.site for name, health in (await self.healths()).items()}
+            raise ServerFailed(f"not every replica says {standing} within {timeout_s:g} s: {said}") from None
 
     async def refuse(self, standing: Standing) -> None:
         """Ask it to notarise for `WATCHED_S`. Raises ServerFailed when it does, or says anything else."""

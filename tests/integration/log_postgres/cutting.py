@@ -20,9 +20,10 @@ class Allowance:
 
 
 class CuttingProxy:
-    """Listens on a free port of 127.0.0.1. A connection passes everything until it is armed."""
+    """Listens on a free port of 127.0.0.1. A connection passes `allowance` until it is armed with another."""
 
     def __init__(self, host: str, port: int) -> None:
+        self.allowance = Allowance()
         self._target = (host, port)
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
@@ -41,6 +42,7 @@ class CuttingProxy:
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection(*self._target)
         link = Link(writer, far_writer)
+        link.arm(self.allowance)
         self.links.append(link)
         with suppress(ConnectionError):
             await asyncio.gather(link.pump(reader, far_writer, True), link.pump(far_reader, writer, False))

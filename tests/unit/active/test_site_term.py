@@ -8,6 +8,10 @@ import pytest
 
 from ha.ending import Cause
 from ha.errors import SiteTakenOver
+from replica.active.admission import Admission
+from replica.active.receipt_signer import Contents, Places, ReceiptSigner, Then
+from replica.active.waiting import Waiting
+from replica.link.interface import SubmitOptions
 from replica.log.memory import Delivery, MemoryTopic
 from replica.notary.answers import Notarised, NotNow, Refused
 from replica.notary.errors import Code
@@ -84,5 +88,54 @@ def test_what_is_on_its_way_is_not_answered_as_decided(monkeypatch: pytest.Monke
             answers = await asked
             assert not any(isinstance(answer, Notarised | Refused) for answer in answers)
             assert {answer.code for answer in answers if isinstance(answer, NotNow)} == {Code.OUTCOME_UNKNOWN.name}
+
+    run_virtually(story())
+
+
+def test_what_was_decided_while_the_key_signed_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a rejection stops with the term as a receipt does. Method: the term ends while the key signs for the other
+    transaction of the batch."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(submission(1, [state(9)]))
+
+            def too_late(self: ReceiptSigner, contents: Contents, then: Then, places: Places = ()) -> None:
+                replica.site_in_term = False
+                then(None)
+
+            monkeypatch.setattr(ReceiptSigner, "make", too_late)
+            answers = await replica.submit(submission(2, [state(8)]), submission(3, [state(9)]))
+            assert {answer.code for answer in answers if isinstance(answer, NotNow)} == {Code.OUTCOME_UNKNOWN.name}
+            assert len(answers) == 2 and not any(isinstance(answer, Refused) for answer in answers)
+
+    run_virtually(story())
+
+
+@pytest.mark.parametrize("options", [SubmitOptions(), SubmitOptions(asynchronous=True)])
+def test_what_the_database_answered_too_late_is_not_passed_on(
+    options: SubmitOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: neither a rejected command nor an accepted one after the term. Method: it ends while the database is
+    asked for a command that is used again, and for a new one."""
+
+    async def story() -> None:
+        async with World() as world:
+            replica = await world.replica()
+            await replica.until_active()
+            await replica.submit(submission(1, [state(9)]))
+            asked = Admission._ask
+
+            async def late(self: Admission, batch: list[Waiting]) -> object:
+                found = await asked(self, batch)
+                replica.site_in_term = False
+                return found
+
+            monkeypatch.setattr(Admission, "_ask", late)
+            again, new = submission(2, [state(8)], command_id="c1"), submission(3, [state(7)])
+            for answer in await replica.submit(again, new, options=options):
+                assert isinstance(answer, NotNow)
 
     run_virtually(story())

@@ -48,14 +48,14 @@ def test_a_refusal_ends_the_claim_at_once(term: Term | None, found: Standing) ->
 
 
 def test_a_term_is_taken_after_a_whole_lease_of_silence() -> None:
-    """Goal: nothing is taken early. Method: the first look, just before the end, at it; a beat or a term between."""
-    silence, verdict = look(None, TERM, 50.0)
-    assert (silence, verdict) == (Silence(TERM, 50.0), Verdict.WAIT)
-    assert look(silence, TERM, 59.999)[1] is Verdict.WAIT
-    assert look(silence, TERM, 60.0)[1] is Verdict.TAKE
-    assert look(silence, replace(TERM, beat=8), 60.0)[1] is Verdict.SERVES
-    assert look(silence, replace(TERM, number=5), 60.0)[1] is Verdict.SERVES
-    assert look(None, None, 50.0)[1] is Verdict.TAKE
+    """Goal: nothing is taken early. Method: first, just before the end, at it; another beat or term; no term."""
+    for term in (TERM, None):
+        silence, verdict = look(None, term, 50.0, 10.0)
+        assert (silence, verdict) == (Silence(term, 50.0), Verdict.WAIT)
+        assert look(silence, term, 59.999, 10.0)[1] is Verdict.WAIT
+        assert look(silence, term, 60.0, 10.0)[1] is Verdict.TAKE
+        for other in (replace(TERM, beat=8), replace(TERM, number=5)):
+            assert look(silence, other, 60.0, 10.0)[1] is Verdict.SERVES
 
 
 def test_no_log_has_a_second_term() -> None:
@@ -114,6 +114,48 @@ def test_a_guard_says_why_its_replica_may_not_serve() -> None:
     assert isinstance(first, WitnessUnavailable) and second is None
     assert isinstance(third, WitnessUnavailable) and "no answer within 1 s" in third.detail
     assert isinstance(fourth, SiteTakenOver) and str(TERM) in fourth.detail
+
+
+def test_a_lease_that_is_changed_in_the_configuration_stops_nobody() -> None:
+    """Goal: the term's own lease gives the beat until another is taken. Method: a configuration with twenty times the
+    lease; the replica is asked all the time."""
+
+    async def live() -> None:
+        witness = Answers()
+        witness.term = Term(1, "a", "log-a", 5.0)
+        one = SiteGuard(witness, "a", named, clock=RateClock(1.0, 5.0), lease_s=100.0, on_changed=told.append)
+        running = asyncio.create_task(one.run())
+        for _ in range(300):
+            await asyncio.sleep(0.1)
+            assert one.in_term()
+        running.cancel()
+
+    told: list[HaError | None] = []
+    run_virtually(live())
+    assert told == [None]
+
+
+def test_a_log_that_is_slow_to_name_itself_is_waited_for() -> None:
+    """Goal: a short lease does not hurry the log, which is asked once. Method: it takes two leases."""
+
+    async def slow() -> str:
+        await asyncio.sleep(2.0)
+        return await named()
+
+    async def live() -> None:
+        witness = Answers()
+        witness.term = Term(1, "a", "log-a", 1.0)
+        one = SiteGuard(witness, "a", slow, clock=RateClock(1.0, 5.0), lease_s=1.0, on_changed=lambda error: None)
+        running = asyncio.create_task(one.run())
+        await asyncio.sleep(2.5)
+        assert one.in_term()
+        running.cancel()
+
+    run_virtually(live())
+
+
+async def named() -> str:
+    return "log-a"
 
 
 @pytest.mark.parametrize(
