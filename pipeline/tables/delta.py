@@ -77,6 +77,11 @@ class Table:
         """What the last append gave as the number of rows up to its own last one; 0 before the first."""
         return self._table.transaction_version(_counting(self._topic_id)) or 0
 
+    @property
+    def schema(self) -> str:
+        """Its columns, in Delta's JSON."""
+        return self._table.schema().to_json()
+
     def least_after(self, column: str, offset: int) -> int | None:
         """The least value of a column in rows after a log offset; None where there is no such row.
 
@@ -180,6 +185,12 @@ def look(place: Place) -> dict[str, int | str]:
             "version": table.version(),
             "files": len(table.file_uris()),
         }
+
+
+def schema_of(place: Place) -> str:
+    """The columns of a table, in Delta's JSON. Raises PlaceUnavailable, also where there is none."""
+    with _as_ours(place):
+        return _opened(place).schema().to_json()
 
 
 def _opened(place: Place) -> DeltaTable:

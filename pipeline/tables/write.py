@@ -51,6 +51,11 @@ class TablesWriter:
         """The log offset up to which all tables have their rows, -1 for none."""
         return self._tables[REQUESTS].offset
 
+    @property
+    def schemas(self) -> dict[str, str]:
+        """The columns of each table by its name, in Delta's JSON: the next append may add some."""
+        return {name: table.schema for name, table in self._tables.items()}
+
     def append(self, records: LogRecords) -> None:
         """Judge the next records, append their rows to every table, and move the index.
 

@@ -21,6 +21,7 @@ def plaintext_connections(config: Config) -> list[str]:
         *_witness(config),
         *_tracing(config),
         *_kms(config),
+        *_catalogue(config),
     ]
 
 
@@ -47,6 +48,12 @@ def _kms(config: Config) -> Iterator[str]:
     url = None if config.kms is None else config.kms.endpoint
     if url is not None and url.scheme != "https" and not is_local(url.host or ""):
         yield "a key management service beyond this machine: kms.endpoint needs https"
+
+
+def _catalogue(config: Config) -> Iterator[str]:
+    given = config.tables.catalogue
+    if given is not None and given.ca_file is None and not is_local(given.host):
+        yield "a catalogue beyond this machine: set tables.catalogue.ca_file"
 
 
 def _database(conninfo: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 from ha.settings import ElectionSettings
 from ha.site.settings import SiteSettings
 from ha.watch.settings import WatchSettings
-from haproxy.render import Endpoint, HaproxySettings, Name, ReplicaAddress, Url
+from haproxy.render import Endpoint, HaproxySettings, Host, Name, ReplicaAddress, Url
 from ledger_api.server.settings import ApiSettings, ListedReplica, Listing
 from replica.active.signer import Signer, open_signer
 from replica.config.client import ClientSettings
@@ -163,6 +163,30 @@ class LogCopySettings(BaseModel):
     )
 
 
+class CatalogueSettings(BaseModel):
+    """A catalogue in which `notary tables run` registers the tables, so that readers find them by name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    kind: Literal["hive"] = Field("hive", description="What the catalogue is: a Hive metastore.")
+    host: Host = Field(description="Host of the metastore.")
+    port: int = Field(9083, ge=1, le=65_535, description="Its TCP port, of the Thrift interface.")
+    schema_name: str = Field(
+        "notary",
+        pattern="^[a-z0-9_]{1,128}$",
+        description="Schema (Hive: database) of the tables, made if there is none; each notary needs one of its own.",
+    )
+    ca_file: Path | None = Field(
+        None, description="PEM of the authorities that sign its certificate: with them, TLS is spoken."
+    )
+    look_s: float = Field(
+        60.0,
+        ge=1,
+        le=86_400,
+        description="How often `notary tables run --follow` looks whether the tables are registered still.",
+    )
+
+
 class TablesSettings(BaseModel):
     """The log as tables in the format of Delta Lake, which `notary tables run` appends to; replicas do not use it."""
 
@@ -179,6 +203,7 @@ class TablesSettings(BaseModel):
     metrics: Endpoint | None = Field(
         None, description="Where Prometheus finds /metrics of `notary tables run --follow`; off by default."
     )
+    catalogue: CatalogueSettings | None = None
 
 
 class Config(BaseSettings):

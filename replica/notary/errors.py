@@ -543,6 +543,31 @@ class Code(Enum):
         "Stop one of the two, then run the command again: it goes on where the archive ends.",
         Retry.SAME,
     )
+    # The tables' catalogue.
+    CATALOGUE_NAME_TAKEN = (
+        0,
+        "The catalogue has another table under the name of one of ours",
+        "Nothing was registered, and the tables themselves are in place. Name another tables.catalogue.schema_name, or"
+        " drop that table from the catalogue if it is an old registration of ours; see runbooks/tables.md.",
+    )
+    CATALOGUE_ACCESS_DENIED = (
+        0,
+        "The catalogue does not let this user register tables",
+        "Give the user of the job, HADOOP_USER_NAME or the process's own, the right to make tables in"
+        " tables.catalogue.schema_name, or make that schema for it. Tables are appended to meanwhile.",
+    )
+    CATALOGUE_REFUSED = (
+        0,
+        "The catalogue refuses to register a table, or what answers is no such catalogue",
+        "Do what the line above says: it is the catalogue's own answer. Tables are appended to meanwhile.",
+    )
+    CATALOGUE_UNAVAILABLE = (
+        0,
+        "The catalogue did not answer, or it failed",
+        "Run the same command again once it answers; with --follow the job tries again by itself. Tables are appended"
+        " to meanwhile.",
+        Retry.SAME,
+    )
     RESTORE_REFUSED = (
         0,
         "The request log cannot be restored, salvaged or adopted safely as asked",
@@ -778,6 +803,18 @@ class ArchiveContended(NotaryError):
     """Another archiver added lines meanwhile; what it wrote stands, and nothing of ours was added."""
 
     default_code = Code.ARCHIVE_CONTENDED
+
+
+class CatalogueRefused(NotaryError):
+    """A catalogue does not register a table as it is asked to; a person must change something."""
+
+    default_code = Code.CATALOGUE_REFUSED
+
+
+class CatalogueUnavailable(NotaryError):
+    """A catalogue did not answer, or failed. What was asked may be done nevertheless; look, then ask again."""
+
+    default_code = Code.CATALOGUE_UNAVAILABLE
 
 
 class SparkUnavailable(NotaryError):

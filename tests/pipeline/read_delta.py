@@ -1,4 +1,6 @@
-"""What Spark reads of the tables, as JSON: `python -m tests.pipeline.read_delta TABLES OUT`.
+"""What Spark reads of the tables, as JSON: `python -m tests.pipeline.read_delta TABLES OUT [METASTORE]`.
+
+TABLES is their folder; or with a metastore, `thrift://HOST:PORT`, the schema in which Spark finds them by name.
 
 A process of its own: Delta's extension counts only in the first session of a JVM, and a session with other jars that is
 there already is handed out instead. The jars are those of scripts/jars/delta; nothing is fetched at run time.
@@ -19,12 +21,14 @@ SETTINGS = {
 }
 
 if __name__ == "__main__":
-    tables, out = sys.argv[1:]
+    tables, out, *metastore = sys.argv[1:]
     further = SETTINGS | {"spark.jars": ",".join(str(jar) for jar in sorted(JARS.glob("*.jar")))}
+    if metastore:
+        further |= {"spark.sql.catalogImplementation": "hive", "spark.hadoop.hive.metastore.uris": metastore[0]}
     session = spark_session("read-delta", "local[1]", shuffle_partitions=1, further=further)
 
     def table(name: str) -> str:
-        return f"delta.`{tables}/{name}`"
+        return f"{tables}.{name}" if metastore else f"delta.`{tables}/{name}`"
 
     decided = session.sql(
         f"SELECT offset, outcome, notarised_offset, unix_micros(stamp_at) AS stamp_us, size(inputs) AS inputs"

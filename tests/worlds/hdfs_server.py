@@ -21,7 +21,7 @@ START_MAX_S = 400.0  # of each server; seconds on a quiet machine
 _OF_SPARK = ("hadoop-client-*", "jcl-over-slf4j-*", "slf4j-api-*", "log4j-*")
 _NAME_NODE = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 _DATA_NODE = "org.apache.hadoop.hdfs.server.datanode.DataNode"
-_LOGGING = """\
+LOGGING = """\
 rootLogger.level=warn
 rootLogger.appenderRef.console.ref=console
 appender.console.type=Console
@@ -68,7 +68,7 @@ def hdfs(folder: Path, ports: PortReservation) -> Iterator[Hdfs]:
         place.mkdir()
         for name, values in files.items():
             (place / f"{name}-site.xml").write_text(configuration(values))
-    (servers / "log4j2.properties").write_text(_LOGGING)
+    (servers / "log4j2.properties").write_text(LOGGING)
     with (folder / "format.log").open("wb") as log:
         subprocess.run([*java(servers), _NAME_NODE, "-format", "-nonInteractive"], stderr=log, stdout=log, check=True)
     with ExitStack() as stack:

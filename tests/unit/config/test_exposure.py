@@ -49,6 +49,7 @@ EXPOSED = [
     {"kms": KMS | {"endpoint": "http://kms:8080"}, "notary_key_file": None},
     {"log": {"kind": "postgres", "postgres": {"conninfo": "host=db sslmode=require"}}, "kafka": None},
     {"site": {"name": "a", "witness": "host=witness dbname=notary_site"}},
+    {"tables": {"catalogue": {"host": "metastore"}}},
 ]
 PROTECTED = [
     {},
@@ -68,6 +69,8 @@ PROTECTED = [
     {"log": {"kind": "postgres", "postgres": {"conninfo": "host=db sslmode=verify-full"}}, "kafka": None},
     {"site": {"name": "a", "witness": "host=witness sslmode=verify-full"}},
     {"log": {"kind": "postgres", "postgres": {"conninfo": "host=/run/postgresql"}}, "kafka": None},
+    {"tables": {"catalogue": {"host": "metastore", "ca_file": "ca.pem"}}},
+    {"tables": {"catalogue": {"host": "127.0.0.1"}}},
 ]
 
 

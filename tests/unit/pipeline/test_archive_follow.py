@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,11 +14,12 @@ from pipeline.archive.manifest import Manifest, load_manifest
 from pipeline.archive.write import Archiver, BatchSize, OnStep
 from pipeline.metrics import FollowerMetrics
 from pipeline.sources.topic import look_at
-from replica.log.in_memory.server import MemoryLogServer, TimedTopic
+from replica.log.in_memory.server import TimedTopic
 from replica.log.in_memory.settings import MemoryLogSettings
 from replica.notary.errors import ArchiveContended, ConfigError, NotaryError
 from tests.unit.pipeline.test_follower_metrics import Clock, shown
 from tests.worlds.archive_world import SIGNER, HeadsInMemory, some_log
+from tests.worlds.served_log import served_log
 
 VALUES = some_log(30)
 DAY_S = 86_400.0
@@ -113,21 +111,10 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     """A log of thirty records, served by a thread."""
-    loop, server = asyncio.new_event_loop(), MemoryLogServer(topic := TimedTopic("memory:1"))
-    thread = threading.Thread(target=loop.run_forever)
-    with tempfile.TemporaryDirectory(prefix="log-") as folder:  # a short path: a socket's has 107 bytes at most
-        settings = MemoryLogSettings(socket_path=Path(folder) / "log.sock")
-        loop.run_until_complete(server.start(settings.socket_path))
-        thread.start()
-        try:
-            world = World(tmp_path, topic, settings)
-            world.append(VALUES)
-            yield world
-        finally:
-            asyncio.run_coroutine_threadsafe(server.stop(), loop).result(10.0)
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            loop.close()
+    with served_log("memory:1") as (topic, settings):
+        world = World(tmp_path, topic, settings)
+        world.append(VALUES)
+        yield world
 
 
 def test_log_and_store_go_away_and_come_back(world: World) -> None:
