@@ -41,7 +41,7 @@ missing_packages() {
     has make || echo make
     has git || echo git
     local jars
-    for jars in ${WITH_JAVA:+kafka spark} ${FOR_TESTS:+kafka-tools}; do
+    for jars in ${WITH_JAVA:+kafka spark} ${FOR_TESTS:+kafka-tools hadoop}; do
         scripts/jars/fetch.sh "$jars" --present || has mvn || { echo maven && break; }
     done
 }
@@ -146,7 +146,7 @@ started=$SECONDS
 ensure_packages
 [[ -z $FOR_TESTS ]] || ensure_test_packages
 ensure_environment
-for jars in ${WITH_JAVA:+kafka spark} ${FOR_TESTS:+kafka-tools}; do
+for jars in ${WITH_JAVA:+kafka spark} ${FOR_TESTS:+kafka-tools hadoop}; do
     scripts/jars/fetch.sh "$jars"
 done
 if [[ -n $FOR_TESTS ]]; then

@@ -8,7 +8,6 @@ its first line. Only a report's files are replaced by those of the next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -79,17 +78,7 @@ def keep(store: Store, name: str, content: bytes, sleep: Callable[[float], None]
     An answer may be lost, so an object of the same content counts as ours: two writers of the same bytes may both go
     on, and nothing differs. Raises ObjectExists when the content is another one, and PlaceUnavailable after ATTEMPTS.
     """
-
-    def attempt() -> None:
-        try:
-            store.create(name, [content])
-        except ObjectExists:
-            with _there_still(name):
-                found = store.read(name)
-            if found != content:
-                raise
-
-    again(attempt, sleep)
+    again(lambda: _settle(name, lambda: store.create(name, [content]), lambda: store.read(name) == content), sleep)
 
 
 def keep_file(store: Store, name: str, file: Path, digest: str, sleep: Callable[[float], None]) -> None:
@@ -98,25 +87,31 @@ def keep_file(store: Store, name: str, file: Path, digest: str, sleep: Callable[
     Raises ObjectExists when the content under this name is another one, and PlaceUnavailable.
     """
 
-    def attempt() -> None:
-        try:
-            store.send(name, file)
-        except ObjectExists:
-            with _there_still(name):
-                found = digest_of(store, name, sleep)
-            if found != digest:
-                raise
+    def is_ours() -> bool:  # the size is asked for once, so an outage takes no longer
+        return store.size(name) == file.stat().st_size and digest_of(store, name, sleep) == digest
 
-    again(attempt, sleep)
+    again(lambda: _settle(name, lambda: store.send(name, file), is_ours), sleep)
 
 
-@contextmanager
-def _there_still(name: str) -> Iterator[None]:
-    """An object that was in the way, and that another one removes before it is read, is to be created after all."""
+def _settle(name: str, write: Callable[[], None], is_ours: Callable[[], bool]) -> None:
+    """Write an object, unless the same is there. Raises ObjectExists, and PlaceUnavailable when it is not known.
+
+    A server may refuse a name before it has read the content, and close the connection: whoever still sends loses that
+    answer, each time. So who got no answer looks, and does not only write again.
+    """
     try:
-        yield
+        write()
+        return
+    except ObjectExists:
+        failed = PlaceUnavailable(f"{name} was removed meanwhile")
+    except PlaceUnavailable as error:
+        failed = error
+    try:
+        ours = is_ours()
     except ObjectMissing:
-        raise PlaceUnavailable(f"{name} was removed meanwhile") from None
+        raise failed from None
+    if not ours:
+        raise ObjectExists(name)
 
 
 def fetch(store: Store, name: str, file: Path, sleep: Callable[[float], None]) -> None:

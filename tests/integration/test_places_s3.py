@@ -6,21 +6,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 from uuid import uuid4
 
 import pytest
 
-from pipeline.archive.layout import Layout, layout_of
+from pipeline.archive.layout import layout_of
 from pipeline.archive.lines import ObjectLines
 from pipeline.archive.manifest import load_manifest
 from pipeline.archive.verify import verify_archive
 from pipeline.places import objects
 from pipeline.places.open import open_store
-from pipeline.places.store import Store, digest_of, fetch, keep_file
+from pipeline.places.store import ObjectExists, Store, digest_of, fetch, keep_file
 from replica.notary.errors import (
     ArchiveContended,
     Code,
@@ -45,6 +46,7 @@ from tests.worlds.s3_server import (
 )
 
 VALUES = some_log(35)
+ResultT = TypeVar("ResultT")
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +125,19 @@ def test_a_large_file_is_sent_in_parts(endpoint: str, tmp_path: Path, monkeypatc
     keep_file(store, f"a/{digest}", tmp_path / "file", digest, _never)
     fetch(store, f"a/{digest}", tmp_path / "fetched", _never)
     assert (tmp_path / "fetched").read_bytes() == content
+
+
+def test_a_large_file_under_a_name_that_is_taken_is_settled_at_once(endpoint: str, tmp_path: Path) -> None:
+    """Goal: a refusal is understood, though its answer may be lost. Method: send a file as one request, again and
+    again: the server refuses the name before it has read the file, and may close the connection meanwhile."""
+    (tmp_path / "file").write_bytes(Random(3).randbytes(24 << 20))
+    digest = sha256((tmp_path / "file").read_bytes()).hexdigest()
+    store = open_store(new_place())
+    store.create("a/other", [b"other content"])
+    for _ in range(10):
+        keep_file(store, f"a/{digest}", tmp_path / "file", digest, _never)
+        with pytest.raises(ObjectExists):
+            keep_file(store, "a/other", tmp_path / "file", digest, _never)
 
 
 def test_a_writer_killed_between_two_slow_parts_leaves_nothing(
@@ -232,8 +247,8 @@ def test_an_archive_on_a_server_that_fails_has_each_record_once(
     place = new_place()
     with failing(server, faults) as address:
         use(address, monkeypatch)
-        heads = _archived(layout_of(place))
-        assert verify_archive(layout_of(place), SIGNER.public_key, heads.newest).findings == []
+        heads = _given_up_and_begun_again(lambda: fill_archive(layout_of(place), VALUES)[1])
+        _given_up_and_begun_again(lambda: _verify(place, heads))
     assert all(faults.seen.values()), faults.seen
     use(server, monkeypatch)
     manifest = load_manifest(layout_of(place), SIGNER.public_key)
@@ -241,10 +256,16 @@ def test_an_archive_on_a_server_that_fails_has_each_record_once(
     assert found == VALUES
 
 
-def _archived(layout: Layout) -> HeadsInMemory:
+def _verify(place: Remote, heads: HeadsInMemory) -> None:
+    assert verify_archive(layout_of(place), SIGNER.public_key, heads.newest).findings == []
+
+
+def _given_up_and_begun_again(call: Callable[[], ResultT]) -> ResultT:
+    """What a call gives. A server that fails a quarter of all requests ends one call in some hundreds after all its
+    attempts, and whoever made it begins again."""
     for _ in range(10):
         try:
-            return fill_archive(layout, VALUES)[1]
+            return call()
         except (PlaceUnavailable, ArchiveContended):
             continue
-    raise AssertionError("ten archivers gave up")
+    raise AssertionError("ten gave up")

@@ -70,12 +70,14 @@ class Site:
         assert producer.flush(20) == 0
 
 
-def make_site(folder: Path, kafka: KafkaCluster, make_database: MakeDatabase, place: Remote) -> Site:
-    """A log of forty records, and no archive yet. The log's topic is named as the last part of the place."""
+def make_site(
+    folder: Path, kafka: KafkaCluster, make_database: MakeDatabase, place: Remote, values: list[bytes] = VALUES
+) -> Site:
+    """A log of these records, and no archive yet. The log's topic is named as the last part of the place."""
     dsn, name = asyncio.run(_migrated(make_database)), place.rpartition("/")[2]
     create_key(folder / "notary.key")
     (folder / "parties.toml").write_text("[parties]\n")
-    values = {
+    configured = {
         "data_dir": "replicas",
         "notary_key_file": "notary.key",
         "endpoint": {"host": "127.0.0.1", "port": 1},
@@ -85,12 +87,12 @@ def make_site(folder: Path, kafka: KafkaCluster, make_database: MakeDatabase, pl
         "api": {"registry_path": "parties.toml"},
         "archive": {"folder": str(place), "segment_records": 100},
     }
-    (folder / "notary.toml").write_text(render_config(values, "test"))
+    (folder / "notary.toml").write_text(render_config(configured, "test"))
     settings = KafkaSettings(bootstrap_servers=kafka.bootstrap_servers, topic=name, single_broker=True)
     asyncio.run(create_topic(settings))
     assert load_config(folder / "notary.toml").archive.folder == place
     found = Site(folder, dsn, settings, place)
-    found.produce(VALUES)
+    found.produce(values)
     return found
 
 

@@ -1,4 +1,4 @@
-"""A real HDFS for tests: a NameNode and a DataNode on loopback, of the jars that `make lake` fetches."""
+"""A real HDFS for tests: a NameNode and a DataNode on loopback, of the jars that the tests' set-up fetches."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from pipeline.places.open import open_store
 from replica.local.ports import PortReservation
+from replica.notary.errors import PlaceUnavailable
+from replica.notary.places import Remote
 
 JARS = Path(__file__).parents[2] / ".tools" / "hadoop" / "libs"
 START_MAX_S = 400.0  # of each server; seconds on a quiet machine
@@ -42,9 +46,9 @@ class Hdfs:
 
 @contextmanager
 def hdfs(folder: Path, ports: PortReservation) -> Iterator[Hdfs]:
-    """A new file system, stopped at the end; skips the test where the jars are not there."""
+    """A new file system that takes files, stopped at the end; skips the test where the jars are not there."""
     if not JARS.exists():
-        pytest.skip("no jars of Hadoop: make lake fetches them")
+        pytest.skip("no jars of Hadoop: make setup-tests fetches them")
     port, data_port = ports.take(), ports.take()
     address = f"hdfs://127.0.0.1:{port}"
     core = {"fs.defaultFS": address}
@@ -76,7 +80,20 @@ def hdfs(folder: Path, ports: PortReservation) -> Iterator[Hdfs]:
         _wait_for(port, name_node, folder / "names.log")
         data_node = stack.enter_context(_started(servers, _DATA_NODE, folder / "data.log"))
         _wait_for(data_port, data_node, folder / "data.log")
+        _wait_until_it_takes_files(address)
         yield Hdfs(address, clients, name_node)
+
+
+def _wait_until_it_takes_files(address: str) -> None:
+    """The DataNode is known to the NameNode some time after it listens."""
+    until_s = time.monotonic() + START_MAX_S
+    while True:
+        try:
+            open_store(Remote(f"{address}/ready/{uuid4().hex}")).create("ready", [b"ready"])
+            return
+        except PlaceUnavailable:
+            assert time.monotonic() < until_s
+            time.sleep(0.5)
 
 
 def java(configured: Path) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -16,7 +17,7 @@ from pipeline.archive.lines import FOLDER, ObjectLines
 from pipeline.archive.manifest import Adopted, BadLine, Manifest, Opened, check_lines, open_manifest
 from pipeline.places import objects
 from pipeline.places.objects import ObjectsStore
-from pipeline.places.store import ATTEMPTS, PAUSE_S, ObjectExists, Store, again, keep
+from pipeline.places.store import ATTEMPTS, PAUSE_S, ObjectExists, Store, again, keep, keep_file
 from replica.notary.errors import (
     ArchiveContended,
     ArchiveDamaged,
@@ -133,8 +134,8 @@ def test_a_store_that_refuses_for_a_moment_is_asked_again() -> None:
 
 
 def test_a_lost_answer_is_not_taken_for_another_writer() -> None:
-    """Goal: our own object is ours. Method: every first answer is lost."""
-    inner, fates = MemoryStore(), iter([0.0, 1.0, 1.0])
+    """Goal: our own object is ours. Method: the first answer is lost, and then that to the look at what is there."""
+    inner, fates = MemoryStore(), iter([0.0, 0.0, 1.0, 1.0])
 
     class Fates(Random):
         def random(self) -> float:
@@ -143,6 +144,28 @@ def test_a_lost_answer_is_not_taken_for_another_writer() -> None:
     waits = Waits()
     keep(FaultyStore(inner, Fates(), lost=0.5), "a", b"ours", waits)
     assert (inner.objects, waits) == ({"a": b"ours"}, [PAUSE_S])
+
+
+def test_a_server_that_closes_the_connection_in_place_of_a_refusal_is_understood(tmp_path: Path) -> None:
+    """Goal: a name that is taken is settled at once, not after all attempts. Method: a store that gives no answer
+    where a name is taken, as a server does that refuses before it has read a large body; the same and other bytes."""
+
+    class Closing(MemoryStore):
+        def create(self, name: str, parts: Iterable[bytes]) -> None:
+            try:
+                super().create(name, parts)
+            except ObjectExists:
+                raise PlaceUnavailable("connection reset by peer") from None
+
+    store, file, digest = Closing(), tmp_path / "file", sha256(b"ours").hexdigest()
+    file.write_bytes(b"ours")
+    for _ in range(2):
+        keep(store, "a/1", b"ours", _never)
+        keep_file(store, f"a/{digest}", file, digest, _never)
+    for write in (lambda: keep(store, "a/1", b"other", _never), lambda: keep_file(store, "a/1", file, "other", _never)):
+        with pytest.raises(ObjectExists):
+            write()
+    assert store.objects == {"a/1": b"ours", f"a/{digest}": b"ours"}
 
 
 def test_of_two_archivers_one_appends() -> None:
