@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, out, print_json
-from replica.cli.pipeline import ending_for_good, follower_metrics, progress, require_pipeline, tell_failure
+from replica.cli.pipeline import (
+    ending_for_good,
+    follower_metrics,
+    missing_packages,
+    progress,
+    require_pipeline,
+    tell_failure,
+)
+from replica.notary.errors import Code, ConfigError, NotaryError
 
 if TYPE_CHECKING:
     from pipeline.tables.catalogue.hive import Hive
     from replica.config.model import CatalogueSettings, Config
-    from replica.notary.errors import NotaryError
 
 app = typer.Typer(help="Keep the request log as tables in the lake.", no_args_is_help=True)
 
@@ -35,6 +42,8 @@ def run(*, follow: FollowOption = False, config: ConfigChoice = None, as_json: J
     """
     require_pipeline("deltalake")
     settings = load(find_config(config))
+    if (given := settings.tables.catalogue) is not None:
+        _catalogue(given)  # what is not installed is said before anything is appended
     if follow:
         _follow(settings)
     written = asyncio.run(_write_once(settings))
@@ -66,7 +75,9 @@ def _tell(written: _Written, config: Config) -> None:
 
 def _catalogue(given: CatalogueSettings) -> Hive:
     """The catalogue that the tables are registered in. Raises ConfigError (PIPELINE_MISSING) without its client."""
-    require_pipeline("thriftpy2")
+    if missing_packages("thriftpy2"):
+        hint = "not installed: thriftpy2, for a catalogue: pip install 'replicated-notary[hive]'"
+        raise ConfigError(hint, Code.PIPELINE_MISSING)
     from pipeline.tables.catalogue.hive import Hive
 
     return Hive(given.host, given.port, given.schema_name, given.ca_file)
@@ -148,7 +159,7 @@ def status(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     from pipeline.sources.topic import look_at
     from pipeline.tables.delta import look
     from pipeline.tables.rows import REQUESTS, SCHEMAS
-    from replica.notary.errors import LogRefused, LogUnavailable, NotaryError
+    from replica.notary.errors import LogRefused, LogUnavailable
     from replica.notary.places import inside
 
     settings = load(find_config(config))

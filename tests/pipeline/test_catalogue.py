@@ -166,10 +166,10 @@ def test_tables_are_registered_once_and_again_when_they_were_dropped(metastore: 
 
 @pytest.mark.slow
 def test_a_name_that_is_taken_stays_whose_it_is(metastore: Metastore, job: Job, tmp_path: Path) -> None:
-    """Goal: no reader of one notary's tables gets another's. Method: a second notary with the same schema, while one
-    of the names is free: its rows are appended, nothing is registered."""
+    """Goal: no reader of one notary's tables gets another's. Method: a second notary with the same schema, while the
+    first of the names is free: its rows are appended, nothing is registered."""
     job.told("run")
-    drop(metastore, VERDICTS)
+    drop(metastore, COMPLETIONS)
     with a_job(tmp_path / "other", metastore.port) as other:
         other.append(VALUES)
         refused = other.types("run")
@@ -177,8 +177,8 @@ def test_a_name_that_is_taken_stays_whose_it_is(metastore: Metastore, job: Job, 
         assert f"{tmp_path}/job/tables" in refused.stderr and f"{tmp_path}/other/tables" in refused.stderr
         assert "Traceback" not in refused.stderr
         assert other.reached() == len(VALUES) - 1
-        assert other.standings() == dict.fromkeys(SCHEMAS, "the name is taken") | {VERDICTS: "not registered"}
-    assert job.standings() == dict.fromkeys(SCHEMAS, "registered") | {VERDICTS: "not registered"}
+        assert other.standings() == dict.fromkeys(SCHEMAS, "the name is taken") | {COMPLETIONS: "not registered"}
+    assert job.standings() == dict.fromkeys(SCHEMAS, "registered") | {COMPLETIONS: "not registered"}
 
 
 @pytest.mark.slow

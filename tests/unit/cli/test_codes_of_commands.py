@@ -213,6 +213,16 @@ def test_an_archive_in_a_store_that_overwrites(folder: Path, see, monkeypatch: p
     assert len(store.objects) == 1, "only the manifest's first part was written"
 
 
+def test_a_catalogue_without_its_client(folder: Path, see, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    """Goal: one learns which extra it is before anything is appended. Method: its package is not there."""
+    write(folder, "[api]", '[tables.catalogue]\nhost = "127.0.0.1"\n[api]')
+    monkeypatch.setattr("replica.cli.tables.missing_packages", lambda *names: list(names))
+    for words in (("run",), ("run", "--follow")):
+        seen = see("tables", *words)
+        assert (seen.code, told(seen.err, "PIPELINE_MISSING")) == (2, True), seen.err
+        assert "pip install 'replicated-notary[hive]'" in seen.err and not (folder / "tables").exists()
+
+
 def test_tables_that_are_not_there(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
     """Goal: nobody is told to try again for ever. Method: the status of tables that nobody made."""
     seen = see("tables", "status")

@@ -95,6 +95,8 @@ def healthy() -> Samples:
         shown["up", labels(**tables, job="notary-tables")] = lambda _: 1.0
         shown["notary_tables_age_seconds", labels(**tables)] = lambda _: 5.0
         shown["notary_tables_lag_records", labels(**tables)] = lambda _: 30_000.0
+        shown["notary_tables_failures_total", labels(**tables, code="LOG_UNAVAILABLE")] = lambda at_s: at_s / 60
+        shown["notary_tables_failures_total", labels(**tables, code="CATALOGUE_UNAVAILABLE")] = lambda _: 3.0
     return shown
 
 
@@ -185,6 +187,7 @@ FAULTS: dict[str, Callable[[Samples], None]] = {
     "NotaryLogCopyDown": of(P, "up", lambda _: 0.0, job="notary-log-copy"),
     "NotaryTablesLate": of(P, "notary_tables_age_seconds", lambda _: 700.0),
     "NotaryTablesLag": of(P, "notary_tables_lag_records", lambda _: 2e6),
+    "NotaryTablesUnregistered": of(P, "notary_tables_failures_total", rising(1.0), code="CATALOGUE_UNAVAILABLE"),
     "NotaryTablesDown": of(P, "up", lambda _: 0.0, job="notary-tables"),
     "NotaryBalancerHasNoReplica": of(P, "haproxy_server_status", lambda _: 0.0),
     "NotaryBalancerDown": of(P, "up", lambda _: 0.0, job="notary-haproxy"),

@@ -25,6 +25,7 @@ from replica.following.index_check import begin_check
 from replica.following.scrub import Scrubber
 from replica.index.rocks import _SIZES
 from replica.log.kafka.round_trips import RoundTrip
+from replica.notary.errors import Code
 from replica.operators.metrics import make_metrics
 from replica.telemetry.counts import ApiCounts, Latency, metric_families
 from tests.simulation.virtual import run_virtually
@@ -101,6 +102,7 @@ def samples() -> set[str]:
     for job, lag_s in (("archive", None), ("log_copy", lambda last: 0.0), ("tables", None)):
         metrics = FollowerMetrics(job, lambda: 1, lambda: 0.0, lag_s)
         metrics.succeeded(0)
+        metrics.failed(Code.CATALOGUE_UNAVAILABLE)
         jobs.register(metrics)
     families = text_string_to_metric_families(exposition() + generate_latest(jobs).decode())
     return {sample.name for family in families for sample in family.samples}
