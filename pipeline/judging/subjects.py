@@ -44,8 +44,10 @@ def of_party(name: str) -> Subject:
     def pick(columns: Columns, among: Array) -> Array:
         starts, sizes = columns.parties(among)
         near = sizes == len(wanted)
-        found = columns.at(starts[near], len(wanted)).view(np.uint8).reshape(-1, len(wanted))
-        mine: Array = among[near][np.all(found == wanted, axis=1)]
+        mine: Array = among[near]
+        if len(wanted):
+            found = columns.at(starts[near], len(wanted)).view(np.uint8).reshape(-1, len(wanted))
+            mine = mine[np.all(found == wanted, axis=1)]
         return mine
 
     return pick

@@ -18,7 +18,8 @@ from pipeline.judging.evidence import evidence
 from pipeline.judging.subjects import Subject
 from pipeline.tables.read import TablesView
 from pipeline.tables.trace import TableSubject, trace_tables
-from replica.notary.errors import LogRefused
+from replica.notary.errors import InvariantBroken, LogRefused
+from replica.notary.reading import are_known
 
 TAIL_RECORDS_MAX = 200_000  # that are searched: about a second; beyond, `notary tables run` is behind or not running
 NEAR_RECORDS = 1_000  # records closer than this are read in one stretch
@@ -50,14 +51,17 @@ def settle(tables: TablesView, end_offset: int, read: ReadStretch, asked: Questi
     tail_records = end_offset - 1 - tables.offset
     if tail_records < 0:
         return f"the tables end at offset {tables.offset}, and the log at {end_offset - 1}"
-    entries = trace_tables(tables, asked.in_tables, asked.limit)
+    try:
+        entries = trace_tables(tables, asked.in_tables, asked.limit)
+    except InvariantBroken as error:
+        return error.detail
     searched = 0
     if len(entries) < asked.limit and tail_records > 0:
         if tail_records > TAIL_RECORDS_MAX:
             return f"the tables lack the log's newest {tail_records:,} records"
-        named_at = _first_named(read(tables.offset + 1, end_offset), asked.in_log)
-        if named_at is not None:
-            return f"the record at offset {named_at} names it as well, and the tables end at {tables.offset}"
+        found = _first_to_judge(read(tables.offset + 1, end_offset), asked.in_log)
+        if found is not None:
+            return f"the record at offset {found[0]} {found[1]}, and the tables end at {tables.offset}"
         searched = tail_records
     values = _values(read, [entry["offset"] for entry in entries])
     return Settled([entry | _proven(entry, values) for entry in entries], searched)
@@ -74,13 +78,17 @@ def stretches_of(offsets: Sequence[int], near_records: int = NEAR_RECORDS) -> li
     return ranges
 
 
-def _first_named(batches: Iterable[pa.RecordBatch], subject: Subject) -> int | None:
-    """The offset of the first request of interest, whether it counts or not."""
+def _first_to_judge(batches: Iterable[pa.RecordBatch], subject: Subject) -> tuple[int, str] | None:
+    """The offset of the first request of interest, whether it counts or not, or of a barrier after which requests may
+    look like nothing that this release can read; and what there is about it."""
     for batch in batches:
         columns = decode(batch.column("offset")[0].as_py(), batch.column("value"))
+        for offset, barrier in columns.barriers:
+            if not are_known(barrier.record_format, barrier.rules_version):
+                return offset, "is a barrier of a newer release"
         found = columns.rows[subject(columns, np.arange(len(columns.rows)))]
         if len(found):
-            return columns.first_offset + int(found[0])
+            return columns.first_offset + int(found[0]), "names it as well"
     return None
 
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from pipeline.tables.read import TablesView
 from pipeline.tables.rows import CONFLICTS, EPOCHS, REQUESTS, VERDICTS
+from replica.notary.errors import Code, InvariantBroken
 from replica.notary.position import BEGIN
 from replica.notary.requests import format_state_ref
 
@@ -68,7 +69,8 @@ def trace_tables(
 ) -> list[dict[str, Any]]:
     """The first `limit` requests of interest, in log order; byte strings as hex, times in microseconds UTC.
 
-    Reads only the columns that say what is of interest, until there are enough. Raises PlaceUnavailable.
+    Reads only the columns that say what is of interest, until there are enough. Raises PlaceUnavailable, and
+    InvariantBroken when a table lacks what another one needs.
     """
     found: list[int] = []
     for start in range(BEGIN, tables.offset, stretch_records):
@@ -89,13 +91,21 @@ def _entries(tables: TablesView, offsets: Sequence[int]) -> list[dict[str, Any]]
     consumers = _by_offset(tables, REQUESTS, ("offset", "tx_id"), sorted(consumed_at))
     epochs = tables.rows(EPOCHS, _EPOCHS, BEGIN).sort_by("offset").to_pylist()
     began = [epoch["offset"] for epoch in epochs]
-    return [
-        _request(requests[offset][0])
-        | _in_force(epochs[bisect_left(began, offset) - 1])
-        | _verdict(verdicts[offset][0])
-        | {"conflicts": [_conflict(row, consumers) for row in sorted(conflicts.get(offset, []), key=_in_order)]}
-        for offset in offsets
-    ]
+
+    def entry(offset: int) -> dict[str, Any]:
+        asked, decided = requests[offset], verdicts.get(offset, [])
+        in_the_way, epochs_before = conflicts.get(offset, []), bisect_left(began, offset)
+        refused = [one["outcome"] == Code.STATE_CONFLICT.name for one in decided]
+        if len(asked) != 1 or refused != [bool(in_the_way)] or not epochs_before:
+            raise InvariantBroken(f"the tables do not agree about offset {offset}: rows were deleted, or added twice")
+        return (
+            _request(asked[0])
+            | _in_force(epochs[epochs_before - 1])
+            | _verdict(decided[0])
+            | {"conflicts": [_conflict(row, consumers) for row in sorted(in_the_way, key=_in_order)]}
+        )
+
+    return [entry(offset) for offset in offsets]
 
 
 def _by_offset(

@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from pipeline.judging import subjects
 from pipeline.tables import settled
 from pipeline.tables import trace as from_tables
 from pipeline.tables.read import TablesView, has_tables
+from pipeline.tables.rows import CONFLICTS, EPOCHS, VERDICTS
 from pipeline.tables.settled import Question, Settled, settle, stretches_of
+from pipeline.tables.trace import trace_tables
 from pipeline.tables.write import open_writer
-from replica.notary.errors import LogRefused
+from replica.notary.errors import InvariantBroken, LogRefused
+from replica.notary.records import FORMAT, BarrierRecord, encode_record
 from replica.notary.requests import state_ref
 from replica.notary.signatures import signature_holds
 from tests.pipeline.judged import TOPIC
@@ -144,3 +148,31 @@ def test_near_records_are_read_in_one_stretch(
 ) -> None:
     """Goal: a hundred neighbours are one question to the log. Method: gaps below, at and above the limit."""
     assert stretches_of(wanted, near_records) == expected
+
+
+def test_what_a_newer_release_wrote_is_left_to_spark(tmp_path: Path) -> None:
+    """Goal: a record that cannot be read is not taken for one that does not name the state. Method: the log goes on
+    with a barrier of rules that nobody knows, and with bytes of another format. Spark refuses such a log."""
+    tables = tables_of(tmp_path, VALUES)
+    barrier = BarrierRecord(99, b"newer".ljust(16), "r1", "postgres:1:1", FORMAT, 99)
+    values = [*VALUES, encode_record(barrier), b"\xc1" + STATE]
+    told = settle(tables, len(values), Log(values).read, of_state(STATE))
+    assert f"offset {len(VALUES)} " in str(told) and "newer release" in str(told)
+
+
+@pytest.mark.parametrize("name", [VERDICTS, CONFLICTS, EPOCHS])
+def test_tables_that_do_not_agree_do_not_answer(tmp_path: Path, name: str) -> None:
+    """Goal: no half of an answer, and no traceback. Method: rows of one table are deleted: the verdict on a request,
+    the states in its way, the activation that it counts under."""
+    tables_of(tmp_path, VALUES)
+    DeltaTable(str(tmp_path / "tables" / name)).delete("offset <= 2")
+    tables = TablesView(tmp_path / "tables")
+    with pytest.raises(InvariantBroken, match="do not agree"):
+        trace_tables(tables, from_tables.of_state(STATE), 10)
+    assert "do not agree" in str(settle(tables, len(VALUES), Log(VALUES).read, of_state(STATE)))
+
+
+def test_nobody_has_no_name(tmp_path: Path) -> None:
+    """Goal: an empty name is a name that nobody has. Method: by the tables and by the log's newest records."""
+    asked = Question(from_tables.of_party(""), subjects.of_party(""), 10)
+    assert settle(tables_of(tmp_path, VALUES[:9]), len(VALUES), Log(VALUES).read, asked) == Settled([], len(VALUES) - 9)
