@@ -58,7 +58,8 @@ def summary_of(requests: pa.Table, verdicts: pa.Table, conflicts: pa.Table, barr
 
     requests: `offset`, `stamp_at`, `party`, `public_key`, `inputs`, `references`. verdicts: `offset`, `outcome`,
     `notarised_offset`. conflicts: `offset`, `state`, `usage`, `consumed_at`. `barriers`: offsets of all barriers in
-    force up to the end of the stretch, ascending. Raises InvariantBroken when a request has not exactly one verdict.
+    force up to the end of the stretch, ascending. Raises InvariantBroken when a request has not exactly one verdict, or
+    when conflicts are missing, double or without a refused request.
     """
     rows = _decided(requests, verdicts)
     return _tidy(
@@ -110,6 +111,11 @@ def _decided(requests: pa.Table, verdicts: pa.Table) -> pa.Table:
 
 
 def _refused(rows: pa.Table, conflicts: pa.Table) -> pa.Table:
+    refused = rows.filter(pc.equal(rows["conflicts"], 1))["offset"].to_numpy()
+    rows_of_conflicts = conflicts.select(["offset", "state", "usage"])
+    distinct = rows_of_conflicts.group_by(rows_of_conflicts.column_names).aggregate([])
+    if len(distinct) != len(conflicts) or not np.array_equal(np.unique(conflicts["offset"].to_numpy()), refused):
+        raise InvariantBroken("the tables do not have the states in the way of each refused request, each of them once")
     at = np.searchsorted(rows["offset"].to_numpy(), conflicts["offset"].to_numpy())
     return pa.table(
         {

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -180,10 +180,25 @@ def test_tables_that_were_removed_are_counted_anew(tmp_path: Path) -> None:
     assert written(tmp_path / "out") == written(tmp_path / "whole")
 
 
-def test_rows_that_somebody_deleted_are_found(tmp_path: Path) -> None:
-    """Goal: no figure is made of half the rows. Method: delete one verdict."""
+@pytest.mark.parametrize(
+    ("names", "rows"),
+    [((VERDICTS,), "offset = 3"), ((CONFLICTS,), "offset = 2"), ((VERDICTS, REQUESTS), "offset = 4")],
+    ids=["a verdict", "the states in the way of a request", "a refused request but not the states in its way"],
+)
+def test_rows_that_somebody_deleted_are_found(tmp_path: Path, names: tuple[str, ...], rows: str) -> None:
+    """Goal: no figure is made of half the rows. Method: delete some, which others need."""
     append(tmp_path, log_values(), len(log_values()))
-    DeltaTable(str(tmp_path / "tables" / VERDICTS)).delete("offset = 3")
+    for name in names:
+        DeltaTable(str(tmp_path / "tables" / name)).delete(rows)
+    with pytest.raises(InvariantBroken):
+        report(tmp_path, "out")
+
+
+def test_states_in_the_way_that_were_added_twice_are_found(tmp_path: Path) -> None:
+    """Goal: no refusal is counted twice. Method: a refused request's row of conflicts, twice."""
+    append(tmp_path, log_values(), len(log_values()))
+    folder = str(tmp_path / "tables" / CONFLICTS)
+    write_deltalake(folder, DeltaTable(folder).to_pyarrow_table(), mode="append")
     with pytest.raises(InvariantBroken):
         report(tmp_path, "out")
 
