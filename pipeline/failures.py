@@ -18,6 +18,7 @@ from replica.notary.errors import (
     LogTruncated,
     LogUnavailable,
     NotaryError,
+    PackagesUnavailable,
     PipelineFailed,
     SparkUnavailable,
 )
@@ -28,8 +29,12 @@ _LOST = ("OffsetOutOfRangeException", "KAFKA_DATA_LOSS", "Some data may have bee
 _SILENT = ("org.apache.kafka.common.errors.TimeoutException", "org.apache.kafka.common.errors.DisconnectException")
 _MISSING = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)  # on a worker
 _CAUSE_AT_START = re.compile(r"(?:\w+\.)+\w*(?:Error|Exception): (.*)")
+_NO_PACKAGE = re.compile(r"(?:unresolved dependency|download failed): ([^#\s]+)#([^;\s]+);([^:!\]\s]+)")
+_NO_REPOSITORY = re.compile(r"Server access error|Host \S+ not found|SERVER ERROR|timed out|Connection refused")
+_NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"')
 _NO_MASTER = ("All masters are unresponsive", "Cannot call methods on a stopped SparkContext")
 _DETAIL_CHARS = 400
+REPOSITORIES = "spark.jars.repositories or spark.jars.ivySettings (spark-defaults.conf)"
 
 
 def not_started(text: str) -> NotaryError:
@@ -38,9 +43,20 @@ def not_started(text: str) -> NotaryError:
         return ConfigError("this Java is too old for Spark: install a Java 17 runtime, or set JAVA_HOME to one")
     if any(mark in text for mark in _NO_MASTER):
         return SparkUnavailable("Spark's master took the connection and then not the job; is it a master of Spark 4?")
+    if missing := _NO_PACKAGE.findall(text):
+        return _not_fetched(sorted({":".join(package) for package in missing}), text)
     causes = _CAUSE_AT_START.findall(text)
     detail = causes[0].strip() if causes else text.strip().rpartition("\n")[2]
     return ConfigError(f"Spark does not start: {detail[:_DETAIL_CHARS]}; NOTARY_SPARK_LOG=WARN shows all that it says")
+
+
+def _not_fetched(packages: list[str], text: str) -> NotaryError:
+    """The error of packages that Spark did not get, of what its resolver says of the repositories."""
+    named = ", ".join(packages)
+    if (silent := _NO_REPOSITORY.search(text)) is not None:
+        line = next(line for line in text.splitlines() if silent[0] in line)
+        return PackagesUnavailable(f"not fetched: {named}; {line.strip()[:_DETAIL_CHARS]}")
+    return ConfigError(f"no repository has {named}: correct --packages, or name another repository in {REPOSITORIES}")
 
 
 @contextmanager
@@ -80,7 +96,13 @@ def _unusable(text: str) -> ConfigError | None:
     if missing := _MISSING.findall(text):
         return ConfigError(
             f"a Python of Spark's workers has no package {missing[-1]}: install requirements.lock there, and name that"
-            " Python in PYSPARK_PYTHON",
+            " Python in PYSPARK_PYTHON; or bring it along with --python-archive",
+            Code.PIPELINE_MISSING,
+        )
+    if (absent := _NO_PYTHON.search(text)) is not None:
+        return ConfigError(
+            f"Spark's workers have no Python {absent[1]}: name theirs in PYSPARK_PYTHON, or bring one along with"
+            " --python-archive, an archive that has bin/python",
             Code.PIPELINE_MISSING,
         )
     return None

@@ -2,7 +2,7 @@
 
 Jobs run unchanged on one machine and on a cluster: `master` is the only difference (`local[2]`, `spark://host:7077`,
 `yarn`, or `sc://host:15002` for Spark Connect: master.py). Our code goes with the job to a cluster (shipped.py). Jars
-are never fetched here: scripts/jars/fetch.sh has put them in place.
+are those that scripts/jars/fetch.sh has put in place, and none is fetched here, unless a job names packages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,13 +24,21 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from pipeline.failures import not_started
-from pipeline.master import CONNECT, Address, check_master
-from pipeline.shipped import package_archive
+from pipeline.master import CONNECT, YARN, Address, check_master
+from pipeline.shipped import (
+    ENVIRONMENT,
+    SHIPPED_PYTHON,
+    check_environment,
+    check_packages,
+    environment_here,
+    package_archive,
+)
 from replica.notary.errors import Code, ConfigError, SparkUnavailable
 
 DEFAULT_MASTER = "local[2]"
 PARTITIONS_PER_CORE = 4
 _ROOT = Path(__file__).parents[1]
+_JARS = "spark.jars"
 CONNECT_MAX_S = 5.0  # longest wait for a connection to a master
 EXECUTOR_MAX_S = 60.0  # longest wait for the first worker; a JVM of its own starts there
 START_MAX_S = 180.0  # longest wait for a cluster to take the job: YARN would let it wait for room for ever
@@ -47,33 +55,46 @@ def spark_session(
     app: str,
     master: str = DEFAULT_MASTER,
     *,
+    packages: Sequence[str] = (),
+    python_archive: Path | None = None,
     shuffle_partitions: int | None = None,
     further: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """A session named `notary-<app>`, or the one that this process has already. Our code goes with it to a cluster.
 
-    `shuffle_partitions`: number of partitions after a shuffle; by default four for each of this machine's cores.
-    Raises ConfigError when master, Java or Hadoop's configuration is not there, and SparkUnavailable when the cluster
-    does not answer or has no worker for the job. The caller stops the session.
+    `packages`: jars that Spark fetches, GROUP:ARTIFACT:VERSION, instead of the pinned ones. `python_archive`: a packed
+    Python environment, which workers unpack and run. `shuffle_partitions`: number of partitions after a shuffle; by
+    default four for each of this machine's cores.
+    Raises ConfigError when master, Java, Hadoop's configuration or a package is not there, PackagesUnavailable when no
+    repository of packages answers, and SparkUnavailable when the cluster does not answer or has no worker for the job.
+    The caller stops the session.
     """
     addresses = check_master(master, os.environ)
+    check_packages(packages)
+    if python_archive is not None:
+        check_environment(python_archive)
     if master.startswith(CONNECT):
+        if packages or python_archive is not None:
+            raise ConfigError(
+                f"{CONNECT} takes neither --packages nor --python-archive: they are settings of its server"
+            )
         _reach(master, addresses)
         return _connected(app, master)
     local = master.startswith("local")
-    # The workers would take the PATH's python3, and it has none of our packages.
+    if local and python_archive is not None:
+        raise ConfigError("--python-archive is for the workers of a cluster: local ones run this process's Python")
     if local:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark looks the host name up, and may listen there
-    else:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # a path on the workers
+    _choose_python(local, python_archive)
     if not _has_java():
         raise ConfigError(
             "no Java was found: install a Java 17 runtime, or set JAVA_HOME. These need none: archive run --engine"
             " process, archive verify, restore, tables, check, index rebuild --engine replay"
         )
     _reach(master, addresses)
-    session = _started(app, master, _settings(shuffle_partitions, local) | dict(further or {}))
+    settings = _settings(shuffle_partitions, local) | _jars(packages) | _archives(master, python_archive)
+    folder = None if python_archive is None else environment_here()
+    session = _started(app, master, settings | dict(further or {}), folder)
     session.sparkContext.setLogLevel(_log_level())
     if not local:
         _wait_for_executor(session, master)
@@ -85,6 +106,16 @@ def spark_session(
 def on_this_machine(path: Path) -> str:
     """An absolute local path as Spark takes one: HADOOP_CONF_DIR may make paths without a scheme those of HDFS."""
     return f"file://{path}"
+
+
+def _choose_python(local: bool, python_archive: Path | None) -> None:
+    """Say which Python workers run: they would take the PATH's python3, and it has none of our packages."""
+    if local:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    elif python_archive is not None:
+        os.environ["PYSPARK_PYTHON"] = SHIPPED_PYTHON
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # a path on the workers
 
 
 def _reach(master: str, addresses: list[Address]) -> None:
@@ -121,19 +152,24 @@ def _forget_dead_jvm() -> None:
     SparkSession._instantiatedSession = None
 
 
-def _started(app: str, master: str, settings: Mapping[str, str]) -> SparkSession:
-    """The session of a JVM of ours, whose warnings at its start go nowhere: failures come back as our errors."""
+def _started(app: str, master: str, settings: Mapping[str, str], folder: Path | None) -> SparkSession:
+    """The session of a JVM of ours, whose warnings at its start go nowhere: failures come back as our errors.
+
+    `folder`: where it runs; else where this process does.
+    """
     _forget_dead_jvm()
     builder = SparkSession.builder.master(master).appName(f"notary-{app}")
     conf = SparkConf().setMaster(master)
     for name, value in settings.items():
-        builder = builder.config(name, value)
         conf = conf.set(name, value)
+        if name != _JARS:  # Spark has added the packages' jars to them by then
+            builder = builder.config(name, value)
     with tempfile.TemporaryFile() as said:
         try:
             if SparkContext._gateway is None:
-                quiet = {} if "NOTARY_SPARK_LOG" in os.environ else {"stderr": said}
-                SparkContext._ensure_initialized(gateway=launch_gateway(conf, quiet))  # type: ignore[no-untyped-call]
+                telling = sys.__stderr__ if "NOTARY_SPARK_LOG" in os.environ else said
+                started = {"cwd": folder, "stdout": telling, "stderr": telling}  # our standard output is for answers
+                SparkContext._ensure_initialized(gateway=launch_gateway(conf, started))  # type: ignore[no-untyped-call]
             with _begun_within(START_MAX_S, master):
                 return builder.getOrCreate()
         except SparkUnavailable:
@@ -192,7 +228,6 @@ def _settings(shuffle_partitions: int | None, local: bool) -> dict[str, str]:
     partitions = shuffle_partitions or PARTITIONS_PER_CORE * (os.cpu_count() or 1)
     python_path = os.pathsep.join(part for part in (str(_ROOT), os.environ.get("PYTHONPATH", "")) if part)
     return {
-        "spark.jars": ",".join(str(jar) for jar in connector_jars()),
         **({"spark.executorEnv.PYTHONPATH": python_path} if local else {}),
         **{f"spark.executorEnv.{name}": str(size_bytes) for name, size_bytes in _WORKER_HEAP.items()},
         "spark.sql.session.timeZone": "UTC",
@@ -203,6 +238,22 @@ def _settings(shuffle_partitions: int | None, local: bool) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": _log_level(),
     }
+
+
+def _jars(packages: Sequence[str]) -> dict[str, str]:
+    """The jars of a job: packages that Spark fetches, else the pinned ones where they are."""
+    if packages:
+        return {"spark.jars.packages": ",".join(packages)}
+    jars = connector_jars()
+    return {_JARS: ",".join(map(str, jars))} if jars else {}
+
+
+def _archives(master: str, python_archive: Path | None) -> dict[str, str]:
+    """What workers unpack in their folders: YARN's nodes do it themselves, elsewhere Spark does."""
+    if python_archive is None:
+        return {}
+    name = "spark.yarn.dist.archives" if master == YARN else "spark.archives"
+    return {name: f"{python_archive.absolute()}#{ENVIRONMENT}"}
 
 
 def _log_level() -> str:

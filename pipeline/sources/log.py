@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from typing import Literal
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline.session import connector_jars
 from pipeline.sources.spark import LogSource
 from replica.log.kafka import stretch
 from replica.log.kafka.librdkafka import PARTITION
@@ -42,12 +42,12 @@ def log_frame(
     """The records with offsets in [first, end): `offset`, `timestamp_ms`, `key`, `value`, `headers`.
 
     About `splits` partitions, each a stretch of the log in log order. `connector`: Spark's own, the Python one, or
-    Spark's if its jars are there and the log has no topic of payloads, which Spark's cannot read. Raises ConfigError,
+    Spark's if the session has it and the log has no topic of payloads, which Spark's cannot read. Raises ConfigError,
     and LogUnavailable. The query fails if any record of the range cannot be had, and as
     LogUnavailable (pipeline/failures.py) when brokers are silent for SILENCE_MAX_S.
     """
     if isinstance(settings, KafkaSettings):
-        if connector == "spark" or (connector == "auto" and connector_jars() and not has_payload_topic(settings)):
+        if connector == "spark" or (connector == "auto" and has_connector(spark) and not has_payload_topic(settings)):
             return _through_spark(spark, settings, first, end, splits)
     elif connector == "spark":
         raise ConfigError(f"log.kind is {settings.kind}, and Spark's connector reads Kafka only: --connector python")
@@ -59,9 +59,21 @@ def log_frame(
     )
 
 
+def has_connector(spark: SparkSession) -> bool:
+    """Whether this Spark has a Kafka connector, from wherever its jars came. No broker is asked."""
+    try:
+        spark.read.format("kafka").options(**{"kafka.bootstrap.servers": "none:1", "subscribe": "none"}).load().schema  # noqa: B018
+    except AnalysisException:
+        return False
+    return True
+
+
 def _through_spark(spark: SparkSession, settings: KafkaSettings, first: int, end: int, splits: int) -> DataFrame:
-    if not connector_jars():
-        raise ConfigError("Spark's Kafka connector is not installed: `make setup` fetches it, or use the Python source")
+    if not has_connector(spark):
+        raise ConfigError(
+            "Spark has no Kafka connector here: `make setup` fetches its jars, or name them with --packages, or use"
+            " --connector python"
+        )
     rows = (
         spark.read.format("kafka")
         .option("assign", json.dumps({settings.topic: [PARTITION]}))

@@ -18,6 +18,9 @@ from replica.cli.pipeline import (
     ConnectorOption,
     FolderOption,
     MasterOption,
+    PackagesOption,
+    PythonArchiveOption,
+    SparkChoice,
     archive_folder,
     archive_public_key,
     archive_signer,
@@ -26,6 +29,7 @@ from replica.cli.pipeline import (
     progress,
     require_archive,
     spark,
+    spark_choice,
     tell_failure,
 )
 from replica.notary.errors import ConfigError, LogUnavailable, StoreUnavailable
@@ -66,6 +70,8 @@ def run(
     follow: FollowOption = False,
     engine: EngineOption = AUTO,
     master: MasterOption = "local[2]",
+    packages: PackagesOption = None,
+    python_archive: PythonArchiveOption = None,
     connector: ConnectorOption = "auto",
     config: ConfigChoice = None,
     as_json: JsonOption = False,
@@ -76,20 +82,21 @@ def run(
     """
     require_archive()
     settings = load(find_config(config))
+    where = spark_choice(master, packages, python_archive)
     if follow:
-        _follow(settings, engine, master, connector, as_json)
-    with _writing(settings, engine, master, connector) as write:
+        _follow(settings, engine, where, connector, as_json)
+    with _writing(settings, engine, where, connector) as write:
         _archive(write, settings, as_json)
 
 
-def _follow(config: Config, engine: str, master: str, connector: str, as_json: bool) -> NoReturn:
+def _follow(config: Config, engine: str, where: SparkChoice, connector: str, as_json: bool) -> NoReturn:
     """Archive for ever. Raises an error that needs a person first, and ConfigError when the metrics' port is taken."""
     from pipeline.archive.follow import ArchiveOnce, follow_archive
     from pipeline.archive.manifest import load_manifest
 
     @contextmanager
     def ready() -> Iterator[ArchiveOnce]:
-        with _writing(config, engine, master, connector) as write:
+        with _writing(config, engine, where, connector) as write:
             yield lambda on_step: _archive(write, config, as_json, on_step)
 
     with ending_for_good():
@@ -105,7 +112,7 @@ def _follow(config: Config, engine: str, master: str, connector: str, as_json: b
 
 
 @contextmanager
-def _writing(config: Config, engine: str, master: str, connector: str) -> Iterator[WriteSegments]:
+def _writing(config: Config, engine: str, where: SparkChoice, connector: str) -> Iterator[WriteSegments]:
     """What writes the segments while the context lasts. Raises ConfigError."""
     if engine == AUTO:
         engine = IN_PROCESS if config.database.is_embedded else SPARK  # that profile needs no Java
@@ -117,7 +124,7 @@ def _writing(config: Config, engine: str, master: str, connector: str) -> Iterat
     if engine != SPARK:
         raise ConfigError(f"--engine is {AUTO}, {IN_PROCESS} or {SPARK}, not {engine!r}")
     of = _connector(connector)
-    with spark("archive", master) as session:
+    with spark("archive", where) as session:
         from pipeline.archive.on_spark import on_spark
 
         yield on_spark(session, config.log.settings, of)

@@ -23,7 +23,15 @@ from replica.cli.common import (
     print_json,
 )
 from replica.cli.log_source import AUTO, TABLES, TOPIC, SourceOption, Where, WorkOption, reporter
-from replica.cli.pipeline import MasterOption, missing_packages, require_archive, require_pipeline
+from replica.cli.pipeline import (
+    MasterOption,
+    PackagesOption,
+    PythonArchiveOption,
+    missing_packages,
+    require_archive,
+    require_pipeline,
+    spark_choice,
+)
 from replica.cli.trail import verified
 from replica.notary.errors import NotaryError, PlaceAccessDenied, PlaceUnavailable
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
@@ -71,6 +79,8 @@ def audit(
     watermark: WatermarkOption = None,
     source: SourceOption = TOPIC,
     master: MasterOption = "local[2]",
+    packages: PackagesOption = None,
+    python_archive: PythonArchiveOption = None,
     work: WorkOption = None,
     config: ConfigChoice = None,
     as_json: JsonOption = False,
@@ -85,7 +95,7 @@ def audit(
     from pipeline.audit.watermark import load_watermark, save_watermark
 
     settings = load(find_config(config))
-    where, progress = Where(source, master, work), reporter("audit", as_json)
+    where, progress = Where(source, spark_choice(master, packages, python_archive), work), reporter("audit", as_json)
     trail = None if no_database else _trail(settings)
     with where.job("audit", settings.data_dir) as (session, folder):
         scope = Scope(
@@ -113,13 +123,16 @@ def trace_state(
     limit: LimitOption = 100,
     source: FromOption = AUTO,
     master: MasterOption = "local[2]",
+    packages: PackagesOption = None,
+    python_archive: PythonArchiveOption = None,
     work: WorkOption = None,
     config: ConfigChoice = None,
 ) -> None:
     """Every request that wanted to consume a state or referred to it, as JSON."""
     from replica.notary.requests import parse_state_ref
 
-    _trace("of_state", parse_state_ref(ref), limit, Where(source, master, work), config)
+    where = Where(source, spark_choice(master, packages, python_archive), work)
+    _trace("of_state", parse_state_ref(ref), limit, where, config)
 
 
 @trace_app.command("tx")
@@ -129,13 +142,16 @@ def trace_tx(
     limit: LimitOption = 100,
     source: FromOption = AUTO,
     master: MasterOption = "local[2]",
+    packages: PackagesOption = None,
+    python_archive: PythonArchiveOption = None,
     work: WorkOption = None,
     config: ConfigChoice = None,
 ) -> None:
     """Every request under a transaction id, as JSON."""
     from replica.notary.requests import parse_tx_id
 
-    _trace("of_tx", parse_tx_id(tx_id), limit, Where(source, master, work), config)
+    where = Where(source, spark_choice(master, packages, python_archive), work)
+    _trace("of_tx", parse_tx_id(tx_id), limit, where, config)
 
 
 @trace_app.command("party")
@@ -145,11 +161,14 @@ def trace_party(
     limit: LimitOption = 100,
     source: FromOption = AUTO,
     master: MasterOption = "local[2]",
+    packages: PackagesOption = None,
+    python_archive: PythonArchiveOption = None,
     work: WorkOption = None,
     config: ConfigChoice = None,
 ) -> None:
     """The first requests of a party, as JSON."""
-    _trace("of_party", name, limit, Where(source, master, work), config)
+    where = Where(source, spark_choice(master, packages, python_archive), work)
+    _trace("of_party", name, limit, where, config)
 
 
 def _trace(kind: str, of: bytes | str, limit: int, where: Where, config: Path | None) -> None:

@@ -12,7 +12,7 @@ import typer
 from replica.cli.common import ConfigChoice, JsonOption, NameOption, find_config, load, out, print_json
 from replica.cli.index_jobs import diff_with_log, rebuild_on_spark, tell_diff, tell_rebuilt
 from replica.cli.log_source import ARCHIVE, SourceOption, Where, WorkOption, reporter
-from replica.cli.pipeline import MasterOption, require_pipeline
+from replica.cli.pipeline import MasterOption, PackagesOption, PythonArchiveOption, require_pipeline, spark_choice
 from replica.cli.salvage import import_salvage
 from replica.cli.stopped_index import place_of_index, stopped_index
 from replica.notary.errors import ConfigError
@@ -84,6 +84,8 @@ def rebuild(
     source: SourceOption = ARCHIVE,
     until_offset: UntilOption = None,
     master: MasterOption = "local[2]",
+    packages: PackagesOption = None,
+    python_archive: PythonArchiveOption = None,
     work: WorkOption = None,
     config: ConfigChoice = None,
     as_json: JsonOption = False,
@@ -96,7 +98,7 @@ def rebuild(
     """
     folder = place_of_index(config, name)
     if engine == SPARK:
-        where = Where(source, master, work)
+        where = Where(source, spark_choice(master, packages, python_archive), work)
         moved, rebuilt = rebuild_on_spark(
             load(find_config(config)), folder, where, until_offset, reporter("rebuild", as_json)
         )
@@ -123,6 +125,8 @@ def diff(
     database: DatabaseOption = False,
     first: FirstOption = 10,
     master: MasterOption = "local[2]",
+    packages: PackagesOption = None,
+    python_archive: PythonArchiveOption = None,
     work: WorkOption = None,
     config: ConfigChoice = None,
     as_json: JsonOption = False,
@@ -141,7 +145,8 @@ def diff(
     if database:
         found = diff_index_database(own, next(iter(settings.ledgers(name).addresses().values())), first)
     elif log is not None:
-        found = diff_with_log(settings, own, Where(log, master, work), first)
+        where = Where(log, spark_choice(master, packages, python_archive), work)
+        found = diff_with_log(settings, own, where, first)
     else:
         found = diff_indexes(own, stopped_index(config, replica) if replica is not None else Path(folder or ""), first)
     tell_diff(found, as_json)

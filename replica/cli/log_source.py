@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import say
-from replica.cli.pipeline import archive_public_key, spark
+from replica.cli.pipeline import SparkChoice, archive_public_key, spark
 from replica.cli.work_folder import work_folder
 from replica.notary.errors import ConfigError
 
@@ -32,10 +32,10 @@ WorkOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """The source of a job's log, the address of Spark, and the folder where its tasks may leave files."""
+    """The source of a job's log, the Spark that runs it, and the folder where its tasks may leave files."""
 
     source: str
-    master: str
+    on: SparkChoice
     work: Path | None
 
     @contextmanager
@@ -44,7 +44,7 @@ class Where:
 
         Removes first what killed jobs left there. Raises ConfigError.
         """
-        with spark(app, self.master) as session, work_folder(self.work or beside, WORK_PREFIX) as work:
+        with spark(app, self.on) as session, work_folder(self.work or beside, WORK_PREFIX) as work:
             yield session, work
 
     def log(self, config: Config, until_offset: int | None = None) -> LogSlices:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,7 +31,28 @@ if TYPE_CHECKING:
 
 AUTO, SPARK, IN_PROCESS = "auto", "spark", "process"  # what writes the archive's segments
 MasterOption = Annotated[
-    str, typer.Option("--master", help="Where Spark runs: local[2], spark://HOST:PORT, or sc://HOST:PORT for Connect.")
+    str,
+    typer.Option(
+        "--master",
+        help="Where Spark runs: local[2], spark://HOST:PORT, yarn, k8s://https://HOST:PORT, or sc://HOST:PORT for"
+        " Connect.",
+    ),
+]
+PackagesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--packages",
+        metavar="GROUP:ARTIFACT:VERSION",
+        help="Jars that Spark fetches from its repositories, instead of the pinned ones; may be given several times.",
+    ),
+]
+PythonArchiveOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--python-archive",
+        metavar="FILE",
+        help="A packed Python environment that a cluster's workers unpack and run: .tar.gz or .tgz.",
+    ),
 ]
 ConnectorOption = Annotated[
     str, typer.Option("--connector", help="What reads the log: spark, python, or auto, which is spark if it is there.")
@@ -44,6 +67,21 @@ ArchiveKeyOption = Annotated[
     str | None,
     typer.Option("--archive-key", help="The archive's public key, 64 hexadecimal digits; else the key file's is used."),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class SparkChoice:
+    """Where Spark runs, and what a job brings along to it."""
+
+    master: str
+    packages: tuple[str, ...] = ()
+    python_archive: Path | None = None
+
+
+def spark_choice(master: str, packages: list[str] | None, python_archive: Path | None) -> SparkChoice:
+    """What the options say. `--packages` takes a list with commas as well, as Spark does."""
+    named = [one.strip() for given in packages or () for one in given.split(",")]
+    return SparkChoice(master, tuple(named), python_archive)
 
 
 def require_archive(*further: str) -> None:
@@ -69,13 +107,13 @@ def missing_packages(*names: str) -> list[str]:
 
 
 @contextmanager
-def spark(app: str, master: str) -> Iterator[SparkSession]:
+def spark(app: str, where: SparkChoice) -> Iterator[SparkSession]:
     """A Spark session while the context lasts. Raises ConfigError, and Spark's failures as our own errors."""
     require_pipeline()
     from pipeline.failures import explained
     from pipeline.session import spark_session
 
-    session = spark_session(app, master)
+    session = spark_session(app, where.master, packages=where.packages, python_archive=where.python_archive)
     try:
         with explained():
             yield session

@@ -15,7 +15,14 @@ import typer
 
 from replica.cli.common import ConfigChoice, err, find_config, load, out
 from replica.cli.log_source import TABLES, TOPIC, Where, WorkOption
-from replica.cli.pipeline import MasterOption, require_archive, require_pipeline
+from replica.cli.pipeline import (
+    MasterOption,
+    PackagesOption,
+    PythonArchiveOption,
+    require_archive,
+    require_pipeline,
+    spark_choice,
+)
 from replica.notary.errors import ConfigError
 from replica.notary.places import Place, inside, place_of
 
@@ -51,6 +58,8 @@ def report(
     telemetry: TelemetryOption = None,
     source: FromOption = TOPIC,
     master: MasterOption = "local[2]",
+    packages: PackagesOption = None,
+    python_archive: PythonArchiveOption = None,
     work: WorkOption = None,
     config: ConfigChoice = None,
 ) -> None:
@@ -63,7 +72,7 @@ def report(
     from pipeline.reports.report import write_report
 
     settings = load(find_config(config))
-    where = Where(source, master, work)
+    where = Where(source, spark_choice(master, packages, python_archive), work)
     with where.job("report", settings.data_dir) as (session, working), report_folder(folder, working) as made_in:
         histories = [path.absolute() for path in telemetry or ()]
         made_us = time.time_ns() // 1_000

@@ -612,6 +612,13 @@ class Code(Enum):
         " again; --master 'local[2]' needs no cluster.",
         Retry.SAME,
     )
+    PACKAGES_UNAVAILABLE = (
+        0,
+        "No repository answered from which Spark could fetch the jars of --packages",
+        "Nothing was done. Check that a repository of spark.jars.repositories or spark.jars.ivySettings answers, and"
+        " run the command again; the pinned jars of `make setup`, without --packages, need none.",
+        Retry.SAME,
+    )
     HISTORY_INVALID = (
         0,
         "The history cannot be checked, because it is not one",
@@ -821,6 +828,12 @@ class SparkUnavailable(NotaryError):
     """The Spark cluster does not answer, or gives the job no worker; nothing was done."""
 
     default_code = Code.SPARK_UNAVAILABLE
+
+
+class PackagesUnavailable(NotaryError):
+    """No repository answered that has the jars of a job on Spark; nothing was done."""
+
+    default_code = Code.PACKAGES_UNAVAILABLE
 
 
 class PipelineFailed(NotaryError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
+import tarfile
 import time
 import venv
 from collections.abc import Iterator
@@ -17,7 +19,8 @@ import pyspark
 from replica.local.ports import PortReservation
 
 _HOME = Path(pyspark.__file__).parent
-_START_MAX_S = 180.0
+_START_MAX_S = 400.0  # of each server; seconds on a quiet machine
+_LARGE = ("pyspark", "polars", "_polars", "playwright", "kubernetes", "deltalake", "_duckdb", "mypy")  # for no task
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,25 @@ def bare_python(folder: Path, without: str | None = None) -> Path:
     return folder / "bin" / "python"
 
 
+def packed_python(folder: Path, file: Path) -> None:
+    """An archive of a Python environment, as docs/pipeline.md has it made: all that our code imports, and no notary."""
+    venv.create(folder, symlinks=True)
+    (site,) = (folder / "lib").glob("python*/site-packages")
+    with tarfile.open(file, "w:gz", compresslevel=1) as archive:
+        archive.add(folder, ".")
+        for entry in sorted(_HOME.parent.iterdir()):
+            if entry.suffix != ".pth" and not entry.name.startswith(_LARGE):
+                archive.add(entry, f"{site.relative_to(folder)}/{entry.name}")
+
+
+def run_job(master: str, folder: Path, python: Path, *packed: Path) -> subprocess.CompletedProcess[str]:
+    """A rebuild and an audit of the log in a folder, in a process of its own; `python`: what workers are told to run,
+    unless a `packed` one comes along."""
+    command = [sys.executable, "-m", "tests.pipeline.on_cluster", master, str(folder), *map(str, packed)]
+    environment = os.environ | {"PYSPARK_PYTHON": str(python)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=environment)
+
+
 @contextmanager
 def _started(folder: Path, python: Path, name: str, *command: str) -> Iterator[None]:
     environment = os.environ | {
@@ -98,7 +120,7 @@ def _started(folder: Path, python: Path, name: str, *command: str) -> Iterator[N
             yield
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(120)
 
 
 def _wait_for(port: int, timeout_s: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -16,13 +16,17 @@ from pipeline.failures import meaning_of
 from replica.index.rocks import verify_index
 from replica.index.summary import summarise
 from replica.local.ports import PortReservation
+from replica.notary.errors import ConfigError
 from replica.notary.records import BarrierRecord, encode_record
 from tests.pipeline.judged import by_replica
 from tests.pipeline.log_files import write_log
+from tests.pipeline.maven_folder import CONNECTOR, maven_folder, spark_conf
 from tests.pipeline.signed_log import ACTIVATION, log_values, request, signed
-from tests.pipeline.spark_cluster import SparkCluster, bare_python, spark_cluster
+from tests.pipeline.spark_cluster import SparkCluster, bare_python, packed_python, run_job, spark_cluster
+from tests.pipeline.test_commands import VALUES, Operator, operator  # noqa: F401
+from tests.pipeline.test_packages import typed
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_200)]
 
 REQUESTS, SLICES = 6_000, 24
 
@@ -31,6 +35,14 @@ REQUESTS, SLICES = 6_000, 24
 def cluster(tmp_path_factory: pytest.TempPathFactory, ports: PortReservation) -> Iterator[SparkCluster]:
     with spark_cluster(tmp_path_factory.mktemp("spark"), ports) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A packed environment of Python."""
+    folder = tmp_path_factory.mktemp("packed")
+    packed_python(folder / "environment", folder / "environment.tar.gz")
+    return folder / "environment.tar.gz"
 
 
 def _many() -> list[bytes]:
@@ -47,12 +59,6 @@ def _tasks(events: Path) -> Counter[str]:
     return Counter(line["Task Info"]["Executor ID"] for line in ends if not line["Task Info"]["Failed"])
 
 
-def _run(master: str, folder: Path, python: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.pipeline.on_cluster", master, str(folder)]
-    environment = os.environ | {"PYSPARK_PYTHON": str(python)}
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
-
-
 def test_both_workers_judge_a_log_without_having_the_notary(cluster: SparkCluster, tmp_path: Path) -> None:
     """Goal: one job uses all of a cluster, and brings our code along. Method: workers' Python cannot import it; Spark's
     event log says who did how much; the index is a replica's; Spark says nothing on standard error."""
@@ -66,7 +72,7 @@ def test_both_workers_judge_a_log_without_having_the_notary(cluster: SparkCluste
     assert "No module named 'replica'" in alone.stderr
     values = _many()
     write_log(tmp_path / "log", values, range(0, REQUESTS, REQUESTS // SLICES))
-    done = _run(cluster.master, tmp_path, cluster.python)
+    done = run_job(cluster.master, tmp_path, cluster.python)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split() == ["SIGNATURE_INVALID", "4001"]
     assert done.stderr == ""
@@ -76,11 +82,49 @@ def test_both_workers_judge_a_log_without_having_the_notary(cluster: SparkCluste
     assert min(tasks.values()) >= SLICES // 2, tasks
 
 
+def test_a_python_comes_with_the_job(cluster: SparkCluster, packed: Path, tmp_path: Path) -> None:
+    """Goal: workers need no installation. Method: a packed environment for workers whose own Python is not there;
+    without it the job says so."""
+    values = log_values(forged=2)
+    write_log(tmp_path / "log", values, [3, 6])
+    nowhere = tmp_path / "nowhere" / "python"
+    done = run_job(cluster.master, tmp_path, nowhere, packed)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split() == ["SIGNATURE_INVALID", "3"]
+    assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).index).digest
+    shutil.rmtree(tmp_path / "events")
+    failed = meaning_of(run_job(cluster.master, tmp_path, nowhere).stderr)
+    assert isinstance(failed, ConfigError) and f"no Python {nowhere}" in failed.detail
+
+
+@pytest.mark.kafka
+@pytest.mark.postgres
+def test_both_sources_are_read_by_workers_that_have_nothing(
+    cluster: SparkCluster,
+    packed: Path,
+    operator: Operator,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Goal: jars by their coordinates and a Python as an archive reach the workers. Method: as operators type it, a log
+    on a real broker through Spark's connector, and what came since through the Python source."""
+    further = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m", "spark.cores.max": "2"}
+    conf = spark_conf(tmp_path / "conf", maven_folder(tmp_path / "repository"), **further)
+    where = ("--master", cluster.master, "--python-archive", str(packed))
+    words = ("archive", "run", "--engine", "spark", *where, "--json")
+    jars = typed(operator, conf, *words, "--connector", "spark", "--packages", CONNECTOR)
+    assert jars.returncode == 0, jars.stderr[-3000:]
+    operator.produce(VALUES[:3])
+    python = typed(operator, conf, *words, "--connector", "python")
+    assert python.returncode == 0, python.stderr[-3000:]
+    assert [json.loads(done.stdout)["archived_now"] for done in (jars, python)] == [len(VALUES), 3]
+    assert operator.told("archive", "verify")["findings"] == []
+
+
 def test_jobs_run_unchanged_through_connect(cluster: SparkCluster, tmp_path: Path) -> None:
     """Goal: a rebuild and an audit need nothing but another address. Method: workers and server without the notary."""
     values = log_values(forged=2)
     write_log(tmp_path / "log", values, [3, 6])
-    done = _run(cluster.connect, tmp_path, cluster.python)
+    done = run_job(cluster.connect, tmp_path, cluster.python)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split() == ["SIGNATURE_INVALID", "3"]
     assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).index).digest
@@ -90,7 +134,7 @@ def test_a_worker_that_lacks_a_package_is_told_of(cluster: SparkCluster, tmp_pat
     """Goal: the operator hears which package is missing where. Method: a Python of workers that has PySpark's alone."""
     write_log(tmp_path / "log", log_values(), [3])
     python = bare_python(tmp_path / "python", without="msgspec")
-    done = _run(cluster.master, tmp_path, python)
+    done = run_job(cluster.master, tmp_path, python)
     assert done.returncode != 0
     meant = meaning_of(done.stderr)
     assert "a Python of Spark's workers has no package msgspec" in str(meant)

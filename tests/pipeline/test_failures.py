@@ -108,17 +108,17 @@ def test_a_job_that_follows_outlives_its_jvm() -> None:
 _LOSES_ITS_JVM = """
 import os, signal
 from pyspark import SparkContext
-from replica.cli.pipeline import spark
+from replica.cli.pipeline import SparkChoice, spark
 from replica.notary.errors import NotaryError
 
 try:
-    with spark("lost", "local[1]") as session:
+    with spark("lost", SparkChoice("local[1]")) as session:
         print(session.range(5).count())
         os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
         SparkContext._gateway.proc.wait(30)
         session.range(5).count()
 except NotaryError as error:
     print(error.code.name)
-with spark("lost", "local[1]") as session:
+with spark("lost", SparkChoice("local[1]")) as session:
     print(session.range(6).count())
 """

@@ -89,6 +89,17 @@ def lose(operator: Operator) -> Config:  # noqa: F811
     return settings
 
 
+def forget(settings: Config) -> None:
+    """The only index that is left is an old copy, of the first 44 records: nothing tells what seven decided."""
+    folder = settings.replica_dir("r1") / "index"
+    shutil.rmtree(folder)
+    index = RocksIndex(folder)
+    position = begin(load_manifest(settings.archive.folder).topic_id)
+    applier = Applier(index, position.topic_id)
+    applier.apply(list(enumerate(VALUES[:44])))
+    index.close()
+
+
 def adopt_by_two(operator: Operator, file: Path) -> None:  # noqa: F811
     """Adopt where four eyes are demanded: refused to one person, to one person twice, and for another salvage than was
     proposed; done by two people, once. Nothing that is refused has bound the database."""
@@ -233,13 +244,7 @@ def test_jobs_on_spark_do_not_pass_over_a_lost_range(operator: Operator, spark: 
 def test_what_no_index_tells_is_counted_and_must_be_accepted(operator: Operator, tmp_path: Path) -> None:  # noqa: F811
     """Goal: nobody loses states unknowingly. Method: the only index that is left is an old copy."""
     settings = lose(operator)
-    folder = settings.replica_dir("r1") / "index"
-    shutil.rmtree(folder)
-    index = RocksIndex(folder)
-    position = begin(load_manifest(settings.archive.folder).topic_id)
-    applier = Applier(index, position.topic_id)
-    applier.apply(list(enumerate(VALUES[:44])))
-    index.close()
+    forget(settings)
     file = tmp_path / "tail.salvage"
     saved = operator.told("log", "salvage", "--to", str(file))
     assert (saved["applied"], saved["last"], saved["accept_loss"]) == (43, PUBLISHED, 7)

@@ -77,9 +77,9 @@ def hdfs(folder: Path, ports: PortReservation) -> Iterator[Hdfs]:
         subprocess.run([*java(servers), _NAME_NODE, "-format", "-nonInteractive"], stderr=log, stdout=log, check=True)
     with ExitStack() as stack:
         name_node = stack.enter_context(_started(servers, _NAME_NODE, folder / "names.log"))
-        _wait_for(port, name_node, folder / "names.log")
+        wait_for_port(port, name_node, folder / "names.log")
         data_node = stack.enter_context(_started(servers, _DATA_NODE, folder / "data.log"))
-        _wait_for(data_port, data_node, folder / "data.log")
+        wait_for_port(data_port, data_node, folder / "data.log")
         _wait_until_it_takes_files(address)
         yield Hdfs(address, clients, name_node)
 
@@ -131,7 +131,8 @@ def _started(configured: Path, server: str, log_path: Path) -> Iterator[subproce
             process.kill()  # its folder goes with the test
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Return once the server listens; fails with its log when it has ended, or after START_MAX_S."""
     until_s = time.monotonic() + START_MAX_S
     while True:
         with socket.socket() as probe:

@@ -270,7 +270,7 @@ def test_a_job_that_fails_on_spark(folder: Path, see, monkeypatch: pytest.Monkey
             )
 
     session = WithoutMemory()
-    monkeypatch.setattr("pipeline.session.spark_session", lambda app, master: session)
+    monkeypatch.setattr("pipeline.session.spark_session", lambda *place, **brought: session)
     make_archive(folder / "archive", some_log(20))
     key = ARCHIVE_KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (folder / "archive.key").touch(mode=0o600)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ from pyspark import SparkContext
 from pipeline.failures import meaning_of, not_started
 from pipeline.master import check_master
 from pipeline.session import _begun_within, spark_session
-from pipeline.shipped import write_archive
+from pipeline.shipped import SHIPPED_PYTHON, check_environment, environment_here, write_archive
 from replica.cli import pipeline as cli
 from replica.notary.errors import Code, ConfigError, SparkUnavailable
 
@@ -146,6 +148,103 @@ def test_a_spark_that_does_not_start_says_why(said: str, meant: str) -> None:
     """Goal: one sentence of what is wrong. Method: what JVMs say as they end."""
     with pytest.raises(ConfigError, match=meant):
         raise not_started(said)
+
+
+_RESOLVED = """\
+:: problems summary ::
+:::: WARNINGS
+\t\tmodule not found: org.apache.spark#spark-sql-kafka-0-10_2.13;4.2.99
+{}
+\t\t:: org.apache.spark#spark-sql-kafka-0-10_2.13;4.2.99: not found
+Exception in thread "main" java.lang.RuntimeException: [unresolved dependency: \
+org.apache.spark#spark-sql-kafka-0-10_2.13;4.2.99: not found]
+\tat org.apache.spark.util.MavenUtils$.resolveMavenCoordinates(MavenUtils.scala:1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "named"),
+    [
+        ("", Code.CONFIG_INVALID, "no repository has org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.99"),
+        (
+            "\tServer access error at url https://x/y.pom (java.net.ConnectException: Connection refused)",
+            Code.PACKAGES_UNAVAILABLE,
+            "4.2.99; Server access error at url https://x/y.pom",
+        ),
+        ("\tHost x not found. url=https://x/y.pom", Code.PACKAGES_UNAVAILABLE, "4.2.99; Host x not found"),
+    ],
+)
+def test_packages_that_spark_did_not_get(said: str, code: Code, named: str) -> None:
+    """Goal: wrong coordinates are a person's matter, a repository that is away is not. Method: what Ivy says."""
+    meant = not_started(_RESOLVED.format(said))
+    assert meant.code is code
+    assert named in meant.detail
+
+
+@pytest.mark.parametrize("package", ["", "spark-sql-kafka", "org.apache.spark:spark-sql-kafka", "a:b:c:d", "a:b:c d"])
+def test_what_is_no_package_is_refused_before_spark_starts(package: str) -> None:
+    """Goal: a slip of the pen is named. Method: names that Spark refuses with a trace."""
+    with pytest.raises(ConfigError, match="give GROUP:ARTIFACT:VERSION"):
+        spark_session("test", packages=[package])
+
+
+def test_packages_may_be_a_list() -> None:
+    """Goal: what Spark's own commands take is taken. Method: one option with a comma, and a second one."""
+    assert cli.spark_choice("yarn", ["a:b:1, c:d:2", "e:f:3"], None).packages == ("a:b:1", "c:d:2", "e:f:3")
+
+
+@pytest.mark.parametrize(
+    ("master", "name", "refused"),
+    [
+        ("spark://127.0.0.1:1", "environment.tar", "its name has to end with"),
+        ("spark://127.0.0.1:1", "none.tar.gz", "there is no such file"),
+        ("yarn", "empty.tar.gz", "cannot be read"),
+        ("local[2]", "environment.tar.gz", "local ones run this process's Python"),
+        ("sc://127.0.0.1:1", "environment.tar.gz", "settings of its server"),
+    ],
+)
+def test_a_python_that_cannot_be_brought_along_is_refused(
+    master: str, name: str, refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: no job starts whose workers would lack a Python. Method: another form, no file, masters without use."""
+    pack(tmp_path / "environment.tar.gz", "bin/python")
+    for other in ("environment.tar", "empty.tar.gz"):
+        (tmp_path / other).touch()
+    monkeypatch.setattr("pipeline.session.check_master", lambda master, environment: [])
+    with pytest.raises(ConfigError, match=refused):
+        spark_session("test", master, python_archive=tmp_path / name)
+
+
+def pack(path: Path, *names: str) -> None:
+    """An archive with empty files of these names."""
+    with tarfile.open(path, "w:gz") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(name))
+
+
+@pytest.mark.parametrize("name", ["bin/python", "./bin/python", "environment/bin/python"])
+def test_an_archive_without_a_python_in_its_place_is_refused(name: str, tmp_path: Path) -> None:
+    """Goal: the person who packed it hears it, before a cluster does. Method: with and without `./`; too deep."""
+    pack(tmp_path / "environment.tgz", "pyvenv.cfg", name)
+    if name.startswith("environment"):
+        with pytest.raises(ConfigError, match="it has no bin/python"):
+            check_environment(tmp_path / "environment.tgz")
+    else:
+        check_environment(tmp_path / "environment.tgz")
+
+
+def test_beside_the_driver_the_python_of_workers_is_its_own(tmp_path: Path) -> None:
+    """Goal: a plan that a Python source makes there finds our packages. Method: run it by the workers' name for it."""
+    told = [SHIPPED_PYTHON, "-c", "import sys; print(sys.prefix)"]
+    done = subprocess.run(told, cwd=environment_here(), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == sys.prefix
+
+
+def test_a_python_that_workers_lack_is_named() -> None:
+    """Goal: the operator is not told to repeat. Method: what Java says where there is no such file."""
+    meant = meaning_of('java.io.IOException: Cannot run program "/opt/python": error=2, No such file or directory')
+    assert isinstance(meant, ConfigError)
+    assert (meant.code, "/opt/python" in meant.detail) == (Code.PIPELINE_MISSING, True)
 
 
 def test_a_package_that_workers_lack_is_named() -> None:
