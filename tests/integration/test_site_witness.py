@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from dataclasses import replace
 
 import psycopg
@@ -146,29 +145,6 @@ async def test_a_replica_that_freezes_in_its_question_bars_nobody(
     for task in held:
         task.cancel()
     await asyncio.gather(*held, return_exceptions=True)
-
-
-async def test_a_guard_whose_witness_fell_silent_in_an_answer_asks_anew(
-    witness: PostgresWitness, database_dsn: str, proxy: CuttingProxy
-) -> None:
-    """Goal: one dead connection costs one renewal. Method: hold an answer's last bytes for ever, then let new
-    connections pass."""
-    assert await witness.take(None, Term(1, "a", "log-a", LEASE_S))
-    distant = far(database_dsn, proxy)
-    await distant.renew("a", "log-a")
-
-    async def log_id() -> str:
-        return "log-a"
-
-    proxy.allowance = Allowance(to_client=proxy.links[-1].to_client - STEP_BYTES, freeze=True)
-    one = SiteGuard(distant, "a", log_id, clock=SystemClock(), lease_s=LEASE_S, on_changed=lambda error: None)
-    running = asyncio.create_task(one.run())
-    await until(lambda: len(proxy.links) > 2)
-    proxy.allowance = Allowance()
-    await until(one.in_term)
-    running.cancel()
-    with suppress(asyncio.CancelledError):
-        await running
 
 
 async def test_a_change_that_may_not_be_replicated_is_not_believed(witness: PostgresWitness, database_dsn: str) -> None:
