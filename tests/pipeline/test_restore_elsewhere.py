@@ -100,7 +100,7 @@ def test_a_loss_is_accepted_by_its_number(operator: Operator, second: KafkaClust
     there = replace(operator, config=moved, kafka=second)
     adopt = ("restore", "adopt", "--salvage", str(file), "--accept-loss")
     assert isinstance(there.types(*adopt, "6").exception, RestoreRefused)
-    adopted = there.types(*adopt, "7", "--name", "r1")
+    adopted = there.types(*adopt, "7")  # the old index is of records that are lost: it is rebuilt
     assert adopted.exit_code == 0, adopted.output + repr(adopted.exception)
     assert there.told("archive", "status")["topic_id"] == restored["topic_id"]
     assert there.told("archive", "run")["archived_now"] == len(lost)
