@@ -50,7 +50,9 @@ class CheckpointLayout(Protocol):
 
 def checkpoint_layout(place: Place) -> CheckpointLayout:
     """How a checkpoint in this place is kept. Raises ConfigError."""
-    return CheckpointObjects(place, open_store(place)) if isinstance(place, Remote) else CheckpointFolder(place)
+    if isinstance(place, Remote):
+        return CheckpointObjects(place, open_store(place), time.sleep)
+    return CheckpointFolder(place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class CheckpointObjects:
 
     place: str
     store: Store
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], None]
 
     def refuse_taken(self) -> None:
         try:
