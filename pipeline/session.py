@@ -98,7 +98,6 @@ def spark_session(
     session.sparkContext.setLogLevel(_log_level())
     if not local:
         _wait_for_executor(session, master)
-    if not local:
         session.sparkContext.addPyFile(str(package_archive()))
     return session
 
