@@ -3,10 +3,14 @@
 Rows are claims (judging/claims.py) or commands (judging/commands.py), of one type in a file.
 
 The file begins with the offset of each range's part: 8 bytes for each range, and 8 for the end of the last.
+
+A job that makes something as large as its rows frees the parts that it has read. Python has no call for a hole in a
+file, so this is the C library's.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,7 @@ from pipeline.judging.cursor import Array
 from replica.notary.errors import InvariantBroken
 
 _EDGE_BYTES = 8
+_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02  # of fallocate(2)
 
 
 def write_parts(path: Path, rows: Array, starts: Array) -> None:
@@ -40,6 +45,21 @@ def read_range(paths: Sequence[str], number: int, dtype: np.dtype[Any]) -> Array
                     raise InvariantBroken(f"{path} ends before its part for range {number}")
             filled += end - start
     return raw.view(dtype)
+
+
+def free_ranges(paths: Sequence[str], first: int, end: int) -> None:
+    """Give the disk back what the ranges from `first` to before `end` take; they can no longer be read.
+
+    A file system that cannot do this keeps them.
+    """
+    punch = ctypes.CDLL(None).fallocate
+    punch.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    for path in paths:
+        start, _ = _edges(path, first)
+        _, stop = _edges(path, end - 1)
+        if stop > start:
+            with open(path, "r+b", buffering=0) as file:
+                punch(file.fileno(), _KEEP_SIZE_PUNCH_HOLE, start, stop - start)
 
 
 def _edges(path: str, number: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from pyspark.sql import SparkSession
 
-from pipeline.jobs.exchange import read_range, write_parts
+from pipeline.jobs.exchange import free_ranges, read_range, write_parts
 from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.tasks import attempt_file, numbered
 from pipeline.judging.claims import (
@@ -65,6 +65,12 @@ class Sorted(msgspec.Struct, frozen=True):
     def rows(self, number: int, dtype: np.dtype[Any]) -> Array:
         """The rows of one range, by key and offset."""
         return taken(read_range(self.parts, number, dtype), np.fromfile(self.orders[number], np.uint32))
+
+    def free(self, first: int, end: int) -> None:
+        """Give the disk back what the ranges from `first` to before `end` take: nobody reads them any more."""
+        free_ranges(self.parts, first, end)
+        for path in self.orders[first:end]:
+            Path(path).unlink(missing_ok=True)
 
 
 class Judged(msgspec.Struct, frozen=True):

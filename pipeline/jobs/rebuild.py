@@ -3,6 +3,9 @@
 Each range of keys becomes a table file, written where it was sorted; RocksDB takes the files as they are. States and
 transactions become one database, acceptances of commands another. Officers and registrations are few: they come with
 the plan.
+
+The tables take as much disk as the claims that they are made of. So they are written some ranges at a time, and the
+claims of those are freed: a rebuild needs the disk of the index and a tenth, not twice that of the index.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any
 import msgspec
 from pyspark.sql import SparkSession
 
-from pipeline.jobs.judge import judge_log
+from pipeline.jobs.judge import Sorted, judge_log
 from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.tasks import attempt_file, numbered
 from pipeline.judging.commands import COMMAND
@@ -25,6 +28,11 @@ from pipeline.judging.entries import entries, key_values
 from replica.index.tables import Tables, adopt_tables, write_table
 from replica.notary.position import Position
 from replica.notary.salvage import NO_SALVAGES, Salvages
+
+
+TOGETHER_MIN, TOGETHER_PARTS = 32, 16
+"""Ranges that are written before their claims are freed: a sixteenth of all, but at least so many. Each such step ends
+when its slowest task does, so there should be few."""
 
 
 class Rebuilt(msgspec.Struct, frozen=True):
@@ -73,10 +81,10 @@ def rebuild_index(
     def acceptances_in(number: int) -> Iterator[tuple[bytes, bytes]]:
         return acceptance_values(accepted(judged.commands.rows(number, COMMAND), judged.unusual_marks()))
 
-    tables = _write_tables(spark, work, "range", len(judged.by_key), entries_in)
+    tables = _write_tables(spark, work, "range", judged.by_key, entries_in)
     of_commands = None
     if judged.commands:
-        of_commands = _write_tables(spark, work, "commands", len(judged.commands), acceptances_in)
+        of_commands = _write_tables(spark, work, "commands", judged.commands, acceptances_in)
     written_s = monotonic()
     adopt_tables(folder, tables, judged.plan.position, of_commands, judged.plan.parties)
     steps_s = {
@@ -96,15 +104,26 @@ def rebuild_index(
 
 
 def _write_tables(
-    spark: SparkSession, work: Path, name: str, ranges: int, found: Callable[[int], Iterator[tuple[bytes, bytes]]]
+    spark: SparkSession, work: Path, name: str, ranges: Sorted, found: Callable[[int], Iterator[tuple[bytes, bytes]]]
 ) -> Tables:
-    """Table files in key order: one for each range that has entries."""
+    """Table files in key order: one for each range that has entries. The ranges are freed."""
+    rows: list[Any] = []
+    together = max(TOGETHER_MIN, len(ranges) // TOGETHER_PARTS)
+    for first in range(0, len(ranges), together):
+        end = min(first + together, len(ranges))
+        rows += _write_some(spark, work, name, range(first, end), found)
+        ranges.free(first, end)
+    return Tables([Path(row.path) for row in rows], sum(row.entries for row in rows))
 
-    def write(number: int) -> Iterator[dict[str, Any]]:
+
+def _write_some(
+    spark: SparkSession, work: Path, name: str, ranges: range, found: Callable[[int], Iterator[tuple[bytes, bytes]]]
+) -> list[Any]:
+    def write(at: int) -> Iterator[dict[str, Any]]:
+        number = ranges[at]
         path = attempt_file(work, f"{name}-{number:05d}", ".sst")
         if count := write_table(path, found(number)):
             yield {"number": number, "path": str(path), "entries": count}
 
-    rows = numbered(spark, ranges, write, "number bigint, path string, entries bigint").collect()
-    ordered = sorted(rows, key=lambda row: row.number)
-    return Tables([Path(row.path) for row in ordered], sum(row.entries for row in ordered))
+    rows = numbered(spark, len(ranges), write, "number bigint, path string, entries bigint").collect()
+    return sorted(rows, key=lambda row: row.number)

@@ -30,7 +30,7 @@ from replica.native.signatures import checks_together, signatures_hold
 from tests.bench.conditions import add_machine
 from tests.bench.pipeline.archiving import measure_archive
 from tests.bench.pipeline.big_log import TOPIC_ID, write_big_log
-from tests.bench.pipeline.engines import ENGINES, OUT_OF_MEMORY
+from tests.bench.pipeline.engines import ENGINES, OUT_OF_ROOM
 from tests.bench.pipeline.lag import measure_lag
 from tests.bench.pipeline.reporting import measure_report
 from tests.bench.pipeline.signed import write_signed_log
@@ -135,21 +135,23 @@ def _rebuild_by_each(engines: Sequence[str], records: int, size: str, report: Re
     took_s: dict[str, float] = {}
     digests: dict[str, str] = {}
     for engine in engines:
-        found, peak_gib = _run_engine(engine, folder)
-        if found.get(OUT_OF_MEMORY):
-            report.add(f"rebuild_{engine}_out_of_memory_{size}", True, engine, f"out of memory, {found[OUT_OF_MEMORY]}")
+        found, peak_gib, disk_gb = _run_engine(engine, folder)
+        report.figures[f"rebuild_{engine}_peak_gib_{size}"] = round(peak_gib, 2)
+        report.figures[f"rebuild_{engine}_disk_gb_{size}"] = round(disk_gb, 1)
+        if OUT_OF_ROOM in found:
+            text = f"did not end, at {peak_gib:.2f} GiB and with {disk_gb:.1f} GB on disk: {found[OUT_OF_ROOM]}"
+            report.add(f"rebuild_{engine}_out_of_room_{size}", found[OUT_OF_ROOM], engine, text)
             shutil.rmtree(folder / engine)
             continue
         took_s[engine] = found["took_s"]
         summary = verify_index(Path(found["index"]))
         digests[engine] = f"{summary.entry_count} {summary.digest.hex()} {summary.position}"
-        text = f"{found['took_s']:8.1f} s   {records / found['took_s']:10,.0f} records/s   peak {peak_gib:.2f} GiB"
+        text = f"{found['took_s']:8.1f} s   {records / found['took_s']:10,.0f} records/s   peak {peak_gib:.2f} GiB, {disk_gb:.1f} GB on disk"
         if "warm_s" in found:
             took_s[f"{engine} again"] = found["warm_s"]
             for name in ("warm_s", "session_s"):
                 report.figures[f"rebuild_{engine}_{name}_{size}"] = round(found[name], 2)
             text += f"   (cold; again: {found['warm_s']:.1f} s; the session's start, {found['session_s']:.1f} s, aside)"
-        report.figures[f"rebuild_{engine}_peak_gib_{size}"] = round(peak_gib, 2)
         report.add(f"rebuild_{engine}_s_{size}", round(found["took_s"], 2), engine, text)
         shutil.rmtree(folder / engine)
     if len(set(digests.values())) != 1:
@@ -158,17 +160,20 @@ def _rebuild_by_each(engines: Sequence[str], records: int, size: str, report: Re
     return took_s
 
 
-def _run_engine(engine: str, folder: Path) -> tuple[dict[str, Any], float]:
-    """What the engine reports, and the most memory that its processes had at once, GiB."""
+def _run_engine(engine: str, folder: Path) -> tuple[dict[str, Any], float, float]:
+    """What the engine reports, the most memory that its processes had at once, GiB, and the most that it added to what
+    is on disk, GB."""
     command = [sys.executable, "-m", "tests.bench.pipeline.engines", engine, folder / "log", folder / engine]
-    peak = 0
+    peak = peak_disk = 0
+    used = shutil.disk_usage(folder).used
     with Popen([str(part) for part in command], stdout=PIPE) as process:
         ended = threading.Event()
 
         def sample() -> None:
-            nonlocal peak
+            nonlocal peak, peak_disk
             while not ended.wait(SAMPLE_S):
                 peak = max(peak, sum(map(_resident_bytes, (process.pid, *descendants(process.pid)))))
+                peak_disk = max(peak_disk, shutil.disk_usage(folder).used - used)
 
         sampler = threading.Thread(target=sample)
         sampler.start()
@@ -177,7 +182,7 @@ def _run_engine(engine: str, folder: Path) -> tuple[dict[str, Any], float]:
         sampler.join()
     if process.returncode:
         raise SystemExit(f"{engine} ended with exit code {process.returncode}")
-    return msgspec.json.decode(out.strip().splitlines()[-1]), peak / 2**30
+    return msgspec.json.decode(out.strip().splitlines()[-1]), peak / 2**30, peak_disk / 1e9
 
 
 def _resident_bytes(pid: int) -> int:
