@@ -29,7 +29,6 @@ from replica.index.tables import Tables, adopt_tables, write_table
 from replica.notary.position import Position
 from replica.notary.salvage import NO_SALVAGES, Salvages
 
-
 TOGETHER_MIN, TOGETHER_PARTS = 32, 16
 """Ranges that are written before their claims are freed: a sixteenth of all, but at least so many. Each such step ends
 when its slowest task does, so there should be few."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
@@ -56,7 +57,7 @@ def encode_tables(summary: Summary) -> dict[str, bytes]:
 def write_state(folder: Path, state: State) -> None:
     """Replace the state in a folder; a crash leaves the one before, or this one."""
     raw = msgspec.msgpack.encode(state)
-    draft = folder / f"{NAME}.partial"
+    draft = folder / f".{NAME}-{uuid4().hex}"  # of this job alone: two reports may be made at once
     draft.write_bytes(sha256(raw).digest() + raw)
     draft.replace(folder / NAME)
 

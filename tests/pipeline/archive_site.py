@@ -24,7 +24,7 @@ from tests.integration.conftest import MakeDatabase
 from tests.worlds.archive_world import some_log
 
 VALUES = some_log(40)
-ENDS_S = 180.0
+ENDS_S = 600.0
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A Spark cluster on loopback, as an operator would start one: a master, two workers, and a Connect server on top."""
+"""A Spark cluster on loopback, as an operator would start one: a master and two workers; a Connect server on top."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _LARGE = ("pyspark", "polars", "_polars", "playwright", "kubernetes", "deltalake
 
 @dataclass(frozen=True, slots=True)
 class SparkCluster:
-    """Addresses of a running cluster."""
+    """A running cluster. `folder`: for the logs of its servers."""
 
-    master: str
-    connect: str
+    folder: Path
+    master: str  # its address
     python: Path  # the workers'; it has no notary
 
 
 @contextmanager
 def spark_cluster(folder: Path, ports: PortReservation) -> Iterator[SparkCluster]:
-    """A master and two workers, and a Connect server that uses one of their four cores; stopped at the end."""
+    """A master and two workers of two cores; stopped at the end."""
     python = bare_python(folder / "python")
-    port, connect_port = ports.take(), ports.take()
+    port = ports.take()
     master = f"spark://127.0.0.1:{port}"
     with ExitStack() as stack:
         place = ["--host", "127.0.0.1"]
@@ -50,22 +50,27 @@ def spark_cluster(folder: Path, ports: PortReservation) -> Iterator[SparkCluster
                 _started(folder, python, name, "org.apache.spark.deploy.worker.Worker", *place, "--cores", "2",
                          "--memory", "2g", "--webui-port", "0", "--work-dir", str(folder / name), master)
             )  # fmt: skip
-        settings = {
-            "spark.connect.grpc.binding.port": str(connect_port),
-            "spark.connect.grpc.binding.address": "127.0.0.1",
-            "spark.cores.max": "1",  # the others stay free for jobs that come by way of the master
-            "spark.executor.memory": "512m",
-            "spark.ui.enabled": "false",
-            "spark.driver.host": "127.0.0.1",
-        }
-        options = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
-        server = "org.apache.spark.sql.connect.service.SparkConnectServer"
-        stack.enter_context(
-            _started(folder, python, "connect", "org.apache.spark.deploy.SparkSubmit", "--master", master, *options,
-                     "--class", server, "spark-internal")
-        )  # fmt: skip
-        _wait_for(connect_port, _START_MAX_S)
-        yield SparkCluster(master, f"sc://127.0.0.1:{connect_port}", python)
+        yield SparkCluster(folder, master, python)
+
+
+@contextmanager
+def connect_server(cluster: SparkCluster, ports: PortReservation) -> Iterator[str]:
+    """The address of a Connect server that uses one of a cluster's four cores."""
+    port = ports.take()
+    settings = {
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.cores.max": "1",  # the others stay free for jobs that come by way of the master
+        "spark.executor.memory": "512m",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+    }
+    options = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    server = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    submit = ("org.apache.spark.deploy.SparkSubmit", "--master", cluster.master, *options)
+    with _started(cluster.folder, cluster.python, "connect", *submit, "--class", server, "spark-internal"):
+        _wait_for(port, _START_MAX_S)
+        yield f"sc://127.0.0.1:{port}"
 
 
 def bare_python(folder: Path, without: str | None = None) -> Path:

@@ -22,11 +22,18 @@ from tests.pipeline.judged import by_replica
 from tests.pipeline.log_files import write_log
 from tests.pipeline.maven_folder import CONNECTOR, maven_folder, spark_conf
 from tests.pipeline.signed_log import ACTIVATION, log_values, request, signed
-from tests.pipeline.spark_cluster import SparkCluster, bare_python, packed_python, run_job, spark_cluster
+from tests.pipeline.spark_cluster import (
+    SparkCluster,
+    bare_python,
+    connect_server,
+    packed_python,
+    run_job,
+    spark_cluster,
+)
 from tests.pipeline.test_commands import VALUES, Operator, operator  # noqa: F401
 from tests.pipeline.test_packages import typed
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_200)]
 
 REQUESTS, SLICES = 6_000, 24
 
@@ -82,6 +89,7 @@ def test_both_workers_judge_a_log_without_having_the_notary(cluster: SparkCluste
     assert min(tasks.values()) >= SLICES // 2, tasks
 
 
+@pytest.mark.slow
 def test_a_python_comes_with_the_job(cluster: SparkCluster, packed: Path, tmp_path: Path) -> None:
     """Goal: workers need no installation. Method: a packed environment for workers whose own Python is not there;
     without it the job says so."""
@@ -97,6 +105,7 @@ def test_a_python_comes_with_the_job(cluster: SparkCluster, packed: Path, tmp_pa
     assert isinstance(failed, ConfigError) and f"no Python {nowhere}" in failed.detail
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.postgres
 def test_both_sources_are_read_by_workers_that_have_nothing(
@@ -120,16 +129,19 @@ def test_both_sources_are_read_by_workers_that_have_nothing(
     assert operator.told("archive", "verify")["findings"] == []
 
 
-def test_jobs_run_unchanged_through_connect(cluster: SparkCluster, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_jobs_run_unchanged_through_connect(cluster: SparkCluster, ports: PortReservation, tmp_path: Path) -> None:
     """Goal: a rebuild and an audit need nothing but another address. Method: workers and server without the notary."""
     values = log_values(forged=2)
     write_log(tmp_path / "log", values, [3, 6])
-    done = run_job(cluster.connect, tmp_path, cluster.python)
+    with connect_server(cluster, ports) as connect:
+        done = run_job(connect, tmp_path, cluster.python)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split() == ["SIGNATURE_INVALID", "3"]
     assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).index).digest
 
 
+@pytest.mark.slow
 def test_a_worker_that_lacks_a_package_is_told_of(cluster: SparkCluster, tmp_path: Path) -> None:
     """Goal: the operator hears which package is missing where. Method: a Python of workers that has PySpark's alone."""
     write_log(tmp_path / "log", log_values(), [3])
@@ -140,6 +152,7 @@ def test_a_worker_that_lacks_a_package_is_told_of(cluster: SparkCluster, tmp_pat
     assert "a Python of Spark's workers has no package msgspec" in str(meant)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "value", "expected"),
     [("spark.executor.memory", "64g", "SPARK_UNAVAILABLE"), ("spark.cores.max", "1", "began")],

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from pipeline.jobs.rebuild import rebuild_index
+from pipeline.jobs.rebuild import TOGETHER_MIN, rebuild_index
 from pipeline.jobs.slices import ParquetLog
 from pipeline.judging.columns import Columns
 from replica.following.apply import Applier
@@ -80,6 +80,20 @@ def test_both_tables_of_a_mixed_log_are_those_of_a_replica(
         )
         assert rebuilt.position.version == 2
         assert rebuilt.command_count == len(of_commands) > 0
+
+
+def test_claims_are_freed_as_their_tables_are_written(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: a rebuild of many ranges needs the disk of the index, not twice that. Method: more ranges than are written
+    together; the index is a replica's, and what the work folder keeps takes no more than a block for each step."""
+    (path,) = write_big_log(tmp_path / "bench", 40_000)
+    values = pq.read_table(path).column("value").to_pylist()
+    log = write_log(tmp_path / "log", values, [20_000])
+    rebuild_index(spark, log, tmp_path / "index", tmp_path / "work", ranges=2 * TOGETHER_MIN + 3)
+    assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).index).digest
+    left = list((tmp_path / "work").glob("*.claims"))
+    assert sum(path.stat().st_size for path in left) > 10 << 20
+    assert sum(path.stat().st_blocks * 512 for path in left) < 1 << 20
+    assert not list((tmp_path / "work").glob("*.order"))
 
 
 def raised_chain() -> list[bytes]:

@@ -146,7 +146,8 @@ def _rebuild_by_each(engines: Sequence[str], records: int, size: str, report: Re
         took_s[engine] = found["took_s"]
         summary = verify_index(Path(found["index"]))
         digests[engine] = f"{summary.entry_count} {summary.digest.hex()} {summary.position}"
-        text = f"{found['took_s']:8.1f} s   {records / found['took_s']:10,.0f} records/s   peak {peak_gib:.2f} GiB, {disk_gb:.1f} GB on disk"
+        text = f"{found['took_s']:8.1f} s   {records / found['took_s']:10,.0f} records/s"
+        text += f"   peak {peak_gib:.2f} GiB, {disk_gb:.1f} GB on disk"
         if "warm_s" in found:
             took_s[f"{engine} again"] = found["warm_s"]
             for name in ("warm_s", "session_s"):

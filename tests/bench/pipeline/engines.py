@@ -40,7 +40,7 @@ TWICE_SLICES_MAX = 100  # a longer log is given to Spark once: what a session's 
 
 
 def spark(log: ParquetLog, folder: Path) -> dict[str, Any]:
-    """The product's job, its session's start not counted; then once more, with the session warm, if the log is short."""
+    """The product's job, its session's start not counted; then once more with the session warm, if the log is short."""
     from pipeline.jobs.rebuild import rebuild_index
     from pipeline.session import spark_session
 
