@@ -23,7 +23,7 @@ from replica.active.failures import SubmissionFailures
 from replica.active.intake import Intake
 from replica.active.log_questions import LogQuestions
 from replica.active.look_ups import LookUps, Serving
-from replica.active.noting import Noted
+from replica.active.noting import Noted, NoteUnknown
 from replica.active.numbers import is_fragmented, is_paused
 from replica.active.parts import Parts
 from replica.active.places import Places
@@ -365,7 +365,10 @@ class Participant(Generic[SessionT]):
         activation = self._serving()
         if activation is None:
             raise NotActive("only the active replica logs registrations")
-        return await activation.noting.note(notes)
+        noted = await activation.noting.note(notes)
+        if not self.in_term():
+            raise NoteUnknown("another site may serve by now, without these notes; look there: notary party list")
+        return noted
 
     async def prune_own(self, pruned_to: int) -> None:
         """Let completions of this replica's own ledger go, as operators said for all. Raises StoreUnavailable, and

@@ -9,6 +9,7 @@ import pytest
 from ha.ending import Cause
 from ha.errors import SiteTakenOver
 from replica.active.admission import Admission
+from replica.active.noting import NoteUnknown
 from replica.active.receipt_signer import Contents, Places, ReceiptSigner, Then
 from replica.active.waiting import Waiting
 from replica.link.interface import SubmitOptions
@@ -16,6 +17,7 @@ from replica.log.memory import Delivery, MemoryTopic
 from replica.notary.answers import Notarised, NotNow, Refused
 from replica.notary.errors import Code
 from tests.simulation.virtual import run_virtually
+from tests.unit.active.test_noting import ANNA, officers
 from tests.worlds.core_world import Replica, World, name_of, state, submission
 
 
@@ -137,5 +139,22 @@ def test_what_the_database_answered_too_late_is_not_passed_on(
             again, new = submission(2, [state(8)], command_id="c1"), submission(3, [state(7)])
             for answer in await replica.submit(again, new, options=options):
                 assert isinstance(answer, NotNow)
+
+    run_virtually(story())
+
+
+def test_what_officers_signed_is_not_confirmed_too_late() -> None:
+    """Goal: an officer hears that it is unknown whether the serving site has the note. Method: the term ends while the
+    log has the note on its way."""
+
+    async def story() -> None:
+        async with World(rules=2) as world:
+            replica = await world.replica()
+            await replica.until_active()
+            asked = asyncio.create_task(replica.participant.note([officers(ANNA)]))
+            await asyncio.sleep(0)
+            replica.site_in_term = False
+            with pytest.raises(NoteUnknown, match="another site"):
+                await asked
 
     run_virtually(story())
