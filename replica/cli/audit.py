@@ -118,7 +118,9 @@ def audit(
 
 @trace_app.command("state")
 def trace_state(
-    ref: Annotated[str, typer.Argument(help="<64 hexadecimal digits>:<index>")],
+    ref: Annotated[
+        str, typer.Argument(help="The state: 64 hexadecimal digits of its transaction, a colon, its index.")
+    ],
     *,
     limit: LimitOption = 100,
     source: FromOption = AUTO,

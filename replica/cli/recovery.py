@@ -29,12 +29,17 @@ app = typer.Typer(help="Keep a second site, and bring a lost cluster back from i
 
 CopyOption = Annotated[
     Any,  # Place, of which the parser makes one
-    typer.Option("--to", parser=place_of, metavar="PLACE", help="Place of the copy: a folder, or s3a://BUCKET/PREFIX."),
+    typer.Option(
+        "--to", parser=place_of, metavar="PLACE", help="Place of the copy: a folder, s3a://, abfss:// or hdfs://."
+    ),
 ]
 SiteOption = Annotated[
     Any,  # Place, of which the parser makes one
     typer.Option(
-        "--to", parser=place_of, metavar="PLACE", help="Place at the second site: a folder, or s3a://BUCKET/PREFIX."
+        "--to",
+        parser=place_of,
+        metavar="PLACE",
+        help="Place at the second site: a folder, s3a://, abfss:// or hdfs://.",
     ),
 ]
 CheckpointArgument = Annotated[Path, typer.Argument(help="Folder of the checkpoint.", exists=True, file_okay=False)]

@@ -43,7 +43,7 @@ OutOption = Annotated[
         "--out",
         parser=place_of,
         metavar="PLACE",
-        help="Folder to write into, or s3a://BUCKET/PREFIX; files of an earlier report are replaced.",
+        help="Folder to write into, or s3a://, abfss:// or hdfs://; files of an earlier report are replaced.",
     ),
 ]
 TelemetryOption = Annotated[

@@ -73,7 +73,7 @@ ResumeOption = Annotated[
     bool, typer.Option("--resume", help="Go on after records that are in the topic and are the archive's.")
 ]
 EvidenceOption = Annotated[
-    Path | None, typer.Option("--evidence", help="File for the signed report; else restore-<topic>.json here.")
+    Path | None, typer.Option("--evidence", help="File for the signed report; else restore-TOPIC.json here.")
 ]
 NamesOption = Annotated[
     list[str] | None, typer.Option("--name", help="Replica whose index is adopted too; may be given several times.")
