@@ -35,7 +35,7 @@ from pipeline.shipped import (
 )
 from replica.notary.errors import Code, ConfigError, SparkUnavailable
 
-DEFAULT_MASTER = "local[2]"
+DEFAULT_MASTER = "local[3]"  # work for two processors: one task of three waits for the disk
 PARTITIONS_PER_CORE = 4
 _ROOT = Path(__file__).parents[1]
 _JARS = "spark.jars"

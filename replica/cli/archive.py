@@ -12,6 +12,7 @@ import typer
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, out, print_json
 from replica.cli.pipeline import (
     AUTO,
+    DEFAULT_MASTER,
     IN_PROCESS,
     SPARK,
     ArchiveKeyOption,
@@ -69,7 +70,7 @@ def run(
     *,
     follow: FollowOption = False,
     engine: EngineOption = AUTO,
-    master: MasterOption = "local[2]",
+    master: MasterOption = DEFAULT_MASTER,
     packages: PackagesOption = None,
     python_archive: PythonArchiveOption = None,
     connector: ConnectorOption = "auto",

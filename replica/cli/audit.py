@@ -24,6 +24,7 @@ from replica.cli.common import (
 )
 from replica.cli.log_source import AUTO, TABLES, TOPIC, SourceOption, Where, WorkOption, reporter
 from replica.cli.pipeline import (
+    DEFAULT_MASTER,
     MasterOption,
     PackagesOption,
     PythonArchiveOption,
@@ -78,7 +79,7 @@ def audit(
     no_database: NoDatabaseOption = False,
     watermark: WatermarkOption = None,
     source: SourceOption = TOPIC,
-    master: MasterOption = "local[2]",
+    master: MasterOption = DEFAULT_MASTER,
     packages: PackagesOption = None,
     python_archive: PythonArchiveOption = None,
     work: WorkOption = None,
@@ -124,7 +125,7 @@ def trace_state(
     *,
     limit: LimitOption = 100,
     source: FromOption = AUTO,
-    master: MasterOption = "local[2]",
+    master: MasterOption = DEFAULT_MASTER,
     packages: PackagesOption = None,
     python_archive: PythonArchiveOption = None,
     work: WorkOption = None,
@@ -143,7 +144,7 @@ def trace_tx(
     *,
     limit: LimitOption = 100,
     source: FromOption = AUTO,
-    master: MasterOption = "local[2]",
+    master: MasterOption = DEFAULT_MASTER,
     packages: PackagesOption = None,
     python_archive: PythonArchiveOption = None,
     work: WorkOption = None,
@@ -162,7 +163,7 @@ def trace_party(
     *,
     limit: LimitOption = 100,
     source: FromOption = AUTO,
-    master: MasterOption = "local[2]",
+    master: MasterOption = DEFAULT_MASTER,
     packages: PackagesOption = None,
     python_archive: PythonArchiveOption = None,
     work: WorkOption = None,

@@ -12,7 +12,14 @@ import typer
 from replica.cli.common import ConfigChoice, JsonOption, NameOption, find_config, load, out, print_json
 from replica.cli.index_jobs import diff_with_log, rebuild_on_spark, tell_diff, tell_rebuilt
 from replica.cli.log_source import ARCHIVE, SourceOption, Where, WorkOption, reporter
-from replica.cli.pipeline import MasterOption, PackagesOption, PythonArchiveOption, require_pipeline, spark_choice
+from replica.cli.pipeline import (
+    DEFAULT_MASTER,
+    MasterOption,
+    PackagesOption,
+    PythonArchiveOption,
+    require_pipeline,
+    spark_choice,
+)
 from replica.cli.salvage import import_salvage
 from replica.cli.stopped_index import place_of_index, stopped_index
 from replica.notary.errors import ConfigError
@@ -83,7 +90,7 @@ def rebuild(
     engine: EngineOption = REPLAY,
     source: SourceOption = ARCHIVE,
     until_offset: UntilOption = None,
-    master: MasterOption = "local[2]",
+    master: MasterOption = DEFAULT_MASTER,
     packages: PackagesOption = None,
     python_archive: PythonArchiveOption = None,
     work: WorkOption = None,
@@ -124,7 +131,7 @@ def diff(
     log: LogOption = None,
     database: DatabaseOption = False,
     first: FirstOption = 10,
-    master: MasterOption = "local[2]",
+    master: MasterOption = DEFAULT_MASTER,
     packages: PackagesOption = None,
     python_archive: PythonArchiveOption = None,
     work: WorkOption = None,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from replica.config.model import Config
     from replica.log.settings import LogSettings
 
+DEFAULT_MASTER = "local[3]"  # as pipeline.session has it, which needs PySpark
 AUTO, SPARK, IN_PROCESS = "auto", "spark", "process"  # what writes the archive's segments
 MasterOption = Annotated[
     str,

@@ -16,6 +16,7 @@ import typer
 from replica.cli.common import ConfigChoice, err, find_config, load, out
 from replica.cli.log_source import TABLES, TOPIC, Where, WorkOption
 from replica.cli.pipeline import (
+    DEFAULT_MASTER,
     MasterOption,
     PackagesOption,
     PythonArchiveOption,
@@ -57,7 +58,7 @@ def report(
     folder: OutOption = Path("report"),
     telemetry: TelemetryOption = None,
     source: FromOption = TOPIC,
-    master: MasterOption = "local[2]",
+    master: MasterOption = DEFAULT_MASTER,
     packages: PackagesOption = None,
     python_archive: PythonArchiveOption = None,
     work: WorkOption = None,

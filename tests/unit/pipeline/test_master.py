@@ -15,10 +15,15 @@ from pyspark import SparkContext
 
 from pipeline.failures import meaning_of, not_started
 from pipeline.master import check_master
-from pipeline.session import _begun_within, spark_session
+from pipeline.session import DEFAULT_MASTER, _begun_within, spark_session
 from pipeline.shipped import SHIPPED_PYTHON, check_environment, environment_here, write_archive
 from replica.cli import pipeline as cli
 from replica.notary.errors import Code, ConfigError, SparkUnavailable
+
+
+def test_commands_have_the_default_of_a_session() -> None:
+    """Goal: a command without --master and a session without one run alike. Method: both constants."""
+    assert cli.DEFAULT_MASTER == DEFAULT_MASTER
 
 
 @pytest.mark.parametrize(
