@@ -6,22 +6,27 @@ after the target's last record, once its newest records have been compared with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import NoReturn
 
 import msgspec
 
+from pipeline.archive.restore import lost_records
 from pipeline.archive.segment import archived_digest, records_of
 from pipeline.follow import Succeeded, keep_following
 from pipeline.metrics import FollowerMetrics
 from pipeline.sources.stretch import read_stretch
-from pipeline.sources.topic import TopicView, look_at
+from pipeline.sources.topic import TopicView, look_at, value_at
 from replica.log.admin import StoredRecord
 from replica.log.interface import LogMissing
 from replica.log.open import finish_refill, refill_log
 from replica.log.settings import LogSettings
-from replica.notary.errors import ConfigError, LogCopyRefused, NotaryError
+from replica.notary.errors import ConfigError, LogCopyRefused, NotaryError, RestoreRefused
+from replica.notary.position import BEGIN, Position, begin
+from replica.notary.reading import read_records
+from replica.notary.records import record_digest
+from replica.notary.salvage import Salvage, salvage_named
 
 COMPARED_RECORDS = 1_000  # of the target's newest, and its first one, before a copy goes on
 RUN_RECORDS = 50_000  # copied between two looks at both logs
@@ -180,3 +185,135 @@ def end_of(target: LogSettings) -> int:
     """The offset that the copy gets next; 0 when there is no log yet."""
     found = _seen(target)
     return 0 if found is None else found.end
+
+
+# ---- when the log is lost ----
+
+
+def kept_by(copy: LogSettings, lost_id: str, demanded: Collection[str]) -> tuple[str, Position]:
+    """The copy's id, and the position of a reader of the log `lost_id` after the copy's last record. Reads all of it.
+
+    `demanded`: digests, in hexadecimal, of the salvages that the lost log had. Raises RestoreRefused when it is no copy
+    of that log, or ends with a lost record of another salvage; and LogUnavailable.
+    """
+    view = look_at(copy, any_contract=True)
+    if view.topic_id == lost_id:
+        raise RestoreRefused(f"{copy.label} is the log of the database or the index, {lost_id}, and no copy of it")
+    if view.first:
+        raise RestoreRefused(f"{copy.label} begins at offset {view.first}, and not at 0: it is no copy")
+    named = _named_last(copy, view.end)
+    if named not in (None, *demanded):
+        raise RestoreRefused(
+            f"{copy.label} ends with a lost record of salvage {named}: notary log copy --finish was begun with that"
+            " file, and goes on with it only"
+        )
+    position = begin(lost_id)
+    for batch in read_stretch(copy, 0, view.end) if view.end else ():
+        values = (value or b"" for value in batch.column("value").to_pylist())
+        position = read_records(position, zip(batch.column("offset").to_pylist(), values, strict=True)).position
+    return view.topic_id, position
+
+
+def finish_copy(target: LogSettings) -> None:
+    """Make the copy a log that replicas may write; what was answered after its end is lost.
+
+    Raises RestoreRefused when it ends with a lost record: others of its salvage may be due, at offsets that new records
+    must not get. Raises LogUnavailable.
+    """
+    end = end_of(target)
+    if (named := _named_last(target, end)) is not None:
+        raise RestoreRefused(
+            f"the record at offset {end - 1} of {target.label} was lost: finish with --salvage, the file {named}"
+        )
+    finish_refill(target)
+
+
+def finish_with_salvage(
+    target: LogSettings,
+    salvage: Salvage,
+    *,
+    accept_loss: int | None,
+    published: int | None,
+    sleep_s: Callable[[float], None],
+    on_record: Callable[[int], None],
+) -> None:
+    """Put the lost records after the copy's end, read them back, and make the copy a log that replicas may write.
+
+    May be repeated, whatever was killed when. `accept_loss`, `published`: as a restore takes them. `on_record` gets the
+    copy's end. Raises RestoreRefused before anything is written, when the salvage is not of this copy's end; and when
+    somebody else writes. Raises LogUnavailable.
+    """
+    sleep_s(SETTLE_S)
+    view = look_at(target, any_contract=True)
+    if problem := _not_due(view, salvage, accept_loss, published) or _not_before(target, view.end, salvage):
+        raise RestoreRefused(f"{target.label}: {problem}")
+    end = salvage.last + 1
+    if view.end < end:
+        try:
+            lost = lost_records(salvage, _last_ms(target, salvage.base.offset), view.end)
+            refill_log(target, lost, view.end, end, on_record, goes_on=True)
+        except (
+            RestoreRefused
+        ) as error:  # what it says of a new log, to delete it, is wrong for the only one that is left
+            raise RestoreRefused(
+                f"not all lost records up to offset {salvage.last} came into {target.label}, or somebody else writes to"
+                " it. Keep this log; stop notary-log-copy and every replica there, and repeat with the same salvage"
+            ) from error
+    found = end_of(target)
+    problem = f"it ends at offset {found}, due was {end}: somebody else writes to it" if found != end else ""
+    if problem := problem or _not_before(target, end, salvage):
+        raise RestoreRefused(f"{target.label}: {problem}")
+    finish_refill(target)
+
+
+def _named_last(log: LogSettings, end: int) -> str | None:
+    """The digest, in hexadecimal, of the salvage that the last record below `end` names; None if it names none."""
+    named = salvage_named(end - 1, value_at(log, end - 1)) if end else None
+    return None if named is None else named.hex()
+
+
+def _not_due(view: TopicView, salvage: Salvage, accept_loss: int | None, published: int | None) -> str:
+    """Why a copy that is seen so does not get the lost records of this salvage; empty if it does."""
+    header, loss = salvage.header, salvage.header.accepted_loss
+    if not salvage.first <= view.end <= salvage.last + 1:
+        return (
+            f"it ends at offset {view.end}, the salvage is of offsets {salvage.first} to {salvage.last}. Nothing may"
+            " copy or write there any more; make a salvage of this end: notary log salvage --copy"
+        )
+    if accept_loss != loss:
+        return (
+            f"{header.states_unknown} transactions whose states nobody knows, {header.unaccounted} commands in flight"
+            f" that may have been answered; to accept that: --accept-loss {loss}"
+        )
+    if view.end == salvage.last + 1:
+        return ""  # all of them are there already
+    if header.archive_id != view.topic_id:
+        return (
+            f"the salvage continues {header.archive_id}, and this log is {view.topic_id}: make one of it with"
+            " notary log salvage --copy"
+        )
+    if published not in (None, header.published):
+        return (
+            f"completions are published up to offset {published}; when the salvage was made, {header.published}. Stop"
+            " all replicas and make a new one: notary log salvage --copy"
+        )
+    return ""
+
+
+def _not_before(target: LogSettings, end: int, salvage: Salvage) -> str:
+    """Why the records below `end` are not those that the salvage follows, and its lost ones; empty if they are."""
+    border = salvage.base.offset
+    if border != BEGIN and record_digest(value_at(target, border)) != salvage.base.digest:
+        return f"its record at offset {border} is not the one that the salvage follows: name the file of this copy"
+    for record in _records(target, salvage.first, end):
+        if record.value != salvage.lost_record(record.offset):
+            return (
+                f"its record at offset {record.offset} is not one of this salvage: another one was begun with, or a job"
+                " copied on. Keep this log; name the file that was begun with, or make one of this end"
+            )
+    return ""
+
+
+def _last_ms(target: LogSettings, border: int) -> int:
+    """When the last record that was copied came into the log; all lost records carry that."""
+    return next((record.timestamp_ms for record in _records(target, border, border + 1)), 0) if border != BEGIN else 0

@@ -111,7 +111,7 @@ def run_restore(
     """
     plan.refuse()
     started_us = now_us()
-    lost = () if plan.salvage is None else lost_records(manifest, plan.salvage, plan.first)
+    lost = () if plan.salvage is None else _lost(manifest, plan.salvage, plan.first)
     records = chain(archived_records(manifest, plan.first, plan.last), lost)
     topic_id = refill_log(target, records, plan.first, plan.end, on_record)
     compared = compare(manifest, target, plan.end, plan.salvage)
@@ -174,17 +174,21 @@ def archived_records(manifest: Manifest, first: int, last: int) -> Iterator[Stor
                     yield record
 
 
-def lost_records(manifest: Manifest, salvage: Salvage, first: int = 0) -> Iterator[StoredRecord]:
-    """The lost records from offset `first` on. They carry the archive's last time, so that --resume finds the same."""
-    last_ms = manifest.segments[-1].facts.last_ms if manifest.segments else 0
+def lost_records(salvage: Salvage, time_ms: int, first: int = 0) -> Iterator[StoredRecord]:
+    """The lost records from offset `first` on. They carry the last time that was kept, so that who goes on after a kill
+    writes the same."""
     for offset in range(max(first, salvage.first), salvage.last + 1):
-        yield StoredRecord(offset, last_ms, None, salvage.lost_record(offset))
+        yield StoredRecord(offset, time_ms, None, salvage.lost_record(offset))
+
+
+def _lost(manifest: Manifest, salvage: Salvage, first: int = 0) -> Iterator[StoredRecord]:
+    return lost_records(salvage, manifest.segments[-1].facts.last_ms if manifest.segments else 0, first)
 
 
 def _expected(manifest: Manifest, end: int, salvage: Salvage | None) -> Iterator[tuple[int, bytes]]:
     yield from _archived(manifest, end)
     if salvage is not None:
-        for record in lost_records(manifest, salvage):
+        for record in _lost(manifest, salvage):
             if record.offset < end:
                 yield record.offset, archived_digest(record)
 
@@ -201,7 +205,7 @@ def _archived(manifest: Manifest, end: int) -> Iterator[tuple[int, bytes]]:
 
 def _timed(manifest: Manifest, target: LogSettings, end: int, salvage: Salvage | None) -> Iterator[StoredRecord]:
     """The topic's records with the times that the archive's have."""
-    lost = () if salvage is None else lost_records(manifest, salvage)
+    lost = () if salvage is None else _lost(manifest, salvage)
     timed = takewhile(lambda record: record.offset < end, chain(archived_records(manifest, 0, end - 1), lost))
     for record, archived in zip(_topic_records(target, end), timed, strict=True):
         yield msgspec.structs.replace(record, timestamp_ms=archived.timestamp_ms)

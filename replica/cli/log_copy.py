@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, out, print_json
-from replica.cli.pipeline import ending_for_good, follower_metrics, progress, require_archive, tell_failure
+from replica.cli.pipeline import (
+    archive_public_key,
+    ending_for_good,
+    follower_metrics,
+    progress,
+    require_archive,
+    tell_failure,
+)
+from replica.cli.salvage import published_offset, read_salvage
 from replica.notary.errors import ConfigError, LogRefused, LogUnavailable
 
 if TYPE_CHECKING:
@@ -31,6 +39,18 @@ FinishOption = Annotated[
     bool, typer.Option("--finish", help="Only make the copy a log that replicas may write; the site's own is gone.")
 ]
 
+SalvageOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--salvage", dir_okay=False, exists=True,
+        help="With --finish: what is known of records that the copy lacks, from notary log salvage --copy.",
+    ),
+]  # fmt: skip
+LossOption = Annotated[
+    int | None,
+    typer.Option("--accept-loss", min=0, help="The number that the salvage counts as lost, and is accepted."),
+]
+
 
 def copy_log(
     *,
@@ -38,6 +58,8 @@ def copy_log(
     follow: FollowOption = False,
     status: StatusOption = False,
     finish: FinishOption = False,
+    salvage: SalvageOption = None,
+    accept_loss: LossOption = None,
     config: ConfigChoice = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -45,10 +67,13 @@ def copy_log(
 
     A copy goes on after its last record, once its newest records were compared with the log's. One that differs, and
     one that somebody else writes, is refused. Without --follow the copy ends as a log that replicas may write.
+    --finish --salvage first puts lost records at the offsets that the salvage knows; it may be repeated.
     """
     require_archive()
     if follow + status + finish > 1:
         raise ConfigError("--follow, --status and --finish exclude one another")
+    if not finish and (salvage is not None or accept_loss is not None):
+        raise ConfigError("--salvage and --accept-loss go with --finish")
     settings = load(find_config(config))
     target = _target(settings, to)
     if follow:
@@ -56,7 +81,7 @@ def copy_log(
     if status:
         _tell(_status(settings.log.settings, target), as_json)
     elif finish:
-        _tell(_finish(target), as_json)
+        _tell(_finish(settings, target, salvage, accept_loss), as_json)
     else:
         _tell(_copy(settings.log.settings, target), as_json)
 
@@ -112,11 +137,19 @@ def _status(source: LogSettings, target: LogSettings) -> dict[str, Any]:
     return found
 
 
-def _finish(target: LogSettings) -> dict[str, Any]:
+def _finish(config: Config, target: LogSettings, salvage: Path | None, accept_loss: int | None) -> dict[str, Any]:
+    from pipeline.log_copy import end_of, finish_copy, finish_with_salvage
     from pipeline.sources.topic import look_at
-    from replica.log.open import finish_refill
 
-    finish_refill(target)
+    if salvage is None:
+        finish_copy(target)
+    else:
+        known = read_salvage(salvage, archive_public_key(config, None))
+        published = published_offset(config)
+        with progress("written", known.last + 1, end_of(target)) as show:
+            finish_with_salvage(
+                target, known, accept_loss=accept_loss, published=published, sleep_s=time.sleep, on_record=show
+            )
     view = look_at(target)
     return {"copy_end": view.end, "log_id": view.topic_id}
 

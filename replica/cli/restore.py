@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +14,6 @@ import msgspec
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json
-from replica.cli.common import run as run_coroutine
 from replica.cli.pipeline import (
     ArchiveKeyOption,
     FolderOption,
@@ -24,10 +22,10 @@ from replica.cli.pipeline import (
     progress,
     require_archive,
 )
-from replica.cli.salvage import read_salvage
+from replica.cli.salvage import published_offset, read_salvage
 from replica.cli.trailed import ConfirmOption, ProposeOption, ReasonOption, acting
 from replica.cli.trailed import propose as propose_act
-from replica.notary.errors import Code, ConfigError, LogRefused, RestoreRefused, StoreMismatch
+from replica.notary.errors import Code, ConfigError, LogRefused, RestoreRefused
 from replica.notary.exit_codes import EXIT_FAILED
 from replica.notary.places import Place
 
@@ -181,10 +179,8 @@ def _plan(
 
     head = published = None
     if not options.pop("offline"):
-        ledgers = config.ledgers()
-        head = ledgers.archive_heads().newest(manifest.opened.archive_id)
-        with suppress(StoreMismatch):  # a new database has nothing to lose
-            published = run_coroutine(ledgers.status()).published_offset
+        head = config.ledgers().archive_heads().newest(manifest.opened.archive_id)
+        published = published_offset(config)
     return plan_restore(manifest, public_key, target, until, head=head, published=published, **options)
 
 
@@ -320,16 +316,21 @@ def _check_lost_range(config: Config, view: TopicView, salvage: Salvage | None, 
     archived = layout_of(config.archive.folder).read_lines() is not None
     manifest = _manifest(config, None, None) if archived else None
     if salvage is None:
-        at = view.end - 1 if manifest is None else manifest.last + 1
-        if 0 <= at < view.end and (named := salvage_named(at, value_at(config.log.settings, at))) is not None:
-            raise RestoreRefused(f"the record at offset {at} was lost: adopt with --salvage, the file {named.hex()}")
+        ends = (
+            {view.end - 1} if manifest is None else {view.end - 1, manifest.last + 1}
+        )  # of a copy, and of the archive
+        for at in sorted(ends):
+            if 0 <= at < view.end and (named := salvage_named(at, value_at(config.log.settings, at))) is not None:
+                raise RestoreRefused(
+                    f"the record at offset {at} was lost: adopt with --salvage, the file {named.hex()}"
+                )
         return
     if accept_loss != salvage.header.accepted_loss:
         raise RestoreRefused(f"to accept what stays lost: --accept-loss {salvage.header.accepted_loss}")
     if view.end <= salvage.last:
         raise RestoreRefused(
             f"the topic ends at {view.end}, lost were offsets {salvage.first} to {salvage.last}: restore with"
-            " this salvage first (notary restore run --salvage)"
+            " this salvage first (notary restore run --salvage; a copy: notary log copy --finish --salvage)"
         )
     at = salvage.first
     for batch in read_stretch(config.log.settings, salvage.first, salvage.last + 1):

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, NameOption, err, find_config, load, out, print_json
-from replica.cli.pipeline import ArchiveKeyOption, FolderOption, archive_folder, archive_public_key, require_pipeline
+from replica.cli.common import run as run_coroutine
+from replica.cli.pipeline import ArchiveKeyOption, FolderOption, archive_folder, archive_public_key, require_archive
 from replica.cli.stopped_index import stopped_index
-from replica.notary.errors import ConfigError, RestoreRefused, SalvageDamaged
+from replica.notary.errors import ConfigError, RestoreRefused, SalvageDamaged, StoreMismatch
 from replica.notary.places import Place
 
 if TYPE_CHECKING:
     from pipeline.archive.manifest import Manifest
-    from pipeline.archive.salvage import IndexTail, Survivors
+    from pipeline.archive.salvage import Survivors
     from replica.config.model import Config
+    from replica.notary.position import Position
     from replica.notary.salvage import Salvage
 
 NamesOption = Annotated[
@@ -29,8 +32,24 @@ IndexesOption = Annotated[
     typer.Option("--index", help="An index of another machine, or a checkpoint of one.", exists=True, file_okay=False),
 ]
 FileOption = Annotated[Path, typer.Option("--to", help="File to write; it must not exist yet.", dir_okay=False)]
+CopyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--copy", dir_okay=False, exists=True,
+        help="Configuration file of the second site, whose [log] is a copy: save what it lacks, and not the archive.",
+    ),
+]  # fmt: skip
 FileArgument = Annotated[Path, typer.Argument(help="The file of the salvage.", exists=True, dir_okay=False)]
 SHOWN_MAX = 20
+
+
+class Kept(NamedTuple):
+    """What is left of the log: the id of the archive, or of the copy; the position in the lost log after its last
+    record; and the folders beside it that may hold salvages."""
+
+    id: str
+    position: Position
+    folders: Sequence[Path]
 
 
 def make_salvage(
@@ -39,15 +58,18 @@ def make_salvage(
     name: NamesOption = None,
     index: IndexesOption = None,
     folder: FolderOption = None,
+    copy: CopyOption = None,
     config: ConfigChoice = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Save what is known of records that the archive does not have, from surviving indexes and the database.
+    """Save what is known of records that the archive, or the copy, does not have, from surviving indexes and the
+    database.
 
-    All replicas must be stopped. Name every index that is left: what is in no index and in no completion is lost, and
-    counted. The file is signed with the archive's key. Then: notary restore plan --salvage FILE.
+    All replicas must be stopped, and the job that copies. Name every index that is left: what is in no index and in no
+    completion is lost, and counted. The file is signed with the archive's key. Then: notary restore plan --salvage
+    FILE; of a copy, notary log copy --finish --salvage FILE.
     """
-    require_pipeline()
+    require_archive()
     from pipeline.archive.salvage import merge, states_unknown
     from pipeline.archive.segment import write_whole
     from replica.active.signer import load_signer
@@ -57,7 +79,12 @@ def make_salvage(
     if to.exists():
         raise ConfigError(f"{to} exists already; a salvage that was used must never be replaced")
     signer = load_signer(settings.archive.key_file)
-    survivors = _survivors(settings, _manifest(settings, folder, signer.public_key), config, name, index)
+    indexes = _indexes(settings, config, name, index)
+    if copy is None:
+        kept = _kept_by_archive(_manifest(settings, folder, signer.public_key))
+    else:
+        kept = _kept_by_copy(settings, copy, folder, signer.public_key, indexes)
+    survivors = _survivors(settings, kept, indexes)
     header, entries = merge(survivors, at_us=time.time_ns() // 1_000, public_key=signer.public_key)
     raw = encode_salvage(header, entries, signer.sign)
     write_whole(to, raw)
@@ -65,18 +92,57 @@ def make_salvage(
     _show(decode_salvage(to.read_bytes(), signer.public_key), to, without_states, as_json)
 
 
-def _survivors(
-    config: Config, manifest: Manifest, path: Path | None, names: list[str] | None, folders: list[Path] | None
-) -> Survivors:
-    from pipeline.archive.salvage import Survivors, complete_from
+def _kept_by_archive(manifest: Manifest) -> Kept:
+    from pipeline.archive.layout import FolderLayout
+
+    beside = [manifest.folder] if isinstance(manifest.layout, FolderLayout) else []
+    return Kept(manifest.opened.archive_id, manifest.position, beside)
+
+
+def _kept_by_copy(
+    config: Config, second: Path, folder: Place | None, public_key: bytes, indexes: Sequence[tuple[str, Path]]
+) -> Kept:
+    """What the second site's log has. Raises RestoreRefused where the archive has more: its records are the better."""
+    from pipeline.archive.layout import layout_of
+    from pipeline.log_copy import kept_by
+
+    kept = Kept(*kept_by(load(second).log.settings, *_lost_log(config, indexes)), ())
+    if layout_of(archive_folder(config, folder)).read_lines() is None:
+        return kept
+    manifest = _manifest(config, folder, public_key)
+    if manifest.last > kept.position.offset:
+        raise RestoreRefused(
+            f"the archive goes up to offset {manifest.last}, the copy to {kept.position.offset}: salvage what the"
+            " archive lacks (without --copy), and restore from it"
+        )
+    return kept._replace(folders=_kept_by_archive(manifest).folders)
+
+
+def _lost_log(config: Config, indexes: Sequence[tuple[str, Path]]) -> tuple[str, tuple[str, ...]]:
+    """The id of the log that was lost, which the database knows, and each index; and the salvages that the database
+    demands of it. Raises RestoreRefused."""
+    from replica.index.rocks import read_index
+
+    with config.shared_database().export() as export:
+        if export.topic_id is not None:
+            return export.topic_id, tuple(export.salvages)
+    for _, folder in indexes:
+        with read_index(folder) as index:
+            if index.position is not None:
+                return index.position.topic_id, ()
+    raise RestoreRefused("nothing is known of a lost log: name an index of it (--index), or its database")
+
+
+def _survivors(config: Config, kept: Kept, indexes: Sequence[tuple[str, Path]]) -> Survivors:
+    from pipeline.archive.salvage import Survivors, complete_from, read_tail
     from replica.notary.position import BEGIN
     from replica.store.open import commands_in_flight
 
-    base = manifest.position
-    indexes = list(_tails(config, manifest, path, names, folders))
+    base = kept.position
+    tails = [read_tail(name, folder, base) for name, folder in indexes]
     with config.shared_database().export() as export:
-        if export.topic_id not in (None, manifest.topic_id):
-            raise RestoreRefused(f"the database belongs to topic id {export.topic_id}, the archive {manifest.topic_id}")
+        if export.topic_id not in (None, base.topic_id):
+            raise RestoreRefused(f"the database belongs to topic id {export.topic_id}, the archive {base.topic_id}")
         first_kept = None
         completions = []
         for _, completion in export.rows:
@@ -85,11 +151,11 @@ def _survivors(
                 completions.append(completion)
         published = BEGIN if export.topic_id is None else export.published_offset
         kept_from = complete_from(base, export.pruned_to, first_kept, published)
-        earlier = _earlier(config, manifest, export.salvages)
+        earlier = _earlier(config, kept.folders, export.salvages)
     return Survivors(
-        archive_id=manifest.opened.archive_id,
+        archive_id=kept.id,
         base=base,
-        indexes=indexes,
+        indexes=tails,
         published=published,
         completions=completions,
         complete_from=kept_from,
@@ -98,12 +164,10 @@ def _survivors(
     )
 
 
-def _earlier(config: Config, manifest: Manifest, digests: Iterable[str]) -> list[Salvage]:
+def _earlier(config: Config, beside: Sequence[Path], digests: Iterable[str]) -> list[Salvage]:
     """The salvages that the database demands, from beside the archive or a replica's index. Raises RestoreRefused."""
-    from pipeline.archive.layout import FolderLayout
     from replica.following.salvaged import read_salvages
 
-    beside = [manifest.folder] if isinstance(manifest.layout, FolderLayout) else []
     folders = [*beside, *(config.replica_dir(one.name) for one in config.replicas)]
     held = {digest.hex(): salvage for folder in folders for digest, salvage in read_salvages(folder).held.items()}
     if missing := [digest for digest in digests if digest not in held]:
@@ -114,17 +178,13 @@ def _earlier(config: Config, manifest: Manifest, digests: Iterable[str]) -> list
     return [held[digest] for digest in digests]
 
 
-def _tails(
-    config: Config, manifest: Manifest, path: Path | None, names: list[str] | None, folders: list[Path] | None
-) -> Iterator[IndexTail]:
-    from pipeline.archive.salvage import read_tail
-
+def _indexes(
+    config: Config, path: Path | None, names: list[str] | None, folders: list[Path] | None
+) -> list[tuple[str, Path]]:
+    """Name and folder of each index that survives; no process has it open."""
     here = [one.name for one in config.replicas if (config.replica_dir(one.name) / "index").is_dir()]
     chosen = names if names is not None else [] if folders else here
-    for one in chosen:
-        yield read_tail(one, stopped_index(path, one), manifest.position)
-    for folder in folders or ():
-        yield read_tail(str(folder), folder, manifest.position)
+    return [(one, stopped_index(path, one)) for one in chosen] + [(str(folder), folder) for folder in folders or ()]
 
 
 def _show(salvage: Salvage, path: Path, without_states: list[str], as_json: bool) -> None:
@@ -173,6 +233,13 @@ def read_salvage(path: Path, public_key: bytes) -> Salvage:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except SalvageDamaged as error:
         raise SalvageDamaged(f"{path}: {error.detail}") from None
+
+
+def published_offset(config: Config) -> int | None:
+    """The offset that completions are published up to; None in a new database, which has nothing to lose."""
+    with suppress(StoreMismatch):
+        return run_coroutine(config.ledgers().status()).published_offset
+    return None
 
 
 def import_salvage(

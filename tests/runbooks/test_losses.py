@@ -135,14 +135,9 @@ async def forget_the_salvage(stage: Stage) -> None:
 async def test_log_copy(folder: Path) -> None:
     """Goal: a second site goes on with the copied log, and every answer holds. Method: copy under load, kill the job;
     lose the log, all indexes and the replicas; play; the second site's configuration takes the place of the first."""
-    further = {"log_copy": {"to": "second.toml", "interval_s": 0.5}}
-    async with staged(ClusterSettings(folder=folder / "log-copy", topics_deletable=True, further=further)) as stage:
+    async with staged(_copying(folder / "log-copy")) as stage:
         cluster = stage.cluster
-        second = cluster.folder / "second.toml"
-        here, there = rf'^#? *topic = "{cluster.topic}"', 'topic = "second-site"'
-        text, found = re.subn(here, there, cluster.config_path.read_text(), flags=re.MULTILINE)
-        assert found == 1
-        second.write_text(text)
+        second = _second_site(stage)
         async with under_load(stage, "log-copy") as load:
             for _ in range(2):
                 await stage.play("log-copy", "Steps", "Start the job again")
@@ -155,15 +150,63 @@ async def test_log_copy(folder: Path) -> None:
             shutil.rmtree(cluster.config.replica_dir(replica.name) / "index")
         await cluster.kafka.delete_topic(lost.topic)
         await stage.play("log-copy", "Steps", "The first site is lost", SECOND=str(second))
-        second.replace(cluster.config_path)
-        cluster.config = load_config(cluster.config_path)
-        for replica in cluster.replicas.values():
-            replica.start()
-        await cluster.wait_for_active()
+        await stage.play("log-copy", "Steps", "No index survives", SECOND=str(second))
+        await _serve_at(stage, second)
         await audit(cluster, [load.history])
         async with under_load(stage, "after"):
             await asyncio.sleep(5.0)
-    stage.assert_all_played("log-copy")
+    stage.assert_all_played("log-copy", elsewhere="An index of the first site survives")
+
+
+@pytest.mark.only_kafka("as test_log_copy; other kinds: tests/pipeline/test_log_copy_salvage.py")
+async def test_log_copy_with_a_lost_tail(folder: Path) -> None:
+    """Goal: what was not copied stays notarised and spent, at its offsets. Method: copy, stop the job, go on under
+    load, lose the log, play; check every answer ever given; spend states of the lost tail again."""
+    async with staged(_copying(folder / "lost-tail")) as stage:
+        cluster = stage.cluster
+        second = _second_site(stage)
+        variables = {"SECOND": str(second), "REPLICAS": " ".join(cluster.replicas)}
+        await stage.play("log-copy", "Steps", "Start the job again")
+        await eventually(lambda: copied(stage), 60.0)
+        await stage.play("log-copy", "Steps", "The first site is lost", **variables)  # stops the job
+        async with under_load(stage, "not-copied") as load:
+            await asyncio.sleep(4.0)
+        for replica in cluster.replicas.values():
+            await replica.stop()
+        await cluster.kafka.delete_topic(cluster.topic)
+        await stage.play("log-copy", "Steps", "An index of the first site survives", **variables)
+        saved = json.loads((cluster.folder / "salvage.json").read_text())
+        assert (saved["entries"] > 20, saved["accept_loss"]) == (True, 0), saved
+        await _serve_at(stage, second)
+        await audit(cluster, [load.history])
+        assert await spent_again(stage, load.history, saved["first"]) > 10
+        async with under_load(stage, "after"):
+            await asyncio.sleep(5.0)
+
+
+def _copying(folder: Path) -> ClusterSettings:
+    further = {"log_copy": {"to": "second.toml", "interval_s": 0.5}}
+    return ClusterSettings(folder=folder, topics_deletable=True, further=further)
+
+
+def _second_site(stage: Stage) -> Path:
+    """The configuration of a second site: another topic, all else is the first one's."""
+    second = stage.cluster.folder / "second.toml"
+    here, there = rf'^#? *topic = "{stage.cluster.topic}"', 'topic = "second-site"'
+    text, found = re.subn(here, there, stage.cluster.config_path.read_text(), flags=re.MULTILINE)
+    assert found == 1
+    second.write_text(text)
+    return second
+
+
+async def _serve_at(stage: Stage, second: Path) -> None:
+    """The second site's configuration takes the place of the first one's, and its replicas start."""
+    cluster = stage.cluster
+    second.replace(cluster.config_path)
+    cluster.config = load_config(cluster.config_path)
+    for replica in cluster.replicas.values():
+        replica.start()
+    await cluster.wait_for_active()
 
 
 @pytest.mark.only_kafka("the second site's log is a topic; the term knows nothing of a log's kind")
