@@ -2,7 +2,8 @@
 
 Each append is one commit, which also notes the log offset that it reaches, as the version of an application that is
 named for the log. So the table itself knows what it has: a writer that was killed reads it from there. Of two writers
-that start from one state of the table, the second one's commit is refused.
+that start from one state of the table, the second one's commit is refused. An append removes nothing, expired entries
+of the table's log included, so a writer needs no right to delete.
 
 In a store of objects a commit is one object that is created only if there is none of its name. Its answer may be lost,
 and the repeated request then finds the name taken, by ourselves. So each commit has an id, which is looked for before
@@ -19,7 +20,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from pipeline.places.objects import is_denied
@@ -115,6 +116,7 @@ class Table:
                     mode="append",
                     schema_mode="merge",
                     commit_properties=CommitProperties(custom_metadata={_APPEND: append_id}, app_transactions=noted),
+                    post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
                 )
                 self._table.update_incremental()
         except ArchiveContended:

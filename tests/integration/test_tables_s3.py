@@ -22,6 +22,7 @@ from pipeline.tables.rows import COMPLETIONS, CONFLICTS, EPOCHS, REQUESTS, SCHEM
 from pipeline.tables.write import TablesWriter, open_writer
 from replica.notary.errors import ArchiveContended, Code, ConfigError, PlaceAccessDenied, PlaceUnavailable
 from replica.notary.places import Remote
+from tests.pipeline.delta_tables import expiring
 from tests.pipeline.judged import TOPIC, by_replica
 from tests.pipeline.signed_log import raised_values
 from tests.worlds.s3_server import BUCKET, ENVIRONMENT, Faults, failing, served
@@ -122,6 +123,27 @@ def test_a_commit_whose_answer_is_lost_blames_nobody(
     with monkeypatch.context() as changed:
         changed.setattr(delta, "write_deltalake", lost)
         append(place, tmp_path / "index")
+    assert_each_once(place)
+
+
+def test_a_job_needs_no_right_to_delete(
+    place: Remote, tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a key that may delete nothing will do. Method: a table with a checkpoint at every other commit and expired
+    log entries, appended to through a server that refuses deletions; cleaned up by who may, it is opened again."""
+    with open_writer(place, tmp_path / "index", TOPIC):
+        expiring(f"{place}/{REQUESTS}")
+    keeping = Faults(Random(0), keeps=True)
+    with failing(server, keeping) as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        append(place, tmp_path / "index", runs=5)
+        assert keeping.seen["denied"] == 0
+        with pytest.raises(OSError, match="403"):
+            DeltaTable(f"{place}/{REQUESTS}").cleanup_metadata()
+    assert keeping.seen["denied"] > 0
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server)
+    DeltaTable(f"{place}/{REQUESTS}").cleanup_metadata()
+    append(place, tmp_path / "another index")
     assert_each_once(place)
 
 

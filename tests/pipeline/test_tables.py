@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.jobs.judge import judge_log
 from pipeline.jobs.verdicts import requests, verdicts
-from pipeline.tables.delta import Table
+from pipeline.tables.delta import Table, View
 from pipeline.tables.rows import COMPLETIONS, CONFLICTS, EPOCHS, REQUESTS, SCHEMAS, VERDICTS
 from pipeline.tables.write import open_writer, write_tables
 from replica.active.completions import completions_of
@@ -27,7 +27,9 @@ from replica.index.memory import MemoryIndex
 from replica.log.memory import MemoryLog, MemoryReader, MemoryTopic
 from replica.notary.errors import ArchiveContended, ConfigError, IndexUnreadable, SalvageMissing
 from replica.notary.outcomes import CODE_OF
+from replica.notary.position import BEGIN
 from replica.notary.salvage import lost_record
+from tests.pipeline.delta_tables import expiring
 from tests.pipeline.judged import TOPIC, by_replica
 from tests.pipeline.log_files import write_log
 from tests.pipeline.signed_log import PARTY, log_values, raised_values, tx
@@ -226,6 +228,51 @@ def test_of_two_writers_one_is_refused(tmp_path: Path) -> None:
             writer.append(list(enumerate(values))[3:7])
     append(tmp_path, values)
     assert [row["offset"] for row in rows(tmp_path, REQUESTS)] == sorted(by_codes(values))
+
+
+def test_an_append_removes_nothing(tmp_path: Path) -> None:
+    """Goal: a writer needs no right to delete. Method: appends to a table with expired log entries, across checkpoints;
+    its owner's tool cleans the log up, and the job goes on."""
+    values, folder = log_values(), tmp_path / "tables" / REQUESTS
+    append(tmp_path, values[:2])
+    table = expiring(str(folder))
+    for end in range(3, 7):
+        append(tmp_path, values[:end])
+    table.update_incremental()
+    log = folder / "_delta_log"
+    commits = {log / f"{version:020d}.json" for version in range(table.version() + 1)}
+    assert commits == set(log.glob("*.json")) and len(list(log.glob("*.checkpoint.parquet"))) >= 2
+    table.cleanup_metadata()
+    assert set(log.glob("*.json")) < commits
+    append(tmp_path, values)
+    assert [row["offset"] for row in rows(tmp_path, REQUESTS)] == sorted(by_codes(values))
+
+
+def test_tables_are_compacted_at_any_time(tmp_path: Path) -> None:
+    """Goal: upkeep loses and doubles no row, under a job and a reader that go on. Method: compact each table, append,
+    remove the files that compaction replaced, append; a view from before the compaction, and one from after all."""
+    values = list(enumerate(raised_values()))
+    with open_writer(tmp_path / "tables", tmp_path / "index", TOPIC) as writer:
+        for start in range(0, 9, 3):
+            writer.append(values[start : start + 3])
+        tables = [DeltaTable(str(tmp_path / "tables" / name)) for name in SCHEMAS]
+        view = View(tmp_path / "tables" / REQUESTS)
+        before = view.rows(SCHEMAS[REQUESTS], BEGIN, view.offset)
+        assert sum(int(table.optimize.compact()["numFilesRemoved"]) for table in tables) > 0
+        writer.append(values[9:12])
+        assert view.rows(SCHEMAS[REQUESTS], BEGIN, view.offset).equals(before)
+        for table in tables:
+            table.update_incremental()
+        removed = [table.vacuum(0, dry_run=False, enforce_retention_duration=False) for table in tables]
+        assert any(removed)
+        writer.append(values[12:])
+    append(tmp_path / "once", raised_values())
+    for name, schema in SCHEMAS.items():
+        found, expected = (View(folder / "tables" / name) for folder in (tmp_path, tmp_path / "once"))
+        order = [(column, "ascending") for column in schema.names if column in ("offset", "state", "ledger_offset")]
+        assert found.rows(schema, BEGIN, found.offset).sort_by(order) == (
+            expected.rows(schema, BEGIN, expected.offset).sort_by(order)
+        )
 
 
 def test_a_job_that_follows_appends_what_comes(tmp_path: Path) -> None:

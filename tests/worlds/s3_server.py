@@ -125,12 +125,16 @@ class Faults:
     lost: float = 0.0  # the share that is passed on and not answered
     slow: float = 0.0  # the share whose answer comes late
     slow_s: float = 0.2
-    seen: dict[str, int] = field(default_factory=lambda: {"refused": 0, "lost": 0, "slow": 0, "passed": 0})
+    keeps: bool = False  # every deletion is answered 403, as to a key without the right to delete
+    seen: dict[str, int] = field(default_factory=lambda: {"refused": 0, "lost": 0, "slow": 0, "passed": 0, "denied": 0})
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def draw(self) -> str:
+    def draw(self, command: str, path: str) -> str:
         """The fate of the next request."""
         with self._lock:
+            if self.keeps and (command == "DELETE" or (command == "POST" and path.endswith("?delete"))):
+                self.seen["denied"] += 1
+                return "denied"
             drawn, fate = self.random.random(), "passed"
             for name in ("refused", "lost", "slow"):
                 drawn -= getattr(self, name)
@@ -151,9 +155,12 @@ def failing(address: str, faults: Faults) -> Iterator[str]:
 
         def _pass(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            fate = faults.draw()
+            fate = faults.draw(self.command, self.path)
             if fate == "refused":
                 self._answer(503, {}, b"<Error><Code>SlowDown</Code></Error>")
+                return
+            if fate == "denied":
+                self._answer(403, {}, b"<Error><Code>AccessDenied</Code></Error>")
                 return
             connection = http.client.HTTPConnection(inner, timeout=60)
             connection.request(self.command, self.path, body, dict(self.headers.items()))
