@@ -74,6 +74,7 @@ profile-postgres: setup-tests ## The clusters' tests, runbooks and faults that n
 	@$(BIN)/pytest -q --log-kind postgres tests/runbooks/test_losses.py tests/runbooks/test_postgres_log.py $(ARGS)
 	@$(BIN)/pytest -q --log-kind postgres -m "not slow" tests/faults/test_fail_over.py tests/faults/test_kill_loop.py $(ARGS)
 	@$(BIN)/pytest -q --log-kind postgres -m "not short" tests/faults/test_disks.py tests/faults/test_system.py $(ARGS)
+	@$(BIN)/pytest -q -m slow tests/integration/store_postgres/test_old_backups.py $(ARGS)
 
 lognode: setup ## The log node of our own consensus, as real processes: killed, frozen, torn, replaced
 	@$(BIN)/pytest tests/lognode $(ARGS)
@@ -124,7 +125,7 @@ install: setup-tests ## Follow both install pages on real servers, and start the
 	@$(BIN)/pytest -q -rs tests/integration/test_install.py tests/integration/test_image.py tests/integration/test_image_of_the_whole.py $(ARGS)
 
 split-topics: setup-tests ## Large requests in a second topic, the slow tests: every job, the runbook, a lost broker; about 5 min
-	@$(BIN)/pytest -q -m slow tests/pipeline/test_split_topics.py tests/runbooks/test_split_topics.py tests/integration/test_log_kafka.py $(ARGS)
+	@$(BIN)/pytest -q -m slow tests/pipeline/test_split_topics.py tests/runbooks/test_split_topics.py tests/integration/test_log_kafka.py tests/integration/test_local_servers.py $(ARGS)
 
 lake: setup-tests ## The pipeline in the users' lake: real S3 and HDFS, Delta, a metastore and Kafka's security on Spark, a Spark cluster, YARN; needs Go and Maven
 	@scripts/versitygw/build.sh
@@ -133,7 +134,7 @@ lake: setup-tests ## The pipeline in the users' lake: real S3 and HDFS, Delta, a
 	@$(BIN)/pytest -q tests/unit/pipeline/test_places.py tests/unit/pipeline/test_archive_in_objects.py tests/integration/test_places_s3.py tests/integration/test_tables_s3.py tests/pipeline/test_archive_s3.py $(ARGS)
 	@$(BIN)/pytest -q tests/pipeline/test_archive_hdfs.py $(ARGS)
 	@$(BIN)/pytest -q tests/pipeline/test_tables_on_spark.py tests/pipeline/test_catalogue.py tests/pipeline/test_secured_source.py tests/pipeline/test_packages.py tests/pipeline/test_cluster.py tests/pipeline/test_yarn.py tests/pipeline/test_failures.py $(ARGS)
-	@$(BIN)/pytest -q tests/pipeline/test_kills.py tests/pipeline/test_restore_elsewhere.py tests/pipeline/test_drill.py $(ARGS)
+	@$(BIN)/pytest -q tests/pipeline/test_kills.py tests/pipeline/test_log_copy.py tests/pipeline/test_restore_elsewhere.py tests/pipeline/test_drill.py $(ARGS)
 
 kms: setup-tests ## The notary's key in a file, on a token and in a real key management service, and its replicas through an outage of it; needs Go
 	@scripts/local-kms/build.sh
