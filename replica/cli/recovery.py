@@ -15,6 +15,7 @@ from replica.cli.pipeline import (
     archive_folder,
     archive_public_key,
     progress,
+    require_archive,
     require_pipeline,
 )
 from replica.notary.exit_codes import EXIT_FAILED
@@ -80,7 +81,7 @@ def copy(to: CopyOption, folder: FolderOption = None, config: ConfigChoice = Non
 
     A copy of the log itself is kept by: notary log copy --follow.
     """
-    require_pipeline()
+    require_archive()
     from pipeline.archive.copy import copy_archive
 
     settings = load(find_config(config))
@@ -98,7 +99,7 @@ def copy(to: CopyOption, folder: FolderOption = None, config: ConfigChoice = Non
 @app.command()
 def ship(checkpoint: CheckpointArgument, to: SiteOption, config: ConfigChoice = None) -> None:
     """Ship a checkpoint of an index (notary index checkpoint) to the second site, signed and tied to the archive."""
-    require_pipeline()
+    require_archive()
     from pipeline.checkpoints.ship import ship_checkpoint
     from replica.active.signer import load_signer
 
@@ -115,7 +116,7 @@ def verify(
     config: ConfigChoice = None,
 ) -> None:
     """Check that a shipped checkpoint is whole, signed, and of the archived log."""
-    require_pipeline()
+    require_archive()
     from pipeline.checkpoints.ship import verify_checkpoint
 
     settings = load(find_config(config))
@@ -132,7 +133,7 @@ def seed(
 
     Works over the log as it is and over a restored topic: the log must have the very record at the index's position.
     """
-    require_pipeline()
+    require_archive()
     from pipeline.checkpoints.ship import seed_index
     from pipeline.sources.topic import look_at, refuse_other_log
 

@@ -16,7 +16,7 @@ from replica.cli.pipeline import (
     follower_metrics,
     missing_packages,
     progress,
-    require_pipeline,
+    require_archive,
     tell_failure,
 )
 from replica.notary.errors import Code, ConfigError, NotaryError
@@ -40,7 +40,7 @@ def run(*, follow: FollowOption = False, config: ConfigChoice = None, as_json: J
 
     Tables of another log, and a second writer, are refused. With tables.catalogue the tables are registered there.
     """
-    require_pipeline("deltalake")
+    require_archive("deltalake")
     settings = load(find_config(config))
     if (given := settings.tables.catalogue) is not None:
         _catalogue(given)  # what is not installed is said before anything is appended
@@ -155,7 +155,7 @@ async def _write(
 def status(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     """How far the tables are, how far the log is ahead if it answers, how many files each table has, and with
     tables.catalogue whether it is registered there."""
-    require_pipeline("deltalake")
+    require_archive("deltalake")
     from pipeline.sources.topic import look_at
     from pipeline.tables.delta import look
     from pipeline.tables.rows import REQUESTS, SCHEMAS
