@@ -39,8 +39,10 @@ DEFAULT_MASTER = "local[3]"  # work for two processors: one task of three waits 
 PARTITIONS_PER_CORE = 4
 _ROOT = Path(__file__).parents[1]
 _JARS = "spark.jars"
+_REGISTERED_MAX = "spark.scheduler.maxRegisteredResourcesWaitingTime"  # an operator's own wait for workers
+_AT_FIRST = "spark.dynamicAllocation.initialExecutors"
 CONNECT_MAX_S = 5.0  # longest wait for a connection to a master
-EXECUTOR_MAX_S = 60.0  # longest wait for the first worker; a JVM of its own starts there
+EXECUTOR_MAX_S = 60.0  # longest wait for the first worker, a JVM of its own, where Spark's setting names none
 START_MAX_S = 180.0  # longest wait for a cluster to take the job: YARN would let it wait for room for ever
 _SAID_MAX_BYTES = 100_000  # of what a JVM says at its start
 _WORKER_HEAP = {
@@ -169,6 +171,8 @@ def _started(app: str, master: str, settings: Mapping[str, str], folder: Path | 
                 telling = sys.__stderr__ if "NOTARY_SPARK_LOG" in os.environ else said
                 started = {"cwd": folder, "stdout": telling, "stderr": telling}  # our standard output is for answers
                 SparkContext._ensure_initialized(gateway=launch_gateway(conf, started))  # type: ignore[no-untyped-call]
+            for name, value in _first_worker(SparkConf()).items():  # with what spark-defaults.conf has
+                builder = builder.config(name, value)
             with _begun_within(START_MAX_S, master):
                 return builder.getOrCreate()
         except SparkUnavailable:
@@ -203,16 +207,22 @@ def _begun_within(max_s: float, master: str) -> Iterator[None]:
         timer.cancel()
 
 
+def _first_worker(chosen: SparkConf) -> dict[str, str]:
+    """Under dynamic allocation Spark asks for a worker once there are tasks, and we wait for one before."""
+    return {_AT_FIRST: "1"} if chosen.get(_AT_FIRST, "0") == "0" else {}
+
+
 def _wait_for_executor(session: SparkSession, master: str) -> None:
     """Return once a worker has begun to work for the job. Spark itself would wait for ever, and say so in its log."""
-    deadline_s = time.monotonic() + EXECUTOR_MAX_S
-    executors = session.sparkContext._jsc.sc()
-    while executors.getExecutorMemoryStatus().size() < 2:  # the driver is one of them
+    context = session.sparkContext._jsc.sc()
+    max_s = context.conf().getTimeAsSeconds(_REGISTERED_MAX, f"{EXECUTOR_MAX_S:.0f}s")
+    deadline_s = time.monotonic() + max_s
+    while context.getExecutorMemoryStatus().size() < 2:  # the driver is one of them
         if time.monotonic() > deadline_s:
             session.stop()
             raise SparkUnavailable(
-                f"{master} gave the job no worker within {EXECUTOR_MAX_S:.0f} s: none is up, or none has the cores and"
-                " the memory (spark.executor.memory) free"
+                f"{master} gave the job no worker within {max_s} s ({_REGISTERED_MAX}): none is up, or none has the"
+                " cores and the memory (spark.executor.memory) free"
             )
         time.sleep(0.1)
 

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from pipeline.session import connector_jars
+from tests.pipeline.spark_cluster import write_conf
 
 _COORDINATES = Path(__file__).parents[2] / "scripts" / "jars" / "spark" / "coordinates.txt"
 CONNECTOR = next(line for line in _COORDINATES.read_text().split() if ":spark-sql-kafka" in line)
@@ -39,7 +40,7 @@ def spark_conf(folder: Path, repository: str, **further: str) -> Path:
     folder.mkdir()
     (folder / "ivy.xml").write_text(_IVY.format(repository))
     settings = {"spark.jars.ivySettings": str(folder / "ivy.xml"), "spark.jars.ivy": str(folder / "ivy")} | further
-    (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    write_conf(folder, settings)
     return folder
 
 

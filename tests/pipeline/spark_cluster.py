@@ -9,7 +9,7 @@ import sys
 import tarfile
 import time
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +107,12 @@ def run_job(master: str, folder: Path, python: Path, *packed: Path) -> subproces
     command = [sys.executable, "-m", "tests.pipeline.on_cluster", master, str(folder), *map(str, packed)]
     environment = os.environ | {"PYSPARK_PYTHON": str(python)}
     return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=environment)
+
+
+def write_conf(folder: Path, settings: Mapping[str, str]) -> None:
+    """An operator's settings of Spark, in a folder that is there: SPARK_CONF_DIR names it."""
+    text = "".join(f"{name} {value}\n" for name, value in settings.items())
+    (folder / "spark-defaults.conf").write_text(text)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from replica.local.ports import PortReservation
 from tests.pipeline.judged import by_replica
 from tests.pipeline.log_files import write_log
 from tests.pipeline.signed_log import log_values
-from tests.pipeline.spark_cluster import packed_python, run_job
+from tests.pipeline.spark_cluster import packed_python, run_job, write_conf
 from tests.worlds.yarn_cluster import yarn
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
@@ -32,7 +32,7 @@ def spark_conf(folder: Path) -> Path:
     }
     conf = folder / "conf"
     conf.mkdir()
-    (conf / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+    write_conf(conf, settings)
     return conf
 
 
