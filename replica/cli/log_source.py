@@ -42,9 +42,13 @@ class Where:
     def job(self, app: str, beside: Path) -> Iterator[tuple[SparkSession, Path]]:
         """A session, and a new folder for the files that tasks exchange, by default `beside` the data; gone afterwards.
 
-        Removes first what killed jobs left there. Raises ConfigError.
+        Removes first what killed jobs left there. Raises ConfigError, also where workers cannot write in it.
         """
         with spark(app, self.on) as session, work_folder(self.work or beside, WORK_PREFIX) as work:
+            if not self.on.master.startswith("local"):
+                from pipeline.jobs.shared import check_shared
+
+                check_shared(session, work)
             yield session, work
 
     def log(self, config: Config, until_offset: int | None = None) -> LogSlices:

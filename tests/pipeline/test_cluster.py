@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -152,6 +153,35 @@ def test_a_worker_that_lacks_a_package_is_told_of(cluster: SparkCluster, tmp_pat
     assert done.returncode != 0
     meant = meaning_of(done.stderr)
     assert "a Python of Spark's workers has no package msgspec" in str(meant)
+
+
+@pytest.mark.slow
+def test_a_work_folder_that_workers_do_not_share_is_named(cluster: SparkCluster, tmp_path: Path) -> None:
+    """Goal: one sentence before the job, in place of an obscure error in it. Method: a path that means another folder
+    in each process, as one that is not mounted does on each machine; then one that is shared."""
+    write_conf(tmp_path, {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m", "spark.cores.max": "2"})
+    program = f"""
+from pathlib import Path
+from pipeline import session
+from replica.cli.log_source import Where
+from replica.cli.pipeline import SparkChoice
+session.EXECUTOR_MAX_S = 400.0
+for work in ("/proc/self/cwd/work", "shared"):
+    try:
+        with Where("topic", SparkChoice({cluster.master!r}), Path(work)).job("work", Path()) as (_, made):
+            print("began", [file.name for file in made.iterdir()])
+    except session.ConfigError as error:
+        print(error)
+"""
+    environment = os.environ | {"SPARK_CONF_DIR": str(tmp_path), "PYSPARK_PYTHON": str(cluster.python)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False, env=environment,
+    )  # fmt: skip
+    refused, began = done.stdout.splitlines()
+    assert refused.startswith("CONFIG_INVALID: Spark's workers cannot write in /proc/self/cwd/work/pipeline-")
+    assert f"{socket.gethostname()}: No such file or directory; name with --work a folder" in refused
+    assert (began, done.stderr) == ("began ['owner.lock']", "")
 
 
 _DYNAMIC = {"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.shuffleTracking.enabled": "true"}
