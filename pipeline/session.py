@@ -37,10 +37,12 @@ from replica.notary.errors import Code, ConfigError, SparkUnavailable
 
 DEFAULT_MASTER = "local[3]"  # work for two processors: one task of three waits for the disk
 PARTITIONS_PER_CORE = 4
+DRIVER_MEMORY = "2g"  # of Spark's JVM here
 _ROOT = Path(__file__).parents[1]
 _JARS = "spark.jars"
 _REGISTERED_MAX = "spark.scheduler.maxRegisteredResourcesWaitingTime"  # an operator's own wait for workers
 _AT_FIRST = "spark.dynamicAllocation.initialExecutors"
+_PARTITIONS = "spark.sql.shuffle.partitions"
 CONNECT_MAX_S = 5.0  # longest wait for a connection to a master
 EXECUTOR_MAX_S = 60.0  # longest wait for the first worker, a JVM of its own, where Spark's setting names none
 START_MAX_S = 180.0  # longest wait for a cluster to take the job: YARN would let it wait for room for ever
@@ -66,7 +68,7 @@ def spark_session(
 
     `packages`: jars that Spark fetches, GROUP:ARTIFACT:VERSION, instead of the pinned ones. `python_archive`: a packed
     Python environment, which workers unpack and run. `shuffle_partitions`: number of partitions after a shuffle; by
-    default four for each of this machine's cores.
+    default what spark-defaults.conf says, else four for each of this machine's cores.
     Raises ConfigError when master, Java, Hadoop's configuration or a package is not there, PackagesUnavailable when no
     repository of packages answers, and SparkUnavailable when the cluster does not answer or has no worker for the job.
     The caller stops the session.
@@ -88,6 +90,7 @@ def spark_session(
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark looks the host name up, and may listen there
     _choose_python(local, python_archive)
+    os.environ.setdefault("SPARK_DRIVER_MEMORY", DRIVER_MEMORY)  # Spark's own, which spark-defaults.conf overrides
     if not _has_java():
         raise ConfigError(
             "no Java was found: install a Java 17 runtime, or set JAVA_HOME. These need none: archive run --engine"
@@ -171,7 +174,7 @@ def _started(app: str, master: str, settings: Mapping[str, str], folder: Path | 
                 telling = sys.__stderr__ if "NOTARY_SPARK_LOG" in os.environ else said
                 started = {"cwd": folder, "stdout": telling, "stderr": telling}  # our standard output is for answers
                 SparkContext._ensure_initialized(gateway=launch_gateway(conf, started))  # type: ignore[no-untyped-call]
-            for name, value in _first_worker(SparkConf()).items():  # with what spark-defaults.conf has
+            for name, value in _defaults(SparkConf()).items():  # with what spark-defaults.conf has
                 builder = builder.config(name, value)
             with _begun_within(START_MAX_S, master):
                 return builder.getOrCreate()
@@ -207,9 +210,13 @@ def _begun_within(max_s: float, master: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _first_worker(chosen: SparkConf) -> dict[str, str]:
-    """Under dynamic allocation Spark asks for a worker once there are tasks, and we wait for one before."""
-    return {_AT_FIRST: "1"} if chosen.get(_AT_FIRST, "0") == "0" else {}
+def _defaults(chosen: SparkConf) -> dict[str, str]:
+    """What counts where neither the caller nor the operator chose.
+
+    Under dynamic allocation Spark asks for a worker once there are tasks, and we wait for one before.
+    """
+    partitions = {} if chosen.contains(_PARTITIONS) else {_PARTITIONS: str(PARTITIONS_PER_CORE * (os.cpu_count() or 1))}
+    return partitions | ({_AT_FIRST: "1"} if chosen.get(_AT_FIRST, "0") == "0" else {})
 
 
 def _wait_for_executor(session: SparkSession, master: str) -> None:
@@ -234,15 +241,13 @@ def _has_java() -> bool:
 
 
 def _settings(shuffle_partitions: int | None, local: bool) -> dict[str, str]:
-    partitions = shuffle_partitions or PARTITIONS_PER_CORE * (os.cpu_count() or 1)
     python_path = os.pathsep.join(part for part in (str(_ROOT), os.environ.get("PYTHONPATH", "")) if part)
     return {
         **({"spark.executorEnv.PYTHONPATH": python_path} if local else {}),
         **{f"spark.executorEnv.{name}": str(size_bytes) for name, size_bytes in _WORKER_HEAP.items()},
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(partitions),
+        **({_PARTITIONS: str(shuffle_partitions)} if shuffle_partitions else {}),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-        "spark.driver.memory": os.environ.get("NOTARY_SPARK_MEMORY", "2g"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": _log_level(),

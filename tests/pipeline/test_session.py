@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+
+from pipeline.session import PARTITIONS_PER_CORE
+from tests.pipeline.spark_cluster import write_conf
 
 pytestmark = pytest.mark.spark
 
@@ -28,3 +34,29 @@ def test_workers_run_our_python_with_our_code(spark: SparkSession) -> None:
 def test_times_are_utc(spark: SparkSession) -> None:
     """Goal: no result depends on where it is computed. Method: show a moment as text."""
     assert spark.sql("SELECT CAST(timestamp_micros(0) AS STRING) AS t").collect()[0].t == "1970-01-01 00:00:00"
+
+
+_SHOWS_WHAT_COUNTS = """
+from pipeline.session import spark_session
+session = spark_session("settings", "local[1]")
+heap_bytes = session.sparkContext._jvm.java.lang.Runtime.getRuntime().maxMemory()
+print(session.conf.get("spark.sql.shuffle.partitions"), heap_bytes >> 20)
+session.stop()
+"""
+
+
+def test_what_the_operator_chose_counts(tmp_path: Path) -> None:
+    """Goal: spark-defaults.conf is where operators tune a job. Method: partitions and memory there, unlike ours, and no
+    variable of Spark's; then none there."""
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_DRIVER_MEMORY"}
+    told = [sys.executable, "-c", _SHOWS_WHAT_COUNTS]
+    shown = []
+    for settings in ({"spark.sql.shuffle.partitions": "3", "spark.driver.memory": "600m"}, {}):
+        write_conf(tmp_path, settings)
+        done = subprocess.run(
+            told, env=environment | {"SPARK_CONF_DIR": str(tmp_path)}, capture_output=True, text=True, check=True
+        )
+        shown.append(tuple(map(int, done.stdout.split())))
+    (partitions, heap_mib), (ours, our_heap_mib) = shown
+    assert partitions == 3 and 450 < heap_mib <= 600  # some collectors leave a part of it out
+    assert ours == PARTITIONS_PER_CORE * (os.cpu_count() or 1) and 1_500 < our_heap_mib <= 2_048
