@@ -44,7 +44,8 @@ PackagesOption = Annotated[
     typer.Option(
         "--packages",
         metavar="GROUP:ARTIFACT:VERSION",
-        help="Jars that Spark fetches from its repositories, instead of the pinned ones; may be given several times.",
+        help="Jars that Spark fetches from its repositories, instead of the pinned ones; may be given several times."
+        " They matter to `archive run --engine spark`, the one job that reads the log by Spark's connector.",
     ),
 ]
 PythonArchiveOption = Annotated[
