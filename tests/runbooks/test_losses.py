@@ -166,6 +166,7 @@ async def test_log_copy_with_a_lost_tail(folder: Path) -> None:
         cluster = stage.cluster
         second = _second_site(stage)
         variables = {"SECOND": str(second), "REPLICAS": " ".join(cluster.replicas)}
+        archived = await history_before(stage)
         await stage.play("log-copy", "Steps", "Start the job again")
         await eventually(lambda: copied(stage), 60.0)
         await stage.play("log-copy", "Steps", "The first site is lost", **variables)  # stops the job
@@ -178,7 +179,7 @@ async def test_log_copy_with_a_lost_tail(folder: Path) -> None:
         saved = json.loads((cluster.folder / "salvage.json").read_text())
         assert (saved["entries"] > 20, saved["accept_loss"]) == (True, 0), saved
         await _serve_at(stage, second)
-        await audit(cluster, [load.history])
+        await audit(cluster, [archived, load.history])
         assert await spent_again(stage, load.history, saved["first"]) > 10
         async with under_load(stage, "after"):
             await asyncio.sleep(5.0)
