@@ -252,9 +252,7 @@ def finish_with_salvage(
         try:
             lost = lost_records(salvage, _last_ms(target, salvage.base.offset), view.end)
             refill_log(target, lost, view.end, end, on_record, goes_on=True)
-        except (
-            RestoreRefused
-        ) as error:  # what it says of a new log, to delete it, is wrong for the only one that is left
+        except RestoreRefused as error:  # which says to delete the new log; this one is the only one that is left
             raise RestoreRefused(
                 f"not all lost records up to offset {salvage.last} came into {target.label}, or somebody else writes to"
                 " it. Keep this log; stop notary-log-copy and every replica there, and repeat with the same salvage"

@@ -316,10 +316,8 @@ def _check_lost_range(config: Config, view: TopicView, salvage: Salvage | None, 
     archived = layout_of(config.archive.folder).read_lines() is not None
     manifest = _manifest(config, None, None) if archived else None
     if salvage is None:
-        ends = (
-            {view.end - 1} if manifest is None else {view.end - 1, manifest.last + 1}
-        )  # of a copy, and of the archive
-        for at in sorted(ends):
+        ends = [view.end - 1] if manifest is None else [manifest.last + 1, view.end - 1]  # of the archive, of a copy
+        for at in ends:
             if 0 <= at < view.end and (named := salvage_named(at, value_at(config.log.settings, at))) is not None:
                 raise RestoreRefused(
                     f"the record at offset {at} was lost: adopt with --salvage, the file {named.hex()}"
