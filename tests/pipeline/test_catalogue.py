@@ -150,7 +150,6 @@ def drop(metastore: Metastore, name: str) -> None:
     asked(metastore, lambda call: call.drop_table("notary", name, False))
 
 
-@pytest.mark.slow
 def test_tables_are_registered_once_and_again_when_they_were_dropped(metastore: Metastore, job: Job) -> None:
     """Goal: each table has its name, and keeps it. Method: run, run again, drop one, run; nothing is lost by it."""
     assert job.told("run") == {"offset": 8, "appended_records": 9, "registered": NAMES}
@@ -181,7 +180,6 @@ def test_a_name_that_is_taken_stays_whose_it_is(metastore: Metastore, job: Job, 
     assert job.standings() == dict.fromkeys(SCHEMAS, "registered") | {COMPLETIONS: "not registered"}
 
 
-@pytest.mark.slow
 def test_columns_follow_those_of_the_table(metastore: Metastore, job: Job) -> None:
     """Goal: the catalogue shows what the table has, and keeps what others noted. Method: a table of an older release,
     with a column of a user's, registered, and noted upon; the job adds the column of ours."""
