@@ -124,7 +124,7 @@ def two_sites(
         (tmp_path / "parties.toml").write_text("[parties]\n")
         for name, log in (("notary", source), ("second", target)):
             (tmp_path / f"{name}.toml").write_text(render_config(values_of(name, log, dsn), "test"))
-        assert made.told("archive", "run")["archived_now"] == archived
+        assert made.told("archive", "run", "--engine", "process")["archived_now"] == archived
         append(source, maker.log[archived:])
         refill_log(target, records(source)[:COPIED], 0, COPIED, lambda end: None, goes_on=True)
         lose(made, maker.log)
