@@ -13,6 +13,7 @@ from replica.notary.records import (
     encode_record,
 )
 from replica.notary.requests import Submission, TimeWindow, make_request, state_ref
+from tests.worlds.notary_logs import strange_bytes
 
 ACTIVATIONS = [bytes([number]) * 16 for number in (0, 1, 2)] + [bytes(15) + b"\1", b"\1" + bytes(15)]
 TX_IDS = [bytes([number]) * 32 for number in range(5)] + [b"\7" * 24 + bytes(8)]
@@ -91,7 +92,7 @@ def damaged(draw: st.DrawFn) -> bytes:
             return value[:at] + bytes([value[at] ^ draw(st.integers(1, 255))]) + value[at + 1 :]
         case "empty":
             return b""
-    return draw(st.binary(max_size=80))
+    return draw(strange_bytes(80))
 
 
 def logs(max_size: int = 40) -> st.SearchStrategy[list[bytes]]:
