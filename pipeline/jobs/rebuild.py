@@ -5,7 +5,7 @@ transactions become one database, acceptances of commands another. Officers and 
 the plan.
 
 The tables take as much disk as the claims that they are made of. So they are written some ranges at a time, and the
-claims of those are freed: a rebuild needs the disk of the index and a tenth, not twice that of the index.
+claims of those are freed: a rebuild needs the disk of the index and an eighth, not twice that of the index.
 """
 
 from __future__ import annotations
