@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 
+import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -34,6 +35,7 @@ from pipeline.shipped import (
     package_archive,
 )
 from replica.notary.errors import Code, ConfigError, SparkUnavailable
+from replica.notary.own_python import SAFE_PATH, safe_children
 
 DEFAULT_MASTER = "local[3]"  # work for two processors: one task of three waits for the disk
 PARTITIONS_PER_CORE = 4
@@ -89,6 +91,7 @@ def spark_session(
         raise ConfigError("--python-archive is for the workers of a cluster: local ones run this process's Python")
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark looks the host name up, and may listen there
+    check_spark_home(os.environ)
     _choose_python(local, python_archive)
     os.environ.setdefault("SPARK_DRIVER_MEMORY", DRIVER_MEMORY)  # Spark's own, which spark-defaults.conf overrides
     if not _has_java():
@@ -110,6 +113,21 @@ def spark_session(
 def on_this_machine(path: Path) -> str:
     """An absolute local path as Spark takes one: HADOOP_CONF_DIR may make paths without a scheme those of HDFS."""
     return f"file://{path}"
+
+
+def check_spark_home(environment: Mapping[str, str]) -> None:
+    """Raise ConfigError where SPARK_HOME names a Spark of another release: Python and JVM would not understand each
+    other, and say so in words of their own, if at all."""
+    home = environment.get("SPARK_HOME")
+    if not home:
+        return
+    found = {jar.stem.rpartition("-")[2] for jar in Path(home, "jars").glob("spark-core_*.jar")}
+    if found != {pyspark.__version__}:
+        has = f"Spark {', '.join(sorted(found))}" if found else "no Spark"
+        raise ConfigError(
+            f"SPARK_HOME={home} has {has}, and pyspark here is {pyspark.__version__}: unset SPARK_HOME, or let it name"
+            " the same release"
+        )
 
 
 def _choose_python(local: bool, python_archive: Path | None) -> None:
@@ -173,7 +191,9 @@ def _started(app: str, master: str, settings: Mapping[str, str], folder: Path | 
             if SparkContext._gateway is None:
                 telling = sys.__stderr__ if "NOTARY_SPARK_LOG" in os.environ else said
                 started = {"cwd": folder, "stdout": telling, "stderr": telling}  # our standard output is for answers
-                SparkContext._ensure_initialized(gateway=launch_gateway(conf, started))  # type: ignore[no-untyped-call]
+                with safe_children():  # local workers have the JVM's environment
+                    gateway = launch_gateway(conf, started)  # type: ignore[no-untyped-call]
+                SparkContext._ensure_initialized(gateway=gateway)
             for name, value in _defaults(SparkConf()).items():  # with what spark-defaults.conf has
                 builder = builder.config(name, value)
             with _begun_within(START_MAX_S, master):
@@ -244,6 +264,7 @@ def _settings(shuffle_partitions: int | None, local: bool) -> dict[str, str]:
     python_path = os.pathsep.join(part for part in (str(_ROOT), os.environ.get("PYTHONPATH", "")) if part)
     return {
         **({"spark.executorEnv.PYTHONPATH": python_path} if local else {}),
+        f"spark.executorEnv.{SAFE_PATH}": "1",
         **{f"spark.executorEnv.{name}": str(size_bytes) for name, size_bytes in _WORKER_HEAP.items()},
         "spark.sql.session.timeZone": "UTC",
         **({_PARTITIONS: str(shuffle_partitions)} if shuffle_partitions else {}),

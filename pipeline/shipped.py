@@ -62,7 +62,7 @@ def environment_here() -> Path:
     folder = _folder()
     python = folder / SHIPPED_PYTHON
     python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P "$@"\n')
     python.chmod(0o755)
     return folder
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import random
-import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -47,6 +46,7 @@ from replica.log.settings import LogSettings
 from replica.notary.errors import InvariantBroken
 from replica.notary.formats import Formats
 from replica.notary.keys import NotaryKey
+from replica.notary.own_python import module_argv
 from replica.notary.parties import Pair, PeriodUs
 from replica.notary.salvage import Salvages
 from replica.notary.words import WordsLog
@@ -533,4 +533,4 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 def front_end_argv() -> tuple[str, ...]:
     """How a front end is started; named here as text because the core never imports it."""
-    return (sys.executable, "-m", "ledger_api.server")
+    return tuple(module_argv("ledger_api.server"))

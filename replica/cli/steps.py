@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 
 from replica.local.process import ServerFailed
+from replica.notary.own_python import module_argv
 
 COMMAND_MAX_S = 300.0
 
@@ -13,7 +13,7 @@ COMMAND_MAX_S = 300.0
 async def notary(*words: str) -> str:
     """The output of a command. Raises ServerFailed with its error output, unless it succeeded in time."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "replica.cli", *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *module_argv("replica.cli", *words), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     try:
         async with asyncio.timeout(COMMAND_MAX_S):

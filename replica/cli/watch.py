@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from replica.cli.common import CONFIG_NAME, ConfigOption, load, run, say
+from replica.notary.own_python import module_argv
 
 if TYPE_CHECKING:
     from ha.watch.driver import Watch
@@ -41,7 +41,7 @@ def make_watch(config: Config, path: Path, names: list[str]) -> Watch:
 
     watched = []
     for name in names:
-        argv = [sys.executable, "-m", "replica.cli", "replica", "--config", str(path), "--name", name]
+        argv = module_argv("replica.cli", "replica", "--config", str(path), "--name", name)
         log_path = config.replica_dir(name) / "replica.log"
         watched.append(watched_replica(config.replica(name), argv, log_path, config.watch))
     return Watch(watched, config.watch, say, person_code=EXIT_CONFIGURATION)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from replica.local.machine import Machine
 from replica.local.process import Command, ServerFailed
 from replica.local.replica import COMMAND_LINE
 from replica.log.raft.log_settings import RaftLogSettings
+from replica.notary.own_python import module_argv
 
 FOLDER = "log"
 _UNFINISHED = "unfinished"  # this file is there from the first start of the nodes until the log was created
@@ -26,7 +26,7 @@ class LogNodeProcess(KeptProcess):
     def __init__(
         self, name: str, config_path: Path, log_path: Path, machine: Machine, say: Say, *, begins: bool
     ) -> None:
-        argv = [sys.executable, "-m", COMMAND_LINE, "log-node", "--config", str(config_path), "--name", name]
+        argv = module_argv(COMMAND_LINE, "log-node", "--config", str(config_path), "--name", name)
         self._ever_after = Command(name=f"log node {name}", argv=argv, log_path=log_path, enter=machine.enter)
         super().__init__(replace(self._ever_after, argv=[*argv, "--new-group"]) if begins else self._ever_after, say)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from replica.local.process import Command, ManagedProcess
 from replica.log.in_memory.settings import MemoryLogSettings
 from replica.log.open import open_log_admin
 from replica.notary.errors import LogUnavailable
+from replica.notary.own_python import module_argv
 
 READY_MAX_S = 30.0
 STOP_GRACE_S = 5.0
@@ -20,7 +20,7 @@ class MemoryLogProcess:
 
     def __init__(self, folder: Path) -> None:
         self._socket_path = folder / "log.sock"
-        argv = [sys.executable, "-m", "replica.log.in_memory.server", str(self._socket_path)]
+        argv = module_argv("replica.log.in_memory.server", str(self._socket_path))
         self.process = ManagedProcess(Command(name="log in memory", argv=argv, log_path=folder / "log.log"))
 
     def settings(self) -> dict[str, Any]:

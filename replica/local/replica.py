@@ -11,6 +11,7 @@ from haproxy.render import ReplicaAddress
 from replica.local.kept import KeptProcess, Say
 from replica.local.machine import THIS_MACHINE, Machine
 from replica.local.process import Command, ManagedProcess, ServerFailed
+from replica.notary.own_python import module_argv
 
 COMMAND_LINE = "replica.cli"
 
@@ -56,5 +57,5 @@ class ReplicaProcess(KeptProcess):
 
     def _command(self, log_path: Path, python: Path, env: Mapping[str, str], module: str = COMMAND_LINE) -> Command:
         name = self.address.name
-        argv = [str(python), "-m", module, "replica", "--config", str(self._config_path), "--name", name]
+        argv = module_argv(module, "replica", "--config", str(self._config_path), "--name", name, python=python)
         return Command(name=name, argv=argv, log_path=log_path, env={**self._env, **env}, enter=self._machine.enter)

@@ -17,6 +17,7 @@ import pytest_asyncio
 
 from replica.cli.up import ENDPOINT_PORT
 from tests.closing import ended
+from tests.shadows import RAN, write_shadows
 
 ROOT = Path(__file__).parents[2]
 PRINTED_ENDPOINT = f"http://127.0.0.1:{ENDPOINT_PORT}"
@@ -65,13 +66,17 @@ async def _endpoint(process: Process) -> str:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def terminal(servers_folder: Path) -> AsyncIterator[Terminal]:
-    """`notary up`, in a folder of its own."""
+    """`notary up`, in a folder of its own, which has modules that must not run in its processes."""
     folder = servers_folder / "quick-start"
     (folder / ".venv").mkdir(parents=True)
     (folder / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
+    shadows = write_shadows(folder)
     process = await asyncio.create_subprocess_exec(".venv/bin/notary", "up", cwd=folder, stdout=PIPE)
     try:
         endpoint = await _endpoint(process)
+        assert not (folder / RAN).exists(), (folder / RAN).read_text()
+        for path in shadows:  # the commands of the pages run Python here, too
+            path.unlink()
         drained = asyncio.create_task(process.communicate())
         yield Terminal(folder, endpoint)
         process.send_signal(signal.SIGINT)

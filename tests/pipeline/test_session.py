@@ -22,13 +22,19 @@ def _python(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import replica.notary  # what a worker must be able to import
 
     for _ in batches:
-        yield pa.RecordBatch.from_pydict({"python": [sys.executable], "room": [replica.notary.__name__]})
+        safe = str(sys.flags.safe_path)
+        yield pa.RecordBatch.from_pydict(
+            {"python": [sys.executable], "room": [replica.notary.__name__], "safe": [safe]}
+        )
 
 
 def test_workers_run_our_python_with_our_code(spark: SparkSession) -> None:
-    """Goal: a worker has the packages and the code of the driver. Method: ask one which Python it is."""
-    rows = spark.range(1, numPartitions=1).mapInArrow(_python, "python string, room string").collect()
-    assert [(row.python, row.room) for row in rows] == [(sys.executable, "replica.notary")]
+    """Goal: a worker has the packages and the code of the driver, and nothing of the folder in which it runs.
+
+    Method: ask one which Python it is.
+    """
+    rows = spark.range(1, numPartitions=1).mapInArrow(_python, "python string, room string, safe string").collect()
+    assert [(row.python, row.room, row.safe) for row in rows] == [(sys.executable, "replica.notary", "True")]
 
 
 def test_times_are_utc(spark: SparkSession) -> None:

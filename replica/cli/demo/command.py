@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,7 @@ from replica.cli.common import DATA_FOLDER, out, run, say
 from replica.cli.profiles import Profile, ProfileOption, RaisedOption, check_raised
 from replica.cli.up import show_where
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
+from replica.notary.own_python import module_argv
 
 if TYPE_CHECKING:
     from replica.cli.demo.report import DemoReport
@@ -155,7 +155,7 @@ async def _check(cluster: LocalCluster, history: Path) -> dict[str, Any]:
     """The report of `notary check`, run in a process of its own."""
     from replica.local.process import ServerFailed
 
-    argv = [sys.executable, "-m", "replica.cli", "check", str(history), "--config", str(cluster.config_path), "--json"]
+    argv = module_argv("replica.cli", "check", str(history), "--config", str(cluster.config_path), "--json")
     process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
     printed, _ = await process.communicate()
     try:

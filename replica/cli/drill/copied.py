@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -27,6 +26,7 @@ from replica.log.interface import LogMissing
 from replica.log.open import open_log_admin
 from replica.notary.answers import Notarised
 from replica.notary.errors import LogUnavailable
+from replica.notary.own_python import module_argv
 from replica.notary.requests import TX_ID_BYTES
 
 FOLDER = DATA_FOLDER / "drill-first-site"
@@ -138,7 +138,7 @@ async def _second_site(
 async def _copier(first: LocalCluster, second: SecondSite) -> AsyncIterator[None]:
     """`notary log copy --follow`, until the end of this."""
     words = ["log", "copy", "--follow", "--to", str(second.config_path), "--config", str(first.config_path)]
-    argv = [sys.executable, "-m", "replica.cli", *words]
+    argv = module_argv("replica.cli", *words)
     copier = ManagedProcess(Command(name="log copy", argv=argv, log_path=SECOND_FOLDER / "log-copy.log"))
     copier.start()
     try:

@@ -28,6 +28,7 @@ from replica.log.raft.settings import LogNodeSettings
 from replica.log.raft.signing import LogDiffers
 from replica.log.raft.wire import PIECE_MAX_BYTES
 from replica.notary.errors import LogUnavailable
+from replica.notary.own_python import safe_children
 from replica.notary.untrusted import UNREADABLE
 
 _log = structlog.get_logger(__name__)
@@ -52,7 +53,7 @@ async def copy_segments(settings: LogNodeSettings, files: Files, opened: Opened,
     except (LogUnavailable, CallFailed):
         first = []
     names = sorted(settings.peers, key=lambda name: (name == leader, name)) if first else []
-    with ProcessPoolExecutor(1, get_context("spawn")) as walker:
+    with safe_children(), ProcessPoolExecutor(1, get_context("spawn")) as walker:
         while names:  # until nobody has more: the log grows meanwhile
             at_idx = opened.log.last_idx
             for name in list(names):
