@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from replica.config.model import Config
     from replica.log.kafka.settings import KafkaSettings
 
-app = typer.Typer(help="Create and check the request log's topic.", no_args_is_help=True)
+app = typer.Typer(help="Create, check and repair the request log's topic.", no_args_is_help=True)
 
 
 @app.command()
@@ -37,6 +37,21 @@ def check(config: ConfigChoice = None) -> None:
     topic = _topic(settings).topic
     topic_id, records = run(check_log(settings))
     out.print(f"topic {topic} keeps the contract; its id is {topic_id}; {records} records")
+
+
+@app.command()
+def repair(config: ConfigChoice = None) -> None:
+    """Set what the contract demands, flush.messages=1 for example, on topics that exist; also while replicas run.
+
+    It needs the right to alter the topics' configuration, which no principal of `notary topic access` has.
+    """
+    from replica.log.kafka.topic import repair_topic
+
+    settings = _topic(load(find_config(config)))
+    changed = run(repair_topic(settings))
+    for topic, changes in changed.items():
+        out.print(f"topic {topic}: set {', '.join(f'{name}={value}' for name, value in changes.items())}")
+    out.print(f"topic {settings.topic} keeps the contract")
 
 
 @app.command()

@@ -11,7 +11,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -38,6 +38,7 @@ from replica.local.ports import PortReservation
 from replica.local.process import ServerFailed, until
 from replica.local.replica import ReplicaProcess
 from replica.local.run_file import ReplicaRun, RunFile, this_process
+from replica.log.interface import LogMissing
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.open import open_log_admin
 from replica.log.raft.log_settings import RaftLogSettings
@@ -187,6 +188,8 @@ class LocalCluster:
         if self.log_kind == "raft":
             self._start_log_nodes()
         settings = self.config.log.settings
+        if isinstance(settings, KafkaSettings):
+            await self._repair_topic(settings)
         admin = open_log_admin(settings)
         try:
             topic_id = await admin.create()
@@ -195,6 +198,14 @@ class LocalCluster:
         if isinstance(settings, RaftLogSettings):
             log_is_created(settings)
         return topic_id
+
+    async def _repair_topic(self, settings: KafkaSettings) -> None:
+        """Adapt a topic that an earlier release, or other settings, made; a new cluster has none yet."""
+        from replica.log.kafka.topic import repair_topic
+
+        with suppress(LogMissing):
+            for topic, changes in (await repair_topic(settings)).items():
+                self._say("request log", f"{topic}: set {', '.join(f'{name}={to}' for name, to in changes.items())}")
 
     def _start_log_nodes(self) -> None:
         """They read the configuration, so it must be there."""

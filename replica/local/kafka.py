@@ -222,6 +222,7 @@ class KafkaCluster:
             "retention.bytes": "-1",
             "min.insync.replicas": str(min_insync or max(1, copies - 1)),
             "unclean.leader.election.enable": "false",
+            "flush.messages": "1",
         }
         topic = NewTopic(name, num_partitions=partitions, replication_factor=copies, config=config)
         future = self.admin().create_topics([topic], operation_timeout=ANSWER_MAX_S)[name]

@@ -2,7 +2,8 @@
 
 Each kind has its own answers. `close_max_s` and `append_queue_max` are bounds that other modules rely on. `label` and
 `address` are for people, and `words` for programs that report. `for_development`, `one_machine_only` and
-`plaintext_connections` say where the kind may be used, `all_may_serve` whether with `serving = "all"`. `check_files`
+`plaintext_connections` say where the kind may be used, `all_may_serve` whether with `serving = "all"`.
+`survives_power_loss`: a record that was read back is still there after every server lost power at once. `check_files`
 tries what a replica reads at its start. `elsewhere` names another log of the kind, to restore to; `keeps_times`: a
 restored record has its old time.
 """

@@ -22,7 +22,7 @@ from replica.local.process import ServerFailed
 from replica.log.interface import RequestLog
 from replica.log.kafka.log import KafkaLog, KafkaWriter
 from replica.log.kafka.settings import KafkaSettings
-from replica.log.kafka.topic import TopicAdmin, create_topic
+from replica.log.kafka.topic import TopicAdmin, create_topic, repair_topic
 from replica.log.open import open_log
 from replica.notary.errors import Code, LogRefused, LogUnavailable
 from tests.integration.conftest import MakeTopic
@@ -128,7 +128,28 @@ async def test_a_created_topic_keeps_the_contract(kafka_broker: KafkaCluster) ->
     admin = TopicAdmin(settings)
     facts = await admin.facts()
     assert facts.settings["message.timestamp.type"] == "LogAppendTime"
+    assert facts.settings["flush.messages"] == "1"
     await admin.close()
+
+
+async def test_topics_of_before_are_repaired_and_refused_until_then(kafka_broker: KafkaCluster) -> None:
+    """Goal: a release that demands more is reached by one command. Method: topics made for `replicated`; a check for
+    `synced`, under both settings of payloads; repair, twice; a broken number of partitions stays refused."""
+    before = settings_for(kafka_broker, "before", durability="replicated", payload_partitions=2)
+    today = settings_for(kafka_broker, "before", payload_partitions=2)
+    await create_topic(before)
+    async with opened(today) as log:
+        with pytest.raises(LogRefused, match=r"flush\.messages is \d+, required is 1; .*topic before-payloads"):
+            await log.check()
+        assert len(await log.hazards()) == 2
+        assert await repair_topic(today) == {name: {"flush.messages": "1"} for name in ("before", "before-payloads")}
+        await log.check()
+        assert not await log.hazards()
+    assert await repair_topic(today) == {}
+    async with opened(before) as log:
+        await log.check()  # who asks for less is content with more
+    with pytest.raises(LogRefused, match="partitions is 2, required is 3 or more"):
+        await repair_topic(settings_for(kafka_broker, "before", payload_partitions=3))
 
 
 async def test_three_brokers_are_wanted_unless_one_is_allowed_loudly(kafka_broker: KafkaCluster, topic: str) -> None:

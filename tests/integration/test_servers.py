@@ -49,6 +49,7 @@ def test_a_topic_keeps_the_contract_of_the_request_log(kafka_broker: KafkaCluste
         "retention.bytes": "-1",
         "min.insync.replicas": "1",
         "unclean.leader.election.enable": "false",
+        "flush.messages": "1",
     }
     assert {name: settings[name].value for name in contract} == contract
 

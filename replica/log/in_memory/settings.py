@@ -24,6 +24,7 @@ class MemoryLogSettings(BaseModel):
     keeps_times: ClassVar[bool] = False
     one_machine_only: ClassVar[bool] = True
     all_may_serve: ClassVar[bool] = False
+    survives_power_loss: ClassVar[bool] = False
     for_development: ClassVar[bool] = True
     words: ClassVar[LogWords] = LogWords(
         log="log in memory",

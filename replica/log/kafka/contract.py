@@ -7,9 +7,11 @@
     unclean.leader.election.enable  false             and none that missed it ever leads
     cleanup.policy                  delete            compaction would drop records,
     retention.ms, retention.bytes   -1                and so would age or size
+    flush.messages                  1                 a record is on disk before a broker acknowledges or copies it
     max.message.bytes               see below         every record that a replica makes fits
 
-The setting `single_broker` allows development on one broker: it relaxes the two counts, and nothing else. The topic of
+The setting `single_broker` allows development on one broker: it relaxes the two counts, and nothing else. With
+`durability = "replicated"` records need not be on any disk, so flush.messages may have any value. The topic of
 payloads, where there is one, keeps the same contract with as many partitions as are written to, or more. It is checked
 whether payloads are still written or not, because the log points to those that were.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from replica.log.kafka.librdkafka import MESSAGE_MAX_BYTES
 from replica.log.kafka.pointers import payload_topic
@@ -29,6 +32,17 @@ MIN_INSYNC = 2
 
 Count = tuple[str, Callable[[str], bool]]
 """A requirement for people, and whether a value fulfils it."""
+
+
+class Broken(NamedTuple):
+    """A setting that breaks the contract."""
+
+    name: str
+    found: str
+    required: str
+
+
+_ONE: Count = ("1", "1".__eq__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +65,23 @@ class LogTopics:
     payloads_begin: Sequence[int] = ()  # by partition
 
 
-def violations(facts: TopicFacts, single_broker: bool) -> list[str]:
-    """Every way in which a topic breaks the contract: setting, found, required. Empty when it keeps the contract."""
-    return _broken(facts, single_broker, ("1", "1".__eq__))
+def violations(facts: TopicFacts, settings: KafkaSettings) -> list[str]:
+    """Every way in which the log's topic breaks the contract: setting, found, required. Empty when it is kept."""
+    return _in_words(_broken(facts, settings, _ONE))
+
+
+def corrections(facts: TopicFacts, settings: KafkaSettings) -> dict[str, str]:
+    """The settings of a topic, the log's or that of payloads, that break the contract, with a value that keeps it.
+
+    Nobody can correct the number of partitions or of copies by a setting.
+    """
+    kept = topic_config(settings)
+    return {one.name: kept[one.name] for one in _broken(facts, settings, _ONE) if one.name in kept}
 
 
 def all_violations(found: LogTopics, settings: KafkaSettings) -> list[str]:
     """The same for all topics of a log."""
-    return violations(found.log, settings.single_broker) + _payload_violations(found.payloads, settings)
+    return violations(found.log, settings) + _payload_violations(found.payloads, settings)
 
 
 def losses(found: LogTopics, settings: KafkaSettings) -> list[str]:
@@ -85,10 +108,10 @@ def refuse_lost(found: LogTopics, settings: KafkaSettings) -> None:
         raise LogRefused("; ".join(lost), Code.LOG_PAYLOAD_MISSING)
 
 
-def topic_config(single_broker: bool) -> dict[str, str]:
+def topic_config(settings: KafkaSettings) -> dict[str, str]:
     """The settings that a topic is created with."""
     return {
-        "min.insync.replicas": "1" if single_broker else str(MIN_INSYNC),
+        "min.insync.replicas": "1" if settings.single_broker else str(MIN_INSYNC),
         "unclean.leader.election.enable": "false",
         "cleanup.policy": "delete",
         "retention.ms": "-1",
@@ -96,7 +119,7 @@ def topic_config(single_broker: bool) -> dict[str, str]:
         "max.message.bytes": str(MESSAGE_MAX_BYTES),
         # A broker refuses records that a client stamps an hour ahead; our clock must not decide what can be logged.
         "message.timestamp.type": "LogAppendTime",
-    }
+    } | ({"flush.messages": "1"} if settings.survives_power_loss else {})
 
 
 def _lost_records(first_offset: int) -> str:
@@ -108,12 +131,16 @@ def _payload_violations(facts: TopicFacts | None, settings: KafkaSettings) -> li
     if facts is None:
         return [f"topic {topic} is not there, and payloads are to be written to it"] if written else []
     least = max(1, written)
-    broken = _broken(facts, settings.single_broker, (f"{least} or more", _at_least(least)))
+    broken = _in_words(_broken(facts, settings, (f"{least} or more", _at_least(least))))
     return [f"{violation} (topic {topic})" for violation in broken]
 
 
-def _broken(facts: TopicFacts, single_broker: bool, partitions: Count) -> list[str]:
-    copies, insync = (1, 1) if single_broker else (REPLICATION_FACTOR, MIN_INSYNC)
+def _in_words(broken: Sequence[Broken]) -> list[str]:
+    return [f"{name} is {found}, required is {required}" for name, found, required in broken]
+
+
+def _broken(facts: TopicFacts, settings: KafkaSettings, partitions: Count) -> list[Broken]:
+    copies, insync = (1, 1) if settings.single_broker else (REPLICATION_FACTOR, MIN_INSYNC)
     contract: list[tuple[str, str, Callable[[str], bool]]] = [
         ("partitions", *partitions),
         ("replication factor", f"{copies} or more", _at_least(copies)),
@@ -124,10 +151,12 @@ def _broken(facts: TopicFacts, single_broker: bool, partitions: Count) -> list[s
         ("retention.bytes", "-1", "-1".__eq__),
         ("max.message.bytes", f"{MESSAGE_MAX_BYTES} or more", _at_least(MESSAGE_MAX_BYTES)),
     ]
+    if settings.survives_power_loss:
+        contract.append(("flush.messages", "1", "1".__eq__))
     counts = {"partitions": str(facts.partitions), "replication factor": str(facts.replication_factor)}
     found = {**facts.settings, **counts}
     return [
-        f"{name} is {found.get(name, 'not known')}, required is {required}"
+        Broken(name, found.get(name, "not known"), required)
         for name, required, holds in contract
         if not holds(found.get(name, ""))
     ]

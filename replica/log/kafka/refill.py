@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from replica.log.admin import StoredRecord
 from replica.log.kafka.librdkafka import MESSAGE_MAX_BYTES, PARTITION, client_config, connect, error_in, meaning_of
 from replica.log.kafka.settings import KafkaSettings
-from replica.log.kafka.topic import create_topic
+from replica.log.kafka.topic import change_topic, create_topic
 from replica.notary.errors import RestoreRefused
 
 TIME_SETTING = "message.timestamp.type"
@@ -138,11 +137,4 @@ def _send(producer: Producer, topic: str, record: StoredRecord) -> None:
 
 def _set_times(settings: KafkaSettings, value: str) -> None:
     """Set whether the topic keeps the records' own times, or its brokers stamp them."""
-    admin = connect(AdminClient, client_config(settings))
-    change = ConfigEntry(TIME_SETTING, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, settings.topic, incremental_configs=[change])
-    try:
-        for future in admin.incremental_alter_configs([resource], request_timeout=settings.answer_max_s).values():
-            future.result(settings.answer_max_s + 1)
-    except KafkaException as exception:
-        raise meaning_of(error_in(exception), f"setting {TIME_SETTING} of topic {settings.topic}") from None
+    asyncio.run(change_topic(settings, {TIME_SETTING: value}))

@@ -90,7 +90,7 @@ class KafkaSettings(BaseModel):
         reach="check what [log] says (bootstrap_servers, security), and that the brokers run",
         copies="three brokers, two in sync: with fewer, a lost disk takes acknowledged requests with it",
         create="notary topic create, if this notary is new",
-        repair="correct the topic's settings: runbooks/topic.md",
+        repair="notary topic repair: runbooks/topic.md",
         protect="delete.topic.enable=false on every broker and controller: docs/reference-deployment.md",
         restore="restore the topic from the archive, runbooks/topic.md",
         page="runbooks/topic.md",
@@ -106,6 +106,12 @@ class KafkaSettings(BaseModel):
         False,
         description="For development only: accept a topic that lives on one broker. Whatever was acknowledged is lost "
         "with that broker's disk.",
+    )
+    durability: Literal["synced", "replicated"] = Field(
+        "synced",
+        description="What an acknowledged record rests on: `synced`, the disks of the leader and of another in-sync "
+        "broker, so that it survives the loss of all power at once; or `replicated`, the memory of the in-sync brokers."
+        " An existing topic is adapted by `notary topic repair`.",
     )
     connect_timeout_s: Seconds = Field(5.0, ge=1, description="Longest wait for a writer's connection to the brokers.")
     answer_max_s: Seconds = Field(
@@ -161,6 +167,11 @@ class KafkaSettings(BaseModel):
     def for_development(self) -> bool:
         """Whether the loss of one disk is accepted."""
         return self.single_broker
+
+    @property
+    def survives_power_loss(self) -> bool:
+        """Whether a record that was read back is still there after all servers lost power at once."""
+        return self.durability == "synced"
 
     def plaintext_connections(self) -> Iterator[str]:
         """The connections that would be unprotected beyond this machine, with the setting that protects each."""

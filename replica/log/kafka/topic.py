@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
@@ -13,6 +13,8 @@ import structlog
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
     ConfigResource,
     ListOffsetsResultInfo,
     NewTopic,
@@ -27,6 +29,7 @@ from replica.log.kafka.contract import (
     LogTopics,
     TopicFacts,
     all_violations,
+    corrections,
     losses,
     refuse_unsafe,
     topic_config,
@@ -65,6 +68,24 @@ async def create_topic(settings: KafkaSettings) -> str:
     admin = TopicAdmin(settings)
     try:
         return await admin.create()
+    finally:
+        await admin.close()
+
+
+async def repair_topic(settings: KafkaSettings) -> dict[str, dict[str, str]]:
+    """See `TopicAdmin.repair`. Raises LogMissing as well."""
+    admin = TopicAdmin(settings)
+    try:
+        return await admin.repair()
+    finally:
+        await admin.close()
+
+
+async def change_topic(settings: KafkaSettings, changes: Mapping[str, str]) -> None:
+    """Change settings of the log's topic. Raises LogUnavailable."""
+    admin = TopicAdmin(settings)
+    try:
+        await admin.change(settings.topic, changes)
     finally:
         await admin.close()
 
@@ -171,6 +192,36 @@ class TopicAdmin:
         refuse_unsafe(found, self._settings)
         return found.log.topic_id
 
+    async def repair(self) -> dict[str, dict[str, str]]:
+        """Correct the settings by which the log's topics break the contract; returns what was changed, by topic.
+
+        Raises LogRefused (TOPIC_UNSAFE) where no setting corrects them, and LogUnavailable, also without the right.
+        """
+        found = await self.topics()
+        topics = {self._topic: found.log} | ({self._payload_topic: found.payloads} if found.payloads else {})
+        wanted = {topic: corrections(facts, self._settings) for topic, facts in topics.items()}
+        changed = {topic: changes for topic, changes in wanted.items() if changes}
+        for topic, changes in changed.items():
+            await self.change(topic, changes)
+            await self._wait_until_told(topic, changes)
+        refuse_unsafe(await self.topics(), self._settings)
+        return changed
+
+    async def change(self, topic: str, changes: Mapping[str, str]) -> None:
+        """Change settings of a topic. Raises LogUnavailable, also without the right to."""
+        entries = [ConfigEntry(name, to, incremental_operation=AlterConfigOpType.SET) for name, to in changes.items()]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        asked = self._client().incremental_alter_configs([resource], request_timeout=self._settings.answer_max_s)
+        await self._answer(asked[resource], f"setting {', '.join(changes)} of topic {topic}")
+
+    async def _wait_until_told(self, topic: str, changes: Mapping[str, str]) -> None:
+        """Return once a broker reports the change: each learns of it a moment after the controller has made it."""
+        until_s = time.monotonic() + self._settings.answer_max_s
+        while not changes.items() <= (await self.facts(topic)).settings.items():
+            if time.monotonic() >= until_s:
+                raise LogUnavailable(f"topic {topic} was changed, but the brokers do not report it yet")
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
     def stretch(self, first: int, end: int) -> Iterator[Stretch]:
         """See `LogAdmin.stretch`: over a consumer of its own."""
         return read_stretch(self._settings, first, end)
@@ -192,7 +243,8 @@ class TopicAdmin:
             await self._describe(topic)
         except TopicMissing:
             single = self._settings.single_broker
-            new = NewTopic(topic, partitions, 1 if single else REPLICATION_FACTOR, config=topic_config(single))
+            config = topic_config(self._settings)
+            new = NewTopic(topic, partitions, 1 if single else REPLICATION_FACTOR, config=config)
             asked = self._client().create_topics([new], operation_timeout=self._settings.answer_max_s)
             await self._answer(asked[topic], f"creating topic {topic}")
             await self._wait_until_known(topic, partitions)

@@ -28,6 +28,7 @@ class PostgresLogSettings(BaseModel):
     keeps_times: ClassVar[bool] = True
     one_machine_only: ClassVar[bool] = False
     all_may_serve: ClassVar[bool] = True
+    survives_power_loss: ClassVar[bool] = True
     words: ClassVar[LogWords] = LogWords(
         log="log",
         server="database server",

@@ -29,6 +29,7 @@ class RaftLogSettings(GroupSettings):
     keeps_times: ClassVar[bool] = False  # they are those of the appends, which the nodes sign
     one_machine_only: ClassVar[bool] = False
     all_may_serve: ClassVar[bool] = True
+    survives_power_loss: ClassVar[bool] = True
     words: ClassVar[LogWords] = LogWords(
         log="log",
         server="log node",

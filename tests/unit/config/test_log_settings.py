@@ -118,6 +118,19 @@ def test_settings_reach_another_process_whole(settings: LogSettings) -> None:
     assert load_settings(dump_settings(settings)) == settings
 
 
+def test_each_kind_says_whether_its_records_outlive_a_power_cut(tmp_path: Path) -> None:
+    """Goal: whoever must care needs to know no kind of log. Method: each kind, a topic of both durabilities."""
+    logs = {
+        "synced": {"kafka": FORMER},
+        "replicated": {"kafka": FORMER | {"durability": "replicated"}},
+        "postgres": POSTGRES,
+        "raft": {"kind": "raft", "raft": RAFT},
+        "memory": MEMORY,
+    }
+    survives = {name: config_of(tmp_path, log).log.settings.survives_power_loss for name, log in logs.items()}
+    assert survives == {"synced": True, "replicated": False, "postgres": True, "raft": True, "memory": False}
+
+
 def test_a_replica_reads_from_the_log_node_of_its_name(tmp_path: Path) -> None:
     """Goal: one file serves all replicas. Method: each one's settings, a stranger's, a given node, and Kafka's."""
     log = config_of(tmp_path, {"kind": "raft", "raft": RAFT}).log

@@ -17,6 +17,7 @@ from replica.log.kafka.contract import (
     LogTopics,
     TopicFacts,
     all_violations,
+    corrections,
     losses,
     refuse_lost,
     refuse_unsafe,
@@ -35,7 +36,9 @@ SAFE = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
     "max.message.bytes": str(MESSAGE_MAX_BYTES),
+    "flush.messages": "1",
 }
+NEVER = str(2**63 - 1)  # Kafka's default of flush.messages
 
 
 def facts(partitions: int = 1, copies: int = 3, **settings: str) -> TopicFacts:
@@ -49,9 +52,11 @@ def kafka_settings(**given: object) -> KafkaSettings:
 
 def test_a_topic_that_keeps_the_contract_passes() -> None:
     """Goal: nothing more is asked than the contract. Method: the least that it allows, and more than that."""
-    assert violations(facts(), single_broker=False) == []
-    assert violations(facts(copies=5, min_insync_replicas="3"), single_broker=False) == []
-    assert violations(facts(copies=1, min_insync_replicas="1"), single_broker=True) == []
+    assert violations(facts(), kafka_settings()) == []
+    assert violations(facts(copies=5, min_insync_replicas="3"), kafka_settings()) == []
+    assert violations(facts(copies=1, min_insync_replicas="1"), kafka_settings(single_broker=True)) == []
+    assert violations(facts(), kafka_settings(durability="replicated")) == []
+    assert violations(facts(flush_messages=NEVER), kafka_settings(durability="replicated")) == []
 
 
 @pytest.mark.parametrize(
@@ -64,12 +69,27 @@ def test_a_topic_that_keeps_the_contract_passes() -> None:
         (facts(cleanup_policy="compact,delete"), "cleanup.policy is compact,delete, required is delete"),
         (facts(retention_ms="604800000"), "retention.ms is 604800000, required is -1"),
         (facts(retention_bytes="1"), "retention.bytes is 1, required is -1"),
+        (facts(flush_messages=NEVER), f"flush.messages is {NEVER}, required is 1"),
         (facts(max_message_bytes="1000"), f"max.message.bytes is 1000, required is {MESSAGE_MAX_BYTES} or more"),
     ],
 )
 def test_each_unsafe_setting_is_refused(unsafe: TopicFacts, complaint: str) -> None:
     """Goal: no setting of the contract is forgotten. Method: break one at a time."""
-    assert violations(unsafe, single_broker=False) == [complaint]
+    assert violations(unsafe, kafka_settings()) == [complaint]
+
+
+def test_only_broken_settings_are_corrected() -> None:
+    """Goal: an existing topic keeps what is stricter, and gets the rest. Method: broken ones of both kinds, by each
+    durability and number of brokers."""
+    assert corrections(facts(copies=5, min_insync_replicas="3"), kafka_settings()) == {}
+    unsafe = facts(partitions=2, copies=1, min_insync_replicas="1", flush_messages="100", retention_ms="5")
+    assert corrections(unsafe, kafka_settings()) == {
+        "min.insync.replicas": "2",
+        "retention.ms": "-1",
+        "flush.messages": "1",
+    }
+    loose = kafka_settings(durability="replicated", single_broker=True)
+    assert corrections(unsafe, loose) == {"retention.ms": "-1"}
 
 
 def test_all_problems_are_told_at_once() -> None:
@@ -81,14 +101,17 @@ def test_all_problems_are_told_at_once() -> None:
     assert refused.value.code is Code.TOPIC_UNSAFE
     for name in ("topic requests", "partitions is 0", "replication factor is 0", "cleanup.policy", "retention.ms"):
         assert name in refused.value.detail
-    assert violations(TopicFacts("id", 1, 3, {}), False)[0] == "min.insync.replicas is not known, required is 2 or more"
+    nothing = violations(TopicFacts("id", 1, 3, {}), kafka_settings())
+    assert nothing[0] == "min.insync.replicas is not known, required is 2 or more"
 
 
 def test_one_broker_excuses_nothing_else() -> None:
     """Goal: the development setting relaxes two counts and no more. Method: break the others under it."""
-    assert violations(facts(partitions=3, retention_ms="1", copies=1, min_insync_replicas="1"), True) == [
+    unsafe = facts(partitions=3, retention_ms="1", copies=1, min_insync_replicas="1", flush_messages=NEVER)
+    assert violations(unsafe, kafka_settings(single_broker=True)) == [
         "partitions is 3, required is 1",
         "retention.ms is 1, required is -1",
+        f"flush.messages is {NEVER}, required is 1",
     ]
 
 
@@ -103,6 +126,7 @@ def test_one_broker_excuses_nothing_else() -> None:
         (facts(partitions=4), 5, ["partitions is 4, required is 5 or more (topic log-payloads)"]),
         (facts(partitions=4, retention_ms="1"), 0, ["retention.ms is 1, required is -1 (topic log-payloads)"]),
         (facts(cleanup_policy="compact"), 1, ["cleanup.policy is compact, required is delete (topic log-payloads)"]),
+        (facts(flush_messages="5"), 1, ["flush.messages is 5, required is 1 (topic log-payloads)"]),
         (facts(copies=1), 1, ["replication factor is 1, required is 3 or more (topic log-payloads)"]),
     ],
 )

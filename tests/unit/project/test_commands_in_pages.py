@@ -235,6 +235,7 @@ EXECUTED = {
     "tables status": "tests/pipeline/test_commands.py",
     "topic access": "docs/install.md",
     "topic create": "docs/install.md",
+    "topic repair": "runbooks/topic.md",
     "trace state": "tests/pipeline/test_commands.py",
     "trail bring-back": "runbooks/operators-trail.md",
     "trail export": "tests/integration/test_operations.py",
