@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode watch workers soak fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check lint fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode watch workers soak fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,12 +27,14 @@ drill: setup ## Make a replica, a broker, the database and whole sites fail: ans
 test: setup-tests ## Run all tests that CI runs, phase by phase, each with a time budget
 	@scripts/test.sh $(ARGS)
 
-check: setup ## Format, lint, types, import rules and the quick tests
+check: lint ## Format, lint, types, import rules and the quick tests
+	@scripts/test.sh core
+
+lint: setup ## Format, lint, types and import rules
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@scripts/test.sh core
 
 fmt: setup ## Format the code and repair what the linter can
 	@$(BIN)/ruff format .

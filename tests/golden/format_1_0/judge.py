@@ -22,10 +22,11 @@ OTHERS_FROM, SIGNS_FROM = 2**40, 2**62
 VOID, NOTARISED, REPEATED, DEDUPLICATED, PARTY_UNKNOWN, KEY_NOT_VALID = 0, 1, 2, 3, 4, 5
 COMMAND_REUSED, TX_REUSED, CONFLICT, CONSENT_MISSING, WINDOW_CLOSED = 6, 7, 8, 9, 10
 GENESIS, IN_FORCE, BARRIER_AGAIN, SIGN_OF_LIFE, NOTE, NOTE_IDLE, SALVAGE = 32, 33, 34, 35, 36, 37, 38
-AGREES, DIFFERS, NOT_JUDGED = 39, 40, 41
+AGREES, DIFFERS, NOT_JUDGED, LOST = 39, 40, 41, 42
 _REQUEST, _SIGN, _NOTE, _SALVAGE, _CHECKPOINT = 1, 2, 3, 4, 5
-_LENGTHS = {_REQUEST: 13, _SIGN: 5, _NOTE: 13, _SALVAGE: 9, _CHECKPOINT: 7}
+_LENGTHS = {_REQUEST: 13, _SIGN: 5, _NOTE: 13, _SALVAGE: 8, _CHECKPOINT: 7}
 _OFFICERS, _REGISTRATION, _ACT, _GENERATION = 0, 1, 2, 3
+_LOST = b"notary/lost/2"
 _ACT_NAME = re.compile("[a-z0-9_./-]{1,64}")
 
 
@@ -82,6 +83,10 @@ class Reader:
         return decision
 
     def _decide(self, raw: bytes) -> Decision:
+        if self.genesis and raw.startswith(_LOST) and len(raw) == len(_LOST) + 48:
+            _need(_number(raw[13:21]) == self.offset)
+            self.ledger_offset = max(self.ledger_offset, _number(raw[21:29]))
+            return Decision(LOST)
         record = unpack(raw)
         if self.offset == 0:
             self.genesis = _genesis(record)
@@ -110,8 +115,7 @@ class Reader:
         if record[0] == _NOTE:
             return self._take_note(record)
         if record[0] == _SALVAGE:
-            self.ledger_offset = max(self.ledger_offset, record[7])
-            self._put(b"l" + _u8(record[5]), _u8(record[6]) + _u8(record[7]) + record[8])
+            self._put(b"l" + _u8(record[5]), _u8(record[6]) + record[7])
             return Decision(SALVAGE)
         return Decision(SIGN_OF_LIFE if record[0] == _SIGN else self._agrees(record[5], record[6]))
 
@@ -252,7 +256,7 @@ class Reader:
         return self.entries[max(found)] if found else None
 
     def _leaf(self, decision: Decision) -> bytes:
-        counts = decision.outcome != VOID
+        counts = decision.outcome not in (VOID, LOST)
         return b"".join(
             (
                 b"notary/leaf/1",
@@ -378,7 +382,7 @@ def _registration_body(body: bytes) -> tuple[bytes, int, int]:
 
 
 def _salvage(record: list[Any], _genesis: list[Any], offset: int) -> None:
-    _need(all(map(_is_uint, record[5:8])), _is_bytes(record[8], 32))
+    _need(all(map(_is_uint, record[5:7])), _is_bytes(record[7], 32))
     _need(record[5] <= record[6] < offset)
 
 

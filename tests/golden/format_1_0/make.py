@@ -145,12 +145,13 @@ def sample_log() -> Log:
     log.append(log.note(1, BANK, 2, pack([PARTY.key, 0, NEVER])))  # its number is used: not heard
     log.append(log.note(2, "site/halt", 0, b"\x01"))
     log.append(log.note(3, "", 0, pack([0, 4, bytes(32), [7, 9], None, ["east", 2]])))
-    log.append(b"notary/lost/2" + (34).to_bytes(8, "big") + bytes(32))
+    for named in (33, 33):  # the second one stands at another offset than it names
+        log.append(b"notary/lost/2" + named.to_bytes(8, "big") + (40).to_bytes(8, "big") + bytes([9] * 32))
     log.append(barrier(2, OTHER_ACTIVATION, [1, LOG_ID, 3], ["east", 2]))
     log.sequence = 0
-    log.append(log.record(4, 34, 34, 40, bytes([9] * 32), activation=OTHER_ACTIVATION))  # salvage
+    log.append(log.record(4, 33, 33, bytes([9] * 32), activation=OTHER_ACTIVATION))  # salvage
     log.append(log.record(5, STEP, bytes(32), activation=OTHER_ACTIVATION))  # checkpoint, not judged
-    log.append(barrier(3, ACTIVATION, [1, LOG_ID, 35]))  # holder wrote
+    log.append(barrier(3, ACTIVATION, [1, LOG_ID, 36]))  # holder wrote
     log.append(barrier(4, ACTIVATION, [2, LOG_ID, "r1"]))  # released
     log.append(barrier(5, OTHER_ACTIVATION, [3, *database, "r1"]))  # paused
     log.append(b"\xc1")

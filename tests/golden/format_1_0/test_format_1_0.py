@@ -37,7 +37,7 @@ def test_the_tree_is_that_of_the_rfc() -> None:
 def test_the_sample_log_has_every_outcome_and_every_reason_to_be_void() -> None:
     log, long = make.sample_log(), make.long_log()
     met = {one.outcome for one in (*log.decisions, *long.decisions)}
-    assert met == {*range(11), *range(32, 42)}
+    assert met == {*range(11), *range(32, 43)}
     reasons = {one.void for one in log.decisions if one.void}
     assert reasons == {"undecodable", "repeat", "not_in_force", "barrier_not_higher", "holder_wrote"}
     assert {len(one.leaf) for one in log.decisions} == {174}
