@@ -20,6 +20,9 @@ process that was stopped answers "passive" from its first answer on. Hence:
 6. `heartbeat_s + drain_max_s <= lease_s - margin_s`: an orderly step-down ends, or the process does, while the session
    still holds the lock, although it sends no heartbeat meanwhile.
 
+So a core may stand still for `lease_s - margin_s - heartbeat_s` and still hold its claim when it goes on: its last
+answered statement was sent at most `heartbeat_s` before. A balancer must not be less patient than that.
+
 A killed session, or a server that fails over, frees the lock at once, and its holder learns of it one question later.
 Timing only shortens that interval. Two other rules make it harmless: database writes use the lock's own session, and a
 log record counts only with the activation id in force.
@@ -93,6 +96,11 @@ class ElectionSettings:
     def confirmed_age_max_s(self) -> float:
         """Oldest answered statement, counted from its sending, on which the holder still claims to lead."""
         return self.lease_s - self.margin_s
+
+    @property
+    def stall_max_s(self) -> float:
+        """A core that stands still for less keeps its claim, and nobody takes over."""
+        return self.lease_s - self.margin_s - self.heartbeat_s
 
     @property
     def poll_max_s(self) -> float:

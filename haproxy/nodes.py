@@ -1,8 +1,12 @@
-"""The two machines that HAProxy runs on; a module of its own because the command line's help names them."""
+"""Names that tools need without rendering anything: HAProxy's two machines, and its backends."""
 
 from __future__ import annotations
 
 from enum import Enum
+
+BACKEND = "replicas"
+WATCHED = "watched"
+"""The same replicas again, where all serve: their checks are looked at, and it gets no connection."""
 
 
 class Node(Enum):

@@ -10,12 +10,12 @@ import ipaddress
 import math
 from functools import cache
 from importlib.resources import files
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from haproxy.nodes import Node
+from haproxy.nodes import BACKEND, WATCHED, Node
 
 if TYPE_CHECKING:  # slow to import, and every replica reads these settings without rendering anything
     from jinja2 import Template
@@ -28,6 +28,7 @@ Url = Annotated[
     str, Field(pattern=r"^https?://([A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[1-9][0-9]{0,4})?$", max_length=300)
 ]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+LUA_FILE = "take_out.lua"
 
 
 def _plain_path(text: str) -> str:
@@ -121,6 +122,36 @@ class KeepalivedSettings(BaseModel):
         return self
 
 
+class TakeOutSettings(BaseModel):
+    """Where all replicas serve: when one that does not answer is taken out of service, while another one answers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    check_interval_s: Seconds = Field(0.2, description="Between health checks of a replica that answers.")
+    check_interval_changing_s: Seconds = Field(0.2, description="Between checks while its state is changing.")
+    check_timeout_s: Seconds = Field(0.35, description="A health check without an answer by then has failed.")
+    fall: int = Field(2, ge=1, le=10, description="Failed checks until it gets no new connection.")
+    cut_after_s: Seconds = Field(
+        0.3, description="Its connections are cut once another one was up for so long meanwhile; rounded up to looks."
+    )
+    look_s: Seconds = Field(0.05, description="Between two looks at the states of the replicas.")
+
+    @property
+    def looks(self) -> int:
+        """Looks in a row until the connections are cut."""
+        return math.ceil(self.cut_after_s / self.look_s)
+
+    @property
+    def cut_min_s(self) -> float:
+        """A replica that is silent for less keeps its connections, in seconds."""
+        return self.fall * self.check_timeout_s + (self.fall - 1) * self.check_interval_changing_s + self.cut_after_s
+
+    @property
+    def cut_max_s(self) -> float:
+        """A replica that is silent for longer has lost them, in seconds: a good check and a look were just over."""
+        return self.check_interval_s + self.cut_min_s + self.look_s
+
+
 class HaproxySettings(BaseModel):
     """One endpoint in front of all replicas of a participant.
 
@@ -142,6 +173,7 @@ class HaproxySettings(BaseModel):
         "no password, so never a public address. Off by default.",
     )
     keepalived: KeepalivedSettings | None = None
+    take_out: TakeOutSettings | None = None
     threads: int | None = Field(
         None, ge=1, le=256, description="Threads of HAProxy; left to HAProxy, which takes one a processor."
     )
@@ -159,11 +191,15 @@ class HaproxySettings(BaseModel):
         description='How new connections are spread where more than one replica serves. With `serving = "all"` the '
         "default is leastconn: connections last, and a replica that comes back has none.",
     )
-    check_interval_s: Seconds = Field(0.5, description="Between health checks of a replica that is up.")
-    check_interval_changing_s: Seconds = Field(0.2, description="Between checks while its state is changing.")
+    check_interval_s: Seconds = Field(0.2, description="Between health checks of a replica that is up.")
+    check_interval_changing_s: Seconds = Field(0.02, description="Between checks while its state is changing.")
     check_interval_down_s: Seconds = Field(0.05, description="Between checks of a replica that is down.")
-    check_timeout_s: Seconds = Field(0.3, description="A health check without an answer by then has failed.")
-    fall: int = Field(2, ge=1, le=10, description="Failed checks until a replica is down; 2 forgives one lost packet.")
+    check_timeout_s: Seconds = Field(
+        1.0,
+        description="A health check without an answer by then has failed. Where the active alone serves, the default is"
+        " a third of `election.lease_s`: who is silent for less is not replaced, and loses no connection.",
+    )
+    fall: int = Field(3, ge=1, le=10, description="Failed checks until a replica is down, and its connections are cut.")
     rise: int = Field(1, ge=1, le=10, description="Good checks until it is up.")
     connect_timeout_s: Seconds = Field(
         0.1, description="For a connection to a replica; also the pause before the next try, at most 1 s."
@@ -197,14 +233,23 @@ class HaproxySettings(BaseModel):
         return self
 
     @property
+    def stall_max_s(self) -> float:
+        """Whoever is silent for less is not marked down, in seconds: a replica, or HAProxy itself."""
+        return self.fall * self.check_timeout_s + (self.fall - 1) * self.check_interval_changing_s
+
+    @property
     def mark_down_max_s(self) -> float:
         """Longest time until a replica that falls silent gets no more connections, in seconds.
 
         Worst case: the last good check was just sent. Then `fall` checks must fall due and time out, one after another.
+        Where all serve, another one answers meanwhile.
         """
-        return (
-            self.check_interval_s + self.fall * self.check_timeout_s + (self.fall - 1) * self.check_interval_changing_s
-        )
+        return self.check_interval_s + self.stall_max_s if self.take_out is None else self.take_out.cut_max_s
+
+    @property
+    def refused_max_s(self) -> float:
+        """Longest time until one that ended, or says that it is not active, gets no more connections, in seconds."""
+        return self.check_interval_s + (self.fall - 1) * self.check_interval_changing_s
 
     @property
     def mark_up_max_s(self) -> float:
@@ -213,8 +258,25 @@ class HaproxySettings(BaseModel):
 
 
 def render(settings: HaproxySettings) -> str:
-    """The configuration file as text; `haproxy -c -f FILE` accepts it. The same settings give the same text."""
-    return _template("template.cfg.j2").render(settings=settings)
+    """The configuration file as text; `haproxy -c -f FILE` accepts it. The same settings give the same text.
+
+    With `take_out` it loads a second file, LUA_FILE, from its own folder.
+    """
+    return _template("template.cfg.j2").render(settings=settings, lua_file=LUA_FILE, watched=WATCHED)
+
+
+def render_lua(settings: HaproxySettings) -> str | None:
+    """What takes a replica out where all serve, in Lua; None where there is nothing to take out."""
+    if settings.take_out is None:
+        return None
+    return _template("take_out.lua.j2").render(take_out=settings.take_out, backend=BACKEND, watched=WATCHED)
+
+
+def write(settings: HaproxySettings, path: Path) -> None:
+    """Write the configuration file, and beside it what it loads. Raises OSError."""
+    if (lua := render_lua(settings)) is not None:
+        path.with_name(LUA_FILE).write_text(lua)
+    path.write_text(render(settings))
 
 
 def render_keepalived(settings: HaproxySettings, node: Node) -> str:
@@ -240,9 +302,10 @@ def _template(name: str) -> Template:
     environment = Environment(  # noqa: S701
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
-    environment.filters["ms"] = _milliseconds
+    environment.filters["milliseconds"] = _milliseconds
+    environment.filters["ms"] = lambda seconds: f"{_milliseconds(seconds)}ms"
     return environment.from_string(files("haproxy").joinpath(name).read_text("utf-8"))
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{math.ceil(seconds * 1_000)}ms"
+def _milliseconds(seconds: float) -> int:
+    return math.ceil(seconds * 1_000)

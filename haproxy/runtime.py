@@ -10,7 +10,8 @@ import asyncio
 import csv
 from dataclasses import dataclass
 
-BACKEND = "replicas"
+from haproxy.nodes import BACKEND, WATCHED
+
 ANSWER_MAX_S = 2.0
 
 
@@ -62,11 +63,17 @@ class HaproxyRuntime:
 
     async def drain(self, name: str) -> None:
         """Give this replica no new connection until `ready`; those that are open stay."""
-        await self._tell(f"set server {BACKEND}/{name} state drain")
+        await self._set_state(name, "drain")
 
     async def ready(self, name: str) -> None:
         """End a drain: the replica's health decides again."""
-        await self._tell(f"set server {BACKEND}/{name} state ready")
+        await self._set_state(name, "ready")
+
+    async def _set_state(self, name: str, state: str) -> None:
+        """Set it where nothing overwrites it: with a backend that is watched, the other one follows that."""
+        backends = (await self.ask("show backend")).split()
+        backend = WATCHED if WATCHED in backends else BACKEND
+        await self._tell(f"set server {backend}/{name} state {state}")
 
     async def state(self) -> str:
         """What a reload reads from its `state_file`, so that it starts with what is known of each replica."""

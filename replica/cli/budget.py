@@ -82,12 +82,13 @@ def failover_budget(
         activation = [Step("activation: epoch, log writer, barrier, publishing", "not measured here", None)]
     else:
         activation = [Step(f"activation: {name}", "measured", took_s) for name, took_s in activation_steps_s.items()]
+    given_up_s = haproxy.mark_down_max_s if fault is Fault.FROZEN else haproxy.refused_max_s
     balancing = [
         Step("HAProxy finds the new active", "haproxy: check_interval_down_s, rise", haproxy.mark_up_max_s),
         Step(
             "HAProxy gives the old active up",
             "haproxy: check_interval_s, check_timeout_s, fall",
-            haproxy.mark_down_max_s,
+            given_up_s,
             meanwhile=True,
         ),
     ]

@@ -55,6 +55,7 @@ def check(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
             "config": str(path),
             "valid": True,
             "rules": rules,
+            "stalls": _stalls(settings),
             "budgets": [_document(each) for each in budgets],
         }
         print_json(document | _log_document(settings))
@@ -202,7 +203,34 @@ def _print_rules(config: Config) -> None:
     for rule in config.election.rules():
         table.add_row(rule.name, f"{rule.value:g}", rule.limit_name, f"{rule.limit:g}", rule.because)
     out.print(table)
+    _print_stalls(config)
     out.print()
+
+
+def _print_stalls(config: Config) -> None:
+    """How long each part may stand still."""
+    stalls = _stalls(config)
+    core_s, beside_s = stalls["core_s"], stalls["front_ends_and_haproxy_s"]
+    out.print(
+        f"A core may stand still for {core_s:g} s (lease_s - margin_s - heartbeat_s), front ends and HAProxy for"
+        f" {beside_s:g} s: no connection is cut, and nobody takes over."
+    )
+    if "one_of_several_s" in stalls:
+        out.print(
+            f"One replica that stands still while another one answers: for {stalls['one_of_several_s']:g} s, then its"
+            " connections are cut."
+        )
+
+
+def _stalls(config: Config) -> dict[str, float]:
+    """The stalls that are forgiven, in seconds."""
+    haproxy = config.haproxy_settings()
+    beside_s = haproxy.stall_max_s
+    core_s = min(config.election.stall_max_s, beside_s)
+    found = {"core_s": core_s, "front_ends_and_haproxy_s": beside_s}
+    if haproxy.take_out is not None:
+        found["one_of_several_s"] = haproxy.take_out.cut_min_s
+    return {name: round(value_s, 3) for name, value_s in found.items()}
 
 
 def _log_timeouts(config: Config) -> RaftSettings | None:

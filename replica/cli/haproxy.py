@@ -26,36 +26,48 @@ OutputOption = Annotated[
 KeepalivedOption = Annotated[
     Node | None, typer.Option("--keepalived", help="Render keepalived's configuration of this node instead.")
 ]
+LuaOption = Annotated[
+    bool, typer.Option("--lua", help="Print the file that the configuration loads where all serve; -o writes it, too.")
+]
 ReplicaArgument = Annotated[str, typer.Argument(help="Name of a replica.")]
 
 
 @app.command("render")
 def render_config(
-    config: ConfigChoice = None, output: OutputOption = None, keepalived: KeepalivedOption = None
+    config: ConfigChoice = None,
+    output: OutputOption = None,
+    keepalived: KeepalivedOption = None,
+    lua: LuaOption = False,
 ) -> None:
-    """Print HAProxy's configuration; the same participant's configuration always gives the same text."""
-    from haproxy.render import render
+    """Print HAProxy's configuration; the same participant's configuration always gives the same text.
+
+    With `serving = "all"` it loads a second file from its own folder: --output writes both.
+    """
+    from haproxy.render import render, write
 
     settings = _settings(config)
-    text = render(settings) if keepalived is None else _keepalived(settings, keepalived)
+    text = _lua(settings) if lua else render(settings) if keepalived is None else _keepalived(settings, keepalived)
     if output is None:
         typer.echo(text, nl=False)
-    else:
+        return
+    if lua or keepalived is not None:
         output.write_text(text)
-        out.print(f"[bold]{output}[/] was written")
+    else:
+        write(settings, output)
+    out.print(f"[bold]{output}[/] was written")
 
 
 @app.command()
 def check(config: ConfigChoice = None) -> None:
     """Render everything, and let HAProxy itself check its part (haproxy -c), and keepalived its own where installed."""
-    from haproxy.render import render
+    from haproxy.render import write
     from replica.local.haproxy import check_config, check_keepalived_config, find_keepalived
 
     settings = _settings(config)
     with tempfile.TemporaryDirectory(prefix="notary-haproxy-") as name:
         folder = Path(name)
         path = folder / "haproxy.cfg"
-        path.write_text(render(settings))
+        write(settings, path)
         run(check_config(path, folder / "check.log"))
         out.print("[bold green]HAProxy accepts it[/]")
         if settings.keepalived is None:
@@ -133,6 +145,15 @@ def _ask(config: Path | None, ask: Callable[[HaproxyRuntime], Awaitable[ResultT]
 
 def _settings(config: Path | None) -> HaproxySettings:
     return load(find_config(config)).haproxy_settings()
+
+
+def _lua(settings: HaproxySettings) -> str:
+    from haproxy.render import render_lua
+
+    text = render_lua(settings)
+    if text is None:
+        raise ConfigError('with serving = "one" HAProxy loads no second file')
+    return text
 
 
 def _keepalived(settings: HaproxySettings, node: Node) -> str:

@@ -446,8 +446,11 @@ class Config(BaseSettings):
 
     def haproxy_settings(self) -> HaproxySettings:
         """The settings that HAProxy's configuration is rendered from."""
-        balance = {"balance": "leastconn"} if self.serving == "all" else {}
-        return HaproxySettings(bind=self.endpoint, replicas=self.replicas, **(balance | self.haproxy))
+        if self.serving == "all":
+            defaults: dict[str, Any] = {"balance": "leastconn", "take_out": {}}
+        else:  # while the lease lasts nobody else takes over, and a cut helps nobody
+            defaults = {"check_timeout_s": self.election.lease_s / 3}
+        return HaproxySettings(bind=self.endpoint, replicas=self.replicas, **(defaults | self.haproxy))
 
     def conninfo(self) -> str:
         """The connection string with its password. Never log it. Raises ConfigError."""

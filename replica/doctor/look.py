@@ -15,7 +15,7 @@ import aiohttp
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from haproxy.render import ReplicaAddress, render
+from haproxy.render import ReplicaAddress, write
 from haproxy.runtime import HaproxyRuntime, RuntimeRefused
 from ledger_api.server.authentication import fetch_jwks
 from ledger_api.server.settings import TokenSettings
@@ -138,7 +138,7 @@ async def _check_rendered(config: Config) -> tuple[str | None, str | None]:
     try:
         with tempfile.TemporaryDirectory(prefix="notary-doctor-") as folder:
             path = Path(folder) / "haproxy.cfg"
-            path.write_text(render(config.haproxy_settings()))
+            write(config.haproxy_settings(), path)
             await check_config(path, Path(folder) / "check.log")
     except SoftwareMissing:
         return "HAProxy is not installed here", None

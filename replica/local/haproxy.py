@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ha.supervision import RestartPolicy, after_failure
-from haproxy.render import HaproxySettings, render
+from haproxy.render import HaproxySettings, write
 from haproxy.runtime import HaproxyRuntime, ServerState
 from replica.local.machine import THIS_MACHINE, Machine
 from replica.local.process import Command, ManagedProcess, ServerFailed, SoftwareMissing, how_it_ended, run_to_end
@@ -97,7 +97,7 @@ class HaproxyServer:
     async def _put_config(self, settings: HaproxySettings) -> None:
         """Put the configuration in place once `haproxy -c` has accepted it."""
         candidate = self.config_path.with_suffix(".new")
-        candidate.write_text(render(self._as_reached(settings)))
+        write(self._as_reached(settings), candidate)
         await check_config(candidate, log_path=self.folder / "haproxy-check.log")
         candidate.replace(self.config_path)
 

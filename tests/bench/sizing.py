@@ -18,7 +18,7 @@ from typing import LiteralString
 import msgspec
 import psycopg
 
-from haproxy.runtime import BACKEND
+from haproxy.nodes import BACKEND
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.local.participant import DATABASE
 from replica.local.process import until

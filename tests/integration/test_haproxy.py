@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
+from tempfile import mkdtemp
 from time import perf_counter
 
 import aiohttp
@@ -18,7 +19,7 @@ import pytest
 
 from ha.supervision import after_failure
 from haproxy.nodes import Node
-from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress, render, render_keepalived
+from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress, render_keepalived, write
 from haproxy.runtime import RuntimeRefused
 from replica.local.haproxy import (
     NO_STATE,
@@ -43,6 +44,16 @@ class StandIn:
         self.address = ReplicaAddress(name=name, host=LOOPBACK, api_port=ports.take(), health_port=ports.take())
         self.active = False
         self.connections = 0
+        self._turns = asyncio.Event()  # cleared: it stalls, while the kernel takes its connections
+        self._turns.set()
+
+    @asynccontextmanager
+    async def stalled(self) -> AsyncIterator[None]:
+        self._turns.clear()
+        try:
+            yield
+        finally:
+            self._turns.set()
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -55,11 +66,13 @@ class StandIn:
     async def _tell_name(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         while await reader.readline():
+            await self._turns.wait()
             writer.write(self.address.name.encode() + b"\n")
 
     async def _tell_health(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError):
             request = await reader.readuntil(b"\r\n\r\n")
+            await self._turns.wait()
             good = self.active and request.startswith(b"GET /health/active ")
             writer.write(b"HTTP/1.1 200 OK\r\n" if good else b"HTTP/1.1 503 Service Unavailable\r\n")
             writer.write(b"Content-Length: 0\r\nConnection: close\r\n\r\n")
@@ -100,9 +113,7 @@ async def who_answers(port: int) -> str | None:
 
 @pytest.fixture
 def folder(servers_folder: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    path = servers_folder / request.node.name[:40]
-    path.mkdir()
-    yield path
+    yield Path(mkdtemp(prefix=request.node.name[:30], dir=servers_folder))  # a socket's path is short
 
 
 def settings_for(folder: Path, port: int, *stand_ins: StandIn, **changes: object) -> HaproxySettings:
@@ -128,6 +139,14 @@ async def running(server: HaproxyServer) -> AsyncIterator[HaproxyServer]:
 
 async def only_up(server: HaproxyServer, name: str) -> bool:
     return [state.name for state in (await server.servers()).values() if state.up] == [name]
+
+
+async def all_up(server: HaproxyServer) -> bool:
+    return all(state.up for state in (await server.servers()).values())
+
+
+async def is_draining(server: HaproxyServer, name: str) -> bool:
+    return (await server.servers())[name].draining
 
 
 async def none_up(server: HaproxyServer) -> bool:
@@ -162,10 +181,15 @@ async def test_haproxy_accepts_what_is_rendered_and_explains_what_it_does_not(
     folder: Path, ports: PortReservation
 ) -> None:
     """Goal: every option renders to valid text. Method: `haproxy -c` on all options, then on a broken file."""
-    options = {"exporter": Endpoint(port=ports.take()), "worker_user": "haproxy", "balance": "leastconn"}
+    options = {
+        "exporter": Endpoint(port=ports.take()),
+        "worker_user": "haproxy",
+        "balance": "leastconn",
+        "take_out": {},
+    }
     settings = settings_for(folder, ports.take(), StandIn("A", ports), **options)
     config, log_path = folder / "haproxy.cfg", folder / "check.log"
-    config.write_text(render(settings))
+    write(settings, config)
     (folder / "server.state").write_text(NO_STATE)
     await check_config(config, log_path)
     said = log_path.read_text()
@@ -200,6 +224,105 @@ async def test_a_demoted_replica_loses_its_sessions_and_the_next_one_gets_them(
         print(f"\nHAProxy: orderly role change to first answer of the new active: {turned_s:.3f} s")
         assert {await who_answers(port) for _ in range(20)} == {"new"}
         assert (await lb.servers())["old"].sessions == 0
+
+
+@pytest.mark.parametrize("stall_s", [0.9, 1.3, 1.9, 2.5])
+async def test_a_replica_that_stalls_is_not_marked_down(folder: Path, ports: PortReservation, stall_s: float) -> None:
+    """Goal: nobody else may take over in this time, so no session is cut. Method: the only active stands still."""
+    active, passive, port = StandIn("active", ports), StandIn("passive", ports), ports.take()
+    active.active = True
+    settings = settings_for(folder, port, active, passive)
+    async with (
+        active.serving(),
+        passive.serving(),
+        running(HaproxyServer(folder, settings)) as lb,
+        Session.open(port) as pooled,
+    ):
+        await eventually(lambda: only_up(lb, "active"))
+        assert await pooled.who() == "active"
+        async with active.stalled():
+            await asyncio.sleep(stall_s)
+        assert await pooled.who() == "active"
+        assert (await lb.servers())["active"].downs == 0
+
+
+async def test_a_replica_that_is_silent_for_longer_loses_its_sessions(folder: Path, ports: PortReservation) -> None:
+    """Goal: a freeze is found within the printed bound. Method: the only active stands still until it is cut."""
+    active, port = StandIn("active", ports), ports.take()
+    active.active = True
+    settings = settings_for(folder, port, active)
+    async with active.serving(), running(HaproxyServer(folder, settings)) as lb, Session.open(port) as pooled:
+        await eventually(lambda: only_up(lb, "active"))
+        assert await pooled.who() == "active"
+        async with active.stalled():
+            since = perf_counter()
+            await eventually(lambda: none_up(lb), OUTAGE_MAX_S)
+            assert perf_counter() - since > settings.stall_max_s - settings.check_interval_s
+            assert await pooled.who() is None
+
+
+@pytest.mark.parametrize(("stall_s", "stays"), [(1.0, True), (1.8, False)])
+async def test_where_all_serve_one_that_stalls_is_left_by_new_connections(
+    folder: Path, ports: PortReservation, stall_s: float, stays: bool
+) -> None:
+    """Goal: the other one serves soon, and who stalled for a moment keeps its sessions. Method: one of two stands
+    still."""
+    slow, other, port = StandIn("slow", ports), StandIn("other", ports), ports.take()
+    slow.active = other.active = True
+    settings = settings_for(folder, port, slow, other, take_out={}, balance="leastconn")
+    async with (
+        slow.serving(),
+        other.serving(),
+        running(HaproxyServer(folder, settings)) as lb,
+        Session.open(port) as one,
+        Session.open(port) as two,
+    ):
+        assert {await one.who(), await two.who()} == {"slow", "other"}
+        pooled = one if await one.who() == "slow" else two
+        async with slow.stalled():
+            began_s = perf_counter()
+            await eventually(lambda: is_draining(lb, "slow"))
+            assert {await who_answers(port) for _ in range(10)} == {"other"}
+            await asyncio.sleep(stall_s - (perf_counter() - began_s))
+        assert (await pooled.who() == "slow") == stays
+        await eventually(lambda: all_up(lb))
+        assert [state.downs for state in (await lb.servers()).values()] == [0, 0]
+
+
+async def test_where_all_serve_and_all_stall_nobody_is_cut(folder: Path, ports: PortReservation) -> None:
+    """Goal: where nobody else answers, a cut helps nobody. Method: both stand still, twice; then one of them for
+    good."""
+    first, second, port = StandIn("first", ports), StandIn("second", ports), ports.take()
+    first.active = second.active = True
+    settings = settings_for(folder, port, first, second, take_out={})
+    async with first.serving(), second.serving(), running(HaproxyServer(folder, settings)) as lb:
+        for _ in range(2):
+            async with Session.open(port) as one, Session.open(port) as two:
+                assert {await one.who(), await two.who()} == {"first", "second"}
+                async with first.stalled(), second.stalled():
+                    await asyncio.sleep(2.3)
+                assert {await one.who(), await two.who()} == {"first", "second"}
+        await eventually(lambda: all_up(lb))
+        assert [state.downs for state in (await lb.servers()).values()] == [0, 0]
+
+
+async def test_an_operators_drain_outlasts_the_looks(folder: Path, ports: PortReservation) -> None:
+    """Goal: who drains a replica finds it drained, where all serve as well. Method: drain, stall and return, end the
+    drain."""
+    first, second, port = StandIn("first", ports), StandIn("second", ports), ports.take()
+    first.active = second.active = True
+    settings = settings_for(folder, port, first, second, take_out={})
+    async with first.serving(), second.serving(), running(HaproxyServer(folder, settings)) as lb:
+        await eventually(lambda: all_up(lb))
+        await lb.runtime.drain("first")
+        await eventually(lambda: is_draining(lb, "first"))
+        async with first.stalled():
+            await asyncio.sleep(1.5)
+        await asyncio.sleep(0.5)
+        assert {await who_answers(port) for _ in range(10)} == {"second"}
+        assert await is_draining(lb, "first")
+        await lb.runtime.ready("first")
+        await eventually(lambda: all_up(lb))
 
 
 async def test_a_takeover_that_haproxy_is_told_of_waits_for_no_check(folder: Path, ports: PortReservation) -> None:
@@ -297,10 +420,12 @@ async def test_a_drained_replica_keeps_its_sessions_and_gets_no_new_one(folder: 
 async def test_the_statistics_page_and_the_metrics_name_each_replica(folder: Path, ports: PortReservation) -> None:
     """Goal: what monitoring and keepalived ask is answered. Method: HTTP to the exporter's port."""
     only, port, exporter = StandIn("only", ports), ports.take(), ports.take()
-    settings = settings_for(folder, port, only, exporter=Endpoint(port=exporter))
+    settings = settings_for(folder, port, only, exporter=Endpoint(port=exporter), take_out={})
     async with only.serving(), running(HaproxyServer(folder, settings)), aiohttp.ClientSession() as session:
         for path, expected in (
             ("/metrics", 'haproxy_server_status{proxy="replicas",server="only"'),
+            ("/metrics", 'haproxy_server_check_up_down_total{proxy="replicas",server="only"'),
+            ("/metrics", 'haproxy_server_check_failures_total{proxy="watched",server="only"'),
             ("/stats", "replicas"),
             ("/alive", "OK"),
         ):

@@ -33,7 +33,9 @@ def test_giving_the_old_active_up_counts_only_if_it_takes_longest() -> None:
     """Goal: what goes on meanwhile is not added. Method: make HAProxy's checks slower than all the rest."""
     slow = HAPROXY.model_copy(update={"check_interval_s": 60.0})
     budget = failover_budget(ElectionSettings(), slow, NO_RETRY, Fault.KILLED, STEPS)
-    assert budget.known_s == pytest.approx(slow.mark_down_max_s)
+    assert budget.known_s == pytest.approx(slow.refused_max_s)
+    frozen = failover_budget(ElectionSettings(), slow, NO_RETRY, Fault.FROZEN, STEPS)
+    assert frozen.known_s == pytest.approx(slow.mark_down_max_s)
 
 
 def test_an_activation_that_nobody_measured_leaves_the_sum_open() -> None:
@@ -48,13 +50,16 @@ def test_an_activation_that_nobody_measured_leaves_the_sum_open() -> None:
 @pytest.mark.parametrize("frees_after_s", [120.0, None])
 def test_the_server_s_own_lease_counts_where_a_session_cannot_set_one(frees_after_s: float | None) -> None:
     """Goal: a frozen active on Oracle costs the server's idle limit, or an unknown time. Method: both."""
-    settings = ElectionSettings(lag_wait_max_s=1.5)  # so that no check of HAProxy takes longer than all that is known
+    settings, patient = (
+        ElectionSettings(),
+        HAPROXY.model_copy(update={"check_timeout_s": 0.1}),
+    )  # what is known is longer
     lease = ServerLease(frees_after_s, frees_after_s is not None, "IDLE_TIME")
     frozen, killed = (
-        failover_budget(settings, HAPROXY, NO_RETRY, fault, STEPS, lease=lease)
+        failover_budget(settings, patient, NO_RETRY, fault, STEPS, lease=lease)
         for fault in (Fault.FROZEN, Fault.KILLED)
     )
-    usual = failover_budget(settings, HAPROXY, NO_RETRY, Fault.FROZEN, STEPS)
+    usual = failover_budget(settings, patient, NO_RETRY, Fault.FROZEN, STEPS)
     assert (frozen.steps[0].setting, frozen.steps[0].worst_s) == ("server: IDLE_TIME", frees_after_s)
     assert frozen.complete is (frees_after_s is not None)
     assert frozen.known_s == pytest.approx(usual.known_s - settings.lease_s + (frees_after_s or 0.0))

@@ -119,7 +119,7 @@ def test_the_origin_of_each_value(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["core.standby"] == ("disconnected", ENVIRONMENT)
     assert found["link.keep_alive_s"] == (0.1, FILE)
     assert found["link.hello_max_s"] == (2.0, DEFAULT)
-    assert found["haproxy.fall"] == (2, DEFAULT)
+    assert found["haproxy.fall"] == (3, DEFAULT)
     assert found["replicas.r2.api_port"] == (8081, FILE)
     assert "haproxy.exporter.port" not in found
 

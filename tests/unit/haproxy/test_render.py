@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from haproxy.nodes import Node
-from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress, render, render_keepalived
+from haproxy.render import Endpoint, HaproxySettings, ReplicaAddress, render, render_keepalived, render_lua
 
 PAIR = {
     "virtual_address": "10.0.0.10/24",
@@ -34,9 +34,26 @@ def test_the_defaults_are_those_that_were_measured() -> None:
     assert "http-check send meth GET uri /health/active ver HTTP/1.1 hdr Host notary hdr Connection close" in text
     assert "http-check expect status 200" in text
     assert (
-        "default-server inter 500ms fastinter 200ms downinter 50ms fall 2 rise 1 on-marked-down shutdown-sessions"
+        "default-server inter 200ms fastinter 20ms downinter 50ms fall 3 rise 1 on-marked-down shutdown-sessions"
     ) in text
-    assert {"timeout check 300ms", "timeout connect 100ms", "retries 4", "option redispatch 1"} <= set(text)
+    assert {"timeout check 1000ms", "timeout connect 100ms", "retries 4", "option redispatch 1"} <= set(text)
+
+
+def test_where_all_serve_who_does_not_answer_is_looked_for_sooner() -> None:
+    """Goal: the second backend has the quick checks, the first one the patient ones. Method: the lines, with and
+    without; a replica that is silent for a second is still not cut."""
+    settings = settings_with(take_out={}, exporter=Endpoint(port=9_404))
+    text = lines(settings)
+    assert {"default-path config", "lua-load take_out.lua", "timeout check 350ms"} <= set(text)
+    assert [line for line in text if line.startswith("default-server")] == [
+        "default-server inter 200ms fastinter 20ms downinter 50ms fall 3 rise 1 on-marked-down shutdown-sessions",
+        "default-server inter 200ms fastinter 200ms downinter 50ms fall 2 rise 1",
+    ]
+    assert settings.take_out is not None
+    assert (settings.take_out.cut_min_s, settings.mark_down_max_s) == (pytest.approx(1.2), pytest.approx(1.45))
+    assert "local LOOK_MS, LOOKS = 50, 6" in (render_lua(settings) or "")
+    plain = settings_with()
+    assert render_lua(plain) is None and not any("lua" in line for line in lines(plain))
 
 
 def test_each_replica_is_checked_on_its_health_port() -> None:
@@ -80,7 +97,7 @@ def test_the_waits_are_the_sum_of_the_checks() -> None:
         {"stats_socket": "relative.sock"},
         {"state_file": "/run/x\nuser root"},
         {"bind": {"port": 0}},
-        {"idle_timeout_s": 0.5},
+        {"idle_timeout_s": 0.1},
         {"fall": 0},
         {"unknown": 1},
         {"keepalived": PAIR},  # nobody to ask without an exporter

@@ -83,6 +83,9 @@ def healthy() -> Samples:
         balancer = {"cluster": cluster, "instance": f"{cluster}-lb:9101"}
         shown["up", labels(**balancer, job="notary-haproxy")] = lambda _: 1.0
         shown["haproxy_server_status", labels(**balancer, proxy="replicas", server="r1", state="UP")] = lambda _: 1.0
+        for proxy in ("replicas", "watched"):
+            taken_out = labels(**balancer, proxy=proxy, server="r1")
+            shown["haproxy_server_check_up_down_total", taken_out] = lambda _: 3.0
         archiver = {"cluster": cluster, "instance": f"{cluster}-archive:9103"}
         shown["up", labels(**archiver, job="notary-archive")] = lambda _: 1.0
         shown["notary_archive_age_seconds", labels(**archiver)] = lambda _: 30.0
@@ -190,6 +193,8 @@ FAULTS: dict[str, Callable[[Samples], None]] = {
     "NotaryTablesUnregistered": of(P, "notary_tables_failures_total", rising(1.0), code="CATALOGUE_UNAVAILABLE"),
     "NotaryTablesDown": of(P, "up", lambda _: 0.0, job="notary-tables"),
     "NotaryBalancerHasNoReplica": of(P, "haproxy_server_status", lambda _: 0.0),
+    "NotaryBalancerFlaps": of(P, "haproxy_server_check_up_down_total", late(7.0, 3.0), proxy="watched"),
+    "NotaryBalancerCutTheActive": of(P, "haproxy_server_check_up_down_total", late(4.0, 3.0), proxy="replicas"),
     "NotaryBalancerDown": of(P, "up", lambda _: 0.0, job="notary-haproxy"),
 }
 

@@ -37,7 +37,8 @@ RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 DASHBOARD = json.loads((ROOT / "monitoring/dashboards/notary.json").read_text())
 JMX = yaml.safe_load((ROOT / "monitoring/kafka-jmx.yml").read_text())
 OF_BROKERS = {rule["name"] for rule in JMX["rules"]}
-OF_OTHERS = {"up", "haproxy_server_status", "process_cpu_seconds_total", "process_resident_memory_bytes"} | OF_BROKERS
+OF_HAPROXY = {f"haproxy_server_{name}" for name in ("status", "check_up_down_total", "check_failures_total")}
+OF_OTHERS = {"up", "process_cpu_seconds_total", "process_resident_memory_bytes"} | OF_HAPROXY | OF_BROKERS
 """Metrics that Prometheus, HAProxy, the Prometheus client and the brokers' JMX exporter bring."""
 MBEANS = """
 kafka.server<type=ReplicaManager, name=UnderReplicatedPartitions><>Value
