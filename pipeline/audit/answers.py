@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.audit.findings import FindingCode
@@ -68,13 +68,14 @@ def client_answers(spark: SparkSession, files: Sequence[Path], notary_keys: Sequ
     return lines.mapInArrow(parse, schema)
 
 
-def wrong_answers(answered: DataFrame, decided: DataFrame) -> DataFrame:
+def wrong_answers(answered: DataFrame, decided: DataFrame, kept: DataFrame, is_lost: Column) -> DataFrame:
     """Findings: a receipt that does not verify, or an answer that is not what the log decided at that offset.
 
     A success names the offset of the first notarisation, a refusal its own record's. A bare receipt is looked up by
-    the offset that it proves, one of version 1 by its transaction id. In: rows of `client_answers`, and verdicts.
+    the offset that it proves, one of version 1 by its transaction id. In: rows of `client_answers`, verdicts, and
+    `kept`: those that salvages have of lost records. `is_lost`: of a `log_offset`. Nobody knows what was refused there.
     """
-    decided = decided.select("offset", "tx_id", "content_digest", "outcome", "notarised_offset")
+    decided = decided.select("offset", "tx_id", "content_digest", "outcome", "notarised_offset").unionByName(kept)
     by_offset = answered.where("log_offset IS NOT NULL").join(decided, F.col("log_offset") == F.col("offset"), "left")
     notarised = decided.where((F.col("outcome") == NOTARISED) & (F.col("notarised_offset") == F.col("offset")))
     by_tx_id = answered.where("log_offset IS NULL").join(notarised, F.col("answered_tx_id") == F.col("tx_id"), "left")
@@ -99,7 +100,8 @@ def wrong_answers(answered: DataFrame, decided: DataFrame) -> DataFrame:
         F.lit("; the log says "),
         F.coalesce("outcome", F.lit("nothing of the kind")),
     )
-    wrong = both.where(other | ~F.col("receipt_holds"))
+    unknown = is_lost & F.col("outcome").isNull() & (F.col("answered") != NOTARISED)
+    wrong = both.where((other & ~F.coalesce(unknown, F.lit(False))) | ~F.col("receipt_holds"))
     return wrong.select(
         code.alias("code"), F.coalesce("log_offset", "offset", F.lit(-1)).alias("offset"), message.alias("message")
     )

@@ -12,11 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.audit.answers import client_answers, wrong_answers
-from pipeline.audit.completions import logged_completions, published_completions, wrong_completions, wrong_ledger
+from pipeline.audit.completions import (
+    logged_completions,
+    published_completions,
+    wrong_completions,
+    wrong_ledger,
+    wrong_lost,
+)
 from pipeline.audit.findings import NOWHERE, Finding, FindingCode
 from pipeline.audit.notes import bad_notes
 from pipeline.audit.signatures import bad_signatures
@@ -24,11 +30,13 @@ from pipeline.audit.watermark import Watermark
 from pipeline.jobs.judge import Judged, judge_log
 from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.tasks import numbered
-from pipeline.jobs.verdicts import conflicting_states, requests, verdicts
+from pipeline.jobs.verdicts import conflicting_states, lost_verdicts, requests, verdicts
+from pipeline.judging.lost import Lost, described, lost_ranges
 from pipeline.judging.plan import counted, void_reasons
 from replica.notary.errors import LogRefused
 from replica.notary.position import BEGIN, Position, decode_position
 from replica.notary.records import record_digest
+from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.store.open import published_state
 from replica.store.trail import Followed
 
@@ -40,9 +48,9 @@ class Scope:
     """What is audited besides the log itself.
 
     `ledgers`: where completions are, by what to call it: the participant's database, or each replica's own ledger.
-    `answers`: files of JSON lines with the answers that clients got; they need
-    `notary_keys`. `trail`: what following the operators' trail from its first entry has found; None: it was not read.
-    `verified`: from an earlier audit; records up to there are judged again, but not verified again.
+    `answers`: files of JSON lines with the answers that clients got; they need `notary_keys`. `salvages`: those that
+    lost records of the log name. `trail`: what following the operators' trail from its first entry has found; None: it
+    was not read. `verified`: from an earlier audit; records up to there are judged again, but not verified again.
     """
 
     ledgers: Mapping[str, str] = field(default_factory=dict)
@@ -50,6 +58,7 @@ class Scope:
     notary_keys: tuple[bytes, ...] = ()
     trail: Followed | None = None
     verified: Watermark | None = None
+    salvages: Salvages = NO_SALVAGES
 
 
 class AuditReport(msgspec.Struct, frozen=True):
@@ -58,7 +67,7 @@ class AuditReport(msgspec.Struct, frozen=True):
     end_offset: int
     from_offset: int  # records, signatures and completions were verified from here on
     outcomes: dict[str, int]  # counting requests from there on, by verdict
-    voids: dict[str, int]  # void records from there on, by reason
+    voids: dict[str, int]  # void records from there on, by reason; lost ones are not among them
     notes: int  # acts and registrations from there on that count
     trail_entries: int | None  # of the operators' trail, verified; None: it was not read
     epochs: list[tuple[int, int, str]]  # (offset, epoch, replica), in force one after the other
@@ -67,6 +76,7 @@ class AuditReport(msgspec.Struct, frozen=True):
     counts: dict[str, int]  # findings, by code
     findings: list[Finding]  # the first of them, by offset
     watermark: Watermark | None
+    lost: list[Lost] = []  # the log's lost ranges: nothing is wrong there, and not everything is known
 
     @property
     def clean(self) -> bool:
@@ -89,7 +99,7 @@ def audit_log(
     database belongs to another topic, and the errors of reading the log and the database.
     """
     progress(f"judging {len(log)} slices of the log")
-    judged = judge_log(spark, log, work, closed=True)
+    judged = judge_log(spark, log, work, closed=True, salvages=scope.salvages)
     with ExitStack() as stack:
         auditing = _Auditing(spark, log, judged, scope, stack)
         auditing.check_signatures()
@@ -138,7 +148,8 @@ class _Auditing:
         answered = self._keep(client_answers(self._spark, scope.answers, scope.notary_keys))
         self._answers = answered.count()
         everything = requests(self._spark, self._log, self._plan)
-        self._checks.append(wrong_answers(answered, verdicts(self._spark, self._judged, everything)))
+        decided, kept = verdicts(self._spark, self._judged, everything), lost_verdicts(self._spark, self._judged)
+        self._checks.append(wrong_answers(answered, decided, kept, self._is_lost()))
 
     def check_ledger(self, name: str, conninfo: str) -> None:
         state = published_state(conninfo)
@@ -168,7 +179,12 @@ class _Auditing:
             decided=self._decided,
             conflicts=conflicting_states(self._spark, self._judged),
         )
-        self._checks += [wrong_completions(name, logged, published, from_offset, until), wrong_ledger(published)]
+        kept, of_lost = published.where(~self._is_lost()), published.where(self._is_lost())
+        self._checks += [
+            wrong_completions(name, logged, kept, from_offset, until),
+            wrong_lost(name, of_lost, lost_verdicts(self._spark, self._judged), from_offset),
+            wrong_ledger(published),
+        ]
 
     def report(self, now_us: int) -> AuditReport:
         """Run the checks; the driver gets counts and the first findings."""
@@ -200,7 +216,13 @@ class _Auditing:
             counts=dict(counts),
             findings=sorted(first, key=lambda finding: finding.offset)[:FIRST_FINDINGS],
             watermark=None if counts else watermark,
+            lost=[described(one, self._scope.salvages) for one in self._judged.lost],
         )
+
+    def _is_lost(self) -> Column:
+        """Whether the record at a `log_offset` is lost."""
+        ranges = [F.col("log_offset").between(one.first, one.last) for one in self._judged.lost]
+        return F.coalesce(reduce(Column.__or__, ranges, F.lit(False)), F.lit(False))
 
     def _keep(self, frame: DataFrame) -> DataFrame:
         """Cache what is used more than once, and release it when the audit ends: Spark would keep it."""
@@ -214,6 +236,8 @@ class _Auditing:
             raise LogRefused(f"the watermark is of topic id {verified.topic_id}, the log's is {self._log.topic_id}")
         if self._digest_at(verified.offset) == verified.digest:
             return verified.offset
+        if any(one.first <= verified.offset <= one.last for one in self._judged.lost):
+            return BEGIN  # that it is another record is known, and named; all is verified again
         message = "the record is not the one that was verified: the whole log is verified again"
         self._found.append(Finding(FindingCode.LOG_CHANGED, verified.offset, message))
         return BEGIN
@@ -246,7 +270,9 @@ class _Auditing:
         def count(at: int) -> Iterator[dict[str, Any]]:
             columns = log.read(slices[at])
             found = void_reasons(columns, counted(columns, plan.rules_of(columns)), plan.barriers)
-            for reason, voids in Counter(reason.value for offset, reason in found if offset > after).items():
+            lost = {offset for one in lost_ranges(columns) for offset in range(one.first, one.last + 1)}
+            reasons = (reason.value for offset, reason in found if offset > after and offset not in lost)
+            for reason, voids in Counter(reasons).items():
                 yield {"reason": reason, "voids": voids}
 
         rows = numbered(self._spark, len(slices), count, "reason string, voids bigint").groupBy("reason")

@@ -39,6 +39,8 @@ _PUBLISHED = pa.schema(
     [
         ("log_offset", pa.int64()),
         ("ledger_offset", pa.int64()),
+        ("tx_id", pa.binary()),
+        ("content_digest", pa.binary()),
         ("facts", pa.binary()),
         ("outcome", pa.string()),
         ("notarised_offset", pa.int64()),
@@ -105,8 +107,8 @@ def published_completions(spark: SparkSession, conninfo: str, after: int, ledger
         spark,
         count,
         read,
-        "log_offset bigint, ledger_offset bigint, facts binary, outcome string, notarised_offset bigint, detail binary,"
-        " follows boolean",
+        "log_offset bigint, ledger_offset bigint, tx_id binary, content_digest binary, facts binary, outcome string,"
+        " notarised_offset bigint, detail binary, follows boolean",
     )
     place = F.row_number().over(Window.partitionBy("log_offset").orderBy("ledger_offset")) - 1
     return rows.withColumn("place", place.cast("bigint"))
@@ -144,6 +146,24 @@ def wrong_completions(
     both = ours.join(theirs, ["log_offset", "place"], "full_outer")
     return both.where(~F.col("ours").eqNullSafe(F.col("theirs"))).select(
         code.alias("code"), F.col("log_offset").alias("offset"), message.alias("message")
+    )
+
+
+def wrong_lost(name: str, published: DataFrame, kept: DataFrame, from_offset: int) -> DataFrame:
+    """Findings on completions of lost records from `from_offset` on: one that notarises its transaction there must be
+    what the salvage has. Of refusals and repeats there nothing is known.
+
+    `published`: of lost records only. `kept`: rows of `lost_verdicts`. `name`: what to call the side that published.
+    """
+    first = (F.col("outcome") == NOTARISED) & (F.col("notarised_offset") == F.col("log_offset"))
+    theirs = published.where(first & (F.col("log_offset") >= from_offset))
+    ours = kept.select(F.col("offset").alias("log_offset"), "tx_id", "content_digest")
+    return theirs.join(ours, ["log_offset", "tx_id", "content_digest"], "left_anti").select(
+        F.lit(FindingCode.COMPLETION_DIFFERS.value).alias("code"),
+        F.col("log_offset").alias("offset"),
+        F.lit(f"{name} has a transaction as notarised by this lost record that the salvage does not have").alias(
+            "message"
+        ),
     )
 
 
@@ -196,6 +216,8 @@ def _published(conninfo: str, after: int, until: int) -> Iterator[dict[str, Any]
             yield {
                 "log_offset": completion.log_offset,
                 "ledger_offset": ledger_offset,
+                "tx_id": completion.tx_id,
+                "content_digest": completion.content_digest,
                 "facts": _facts_of(completion),
                 "outcome": completion.outcome,
                 "notarised_offset": completion.notarised_offset,

@@ -8,8 +8,9 @@ program.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,30 +20,52 @@ from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.tasks import numbered
 from pipeline.jobs.verdicts import conflicting_states, requests, verdicts
 from pipeline.judging.evidence import evidence
+from pipeline.judging.lost import Lost, described, lost_with
 from pipeline.judging.plan import counted
 from pipeline.judging.subjects import Subject
 from replica.notary.requests import format_state_ref
+from replica.notary.salvage import NO_SALVAGES, Salvages
 
 
-def trace(spark: SparkSession, log: LogSlices, work: Path, subject: Subject, limit: int) -> list[dict[str, Any]]:
-    """The first `limit` counting requests of interest, in log order, each with its evidence; byte strings as hex.
+class Traced(NamedTuple):
+    """The requests of interest, and the ranges of the log in which others may have been lost."""
+
+    entries: list[dict[str, Any]]
+    lost: list[Lost]
+
+
+def trace(
+    spark: SparkSession,
+    log: LogSlices,
+    work: Path,
+    subject: Subject,
+    limit: int,
+    *,
+    salvages: Salvages = NO_SALVAGES,
+) -> Traced:
+    """The first `limit` counting requests of interest, in log order, each with its evidence; byte strings as hex. Of
+    lost records among them, what their salvage has.
 
     The whole log is judged for it. `work`: a folder that every worker reaches. Raises as `judge_log` does.
     """
-    judged = judge_log(spark, log, work, closed=True)
+    judged = judge_log(spark, log, work, closed=True, salvages=salvages)
     plan = judged.plan
 
     def find(number: int) -> Iterator[dict[str, Any]]:
         columns = log.read(number)
         found = counted(columns, plan.rules_of(columns))
-        for row in columns.rows[subject(columns, found.requests)][:limit].tolist():
+        for row in columns.rows[subject.pick(columns, found.requests)][:limit].tolist():
             yield {"offset": columns.first_offset + row, "value": columns.value(row)}
 
     first = numbered(spark, len(log), find, "offset bigint, value binary").orderBy("offset").limit(limit).collect()
     decisions = _decisions(spark, log, judged, [row.offset for row in first])
-    return [
+    found = [
         evidence(row.offset, bytes(row.value)) | _in_force(row.offset, judged) | decisions[row.offset] for row in first
     ]
+    if subject.key is not None:
+        found += lost_with(subject.key, judged.lost, salvages)
+    found.sort(key=itemgetter("offset"))
+    return Traced(found[:limit], [described(one, salvages) for one in judged.lost])
 
 
 def _in_force(offset: int, judged: Judged) -> dict[str, Any]:

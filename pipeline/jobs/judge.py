@@ -10,7 +10,7 @@ The next job (index or verdicts) needs only the slices' files, each range's orde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -38,11 +38,10 @@ from pipeline.judging.commands import COMMAND, COMMAND_BYTES, Command, by_width,
 from pipeline.judging.contested import Claim, contested, resolve
 from pipeline.judging.cursor import Array
 from pipeline.judging.keys import barred, exceptions_of
-from pipeline.judging.lost import LostRange, lost_claims, lost_ranges
+from pipeline.judging.lost import LostRange, joined_ranges, lost_claims, lost_ranges
 from pipeline.judging.marks import offsets_marked
 from pipeline.judging.plan import Plan, Survey, counted, make_plan, survey
 from pipeline.judging.reasons import EXCEPTION
-from replica.notary.errors import Code, SalvageMissing
 from replica.notary.position import begin
 from replica.notary.salvage import NO_SALVAGES, Salvages
 
@@ -79,7 +78,7 @@ class Judged(msgspec.Struct, frozen=True):
     `dropped`: requests that get nothing of what they contested, as bits of `offsets_marked`. Where commands were
     looked at: `commands`; `unusual`, see `commands.acceptances`, as bits; and `by_command`, what stands against
     requests because of their commands, an array of EXCEPTION. `barred`: files of what stands against requests because
-    of their keys, likewise.
+    of their keys, likewise. `lost`: the log's lost ranges; `lost_claims`: a file with their claims, an array of CLAIM.
     """
 
     plan: Plan
@@ -93,6 +92,8 @@ class Judged(msgspec.Struct, frozen=True):
     claim_count: int
     contested_count: int
     dropped_count: int
+    lost: tuple[LostRange, ...] = ()
+    lost_claims: str = ""  # empty where nothing is lost
 
     def claims(self, number: int) -> Array:
         """The claims on one range of keys, by key and offset."""
@@ -116,12 +117,12 @@ def judge_log(
     *,
     closed: bool = False,
     commands: bool = False,
-    salvages: Salvages | None = None,
+    salvages: Salvages = NO_SALVAGES,
     ranges: int | None = None,
 ) -> Judged:
     """Judge all records of a log. `closed`: keep the claims of requests outside their window, which verdicts need.
     `commands`: look at commands, which acceptances need, also where no rules in force judge them. `salvages`: those
-    that lost records name; None: a log with a lost range is refused, because the job has no verdicts for it.
+    that lost records name.
 
     `work`: a folder that every worker reaches. `ranges`: how many ranges of keys; by default as many as need at most
     RANGE_BYTES each. Raises InvariantBroken on a gap, FormatUnknown, SalvageMissing, IndexMismatch (see lost.py), and
@@ -129,16 +130,18 @@ def judge_log(
     """
     work.mkdir(parents=True, exist_ok=True)
     surveyed = plan_log(spark, log)
-    if salvages is None:
-        refuse_lost(surveyed.lost)
-    of_lost = lost_claims(surveyed.lost, salvages or NO_SALVAGES)
+    lost = joined_ranges(surveyed.lost)
+    of_lost = lost_claims(lost, salvages)
     plan, claim_count = surveyed.plan, surveyed.claim_count + len(of_lost)
     commands = commands or plan.judges_commands
     borders = borders_between(surveyed.samples, ranges or _ranges(claim_count * CLAIM_BYTES))
     widths = ranges or _ranges(surveyed.request_count * COMMAND_BYTES)
     files = _write_rows(spark, log, plan, borders, work, closed=closed or commands, widths=widths if commands else 0)
     claim_files = files.claims
-    if len(of_lost):
+    lost_path = ""
+    if lost:
+        lost_path = str(attempt_file(work, "lost", ".npy"))
+        np.save(lost_path, of_lost)
         path = attempt_file(work, "lost", ".claims")
         write_parts(path, *by_range(of_lost, borders))
         claim_files = (*claim_files, str(path))
@@ -157,6 +160,8 @@ def judge_log(
         claim_count,
         resolved.seen,
         resolved.dropped_count,
+        tuple(lost),
+        lost_path,
     )
 
 
@@ -211,16 +216,6 @@ def plan_log(spark: SparkSession, log: LogSlices) -> Surveyed:
     plan = make_plan(begin(log.topic_id), surveys.values(), look_again)
     ends = tuple(surveys[number].end_offset for number in sorted(surveys))
     return Surveyed(plan, ends, samples, request_count + state_count, request_count, lost)
-
-
-def refuse_lost(lost: Sequence[LostRange]) -> None:
-    """Raise SalvageMissing for lost records: the job would judge as if nothing was lost."""
-    if lost:
-        raise SalvageMissing(
-            f"the record at offset {min(one.first for one in lost)} was lost, and this job on Spark does not read past"
-            " that: use notary check, and for an index notary index rebuild or diff",
-            Code.NOT_POSSIBLE_NOW,  # the remedy of a salvage that is missing would be another one
-        )
 
 
 def _survey_again(spark: SparkSession, log: LogSlices, plan: Plan, numbers: list[int]) -> Iterator[Survey]:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pipeline.jobs.judge import Judged
 from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.tasks import Batches, fixed_binaries, numbered_batches
-from pipeline.judging.claims import CONSUMES, content_digests
+from pipeline.judging.claims import CONSUMES, content_digests, kinds, taken
 from pipeline.judging.columns import Columns
 from pipeline.judging.cursor import Array, spread
 from pipeline.judging.entries import conflicts, entries, exceptions
@@ -28,7 +28,9 @@ from pipeline.judging.reasons import (
     WINDOW,
 )
 from replica.notary.outcomes import CODE_OF, NOTARISED
-from replica.notary.rules import Outcome, hash_of_tx_id
+from replica.notary.rules import TX_KEY, Outcome, hash_of_tx_id
+
+_LOST_ROWS = 1 << 17  # of claims of lost records that are in memory at a time
 
 OUTCOMES = {
     DEDUPLICATED: Outcome.DEDUPLICATED,
@@ -96,6 +98,34 @@ def verdicts(spark: SparkSession, judged: Judged, of_requests: DataFrame) -> Dat
         of_requests.join(deciding, "offset", "left")
         .withColumns({"outcome": code, "notarised_offset": notarised_offset})
         .drop("deciding")
+    )
+
+
+def lost_verdicts(spark: SparkSession, judged: Judged) -> DataFrame:
+    """What the salvages have as notarised in the log's lost ranges: offset, tx_id, content_digest, outcome,
+    notarised_offset."""
+
+    def read(_: int) -> Batches:
+        claims = np.load(judged.lost_claims, mmap_mode="r")
+        for start in range(0, len(claims), _LOST_ROWS):
+            part = np.ascontiguousarray(claims[start : start + _LOST_ROWS])
+            part = taken(part, kinds(part) == TX_KEY[0])
+            offsets = part["offset"].astype(np.int64)
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "offset": offsets,
+                    "tx_id": pa.array([key.ljust(33, b"\0")[1:] for key in part["key"].tolist()], pa.binary()),
+                    "content_digest": pa.array(part["stands"].tolist(), pa.binary()),
+                    "outcome": pa.array([NOTARISED] * len(part)),
+                    "notarised_offset": offsets,
+                }
+            )
+
+    return numbered_batches(
+        spark,
+        1 if judged.lost_claims else 0,
+        read,
+        "offset bigint, tx_id binary, content_digest binary, outcome string, notarised_offset bigint",
     )
 
 

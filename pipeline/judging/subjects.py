@@ -1,16 +1,26 @@
-"""Which requests a trace is about: those under a transaction id, those that name a state, those of a party. Pure."""
+"""Which requests a trace is about: those under a transaction id, those that name a state, those of a party. Pure.
+
+Of lost records only the index entries are known: nobody's party, and no state that was only referred to.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from pipeline.judging.columns import Columns
 from pipeline.judging.cursor import Array
+from replica.notary.rules import STATE_KEY, TX_KEY
 
-Subject = Callable[[Columns, Array], Array]
-"""Of the requests picked (indexes into `Columns.rows`), those that are of interest."""
+
+class Subject(NamedTuple):
+    """`pick`: of the requests picked (indexes into `Columns.rows`), those that are of interest. `key`: that of the
+    index, by which a lost record is of interest; None: what is known of those does not show it."""
+
+    pick: Callable[[Columns, Array], Array]
+    key: bytes | None
 
 
 def of_tx(tx_id: bytes) -> Subject:
@@ -20,7 +30,7 @@ def of_tx(tx_id: bytes) -> Subject:
         same = np.all(columns.tx_ids()[among].view(np.uint8).reshape(-1, 32) == np.frombuffer(tx_id, np.uint8), axis=1)
         return among[same]
 
-    return pick
+    return Subject(pick, TX_KEY + tx_id)
 
 
 def of_state(ref: bytes) -> Subject:
@@ -34,7 +44,7 @@ def of_state(ref: bytes) -> Subject:
             naming[owner[same]] = True
         return among[naming]
 
-    return pick
+    return Subject(pick, STATE_KEY + ref)
 
 
 def of_party(name: str) -> Subject:
@@ -50,4 +60,4 @@ def of_party(name: str) -> Subject:
             mine = mine[np.all(found == wanted, axis=1)]
         return mine
 
-    return pick
+    return Subject(pick, None)

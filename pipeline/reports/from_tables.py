@@ -12,7 +12,7 @@ from pipeline.reports.figures import figures
 from pipeline.reports.page import Subject, write_page
 from pipeline.reports.state import Newest, State, encode_tables, read_state, write_state
 from pipeline.reports.summary import EMPTY, Summary, merged, summary_of
-from pipeline.tables.read import TablesView
+from pipeline.tables.read import TablesView, lost_in
 from pipeline.tables.rows import CONFLICTS, EPOCHS, REQUESTS, VERDICTS
 from replica.notary.position import BEGIN
 
@@ -59,7 +59,7 @@ def report_from_tables(
             newest = _newest(tables, pc.max(requests["offset"]).as_py())
     write_state(folder, State(tables.topic_id, tables.ids, tables.offset, newest, encode_tables(summary)))
     epoch = epochs["epoch"][-1].as_py() if len(epochs) else 0
-    subject = Subject(tables.topic_id, tables.offset, epoch, len(epochs), _SOURCE, _ROWS)
+    subject = Subject(tables.topic_id, tables.offset, epoch, len(epochs), lost_in(tables), _SOURCE, _ROWS)
     page = write_page(folder, subject, figures(summary, epochs, tables.offset + 1), made_us)
     return Made(page, after, tables.offset, anew)
 

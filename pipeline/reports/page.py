@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from pipeline.judging.lost import Lost
 from pipeline.reports import charts
 
 PAGE = "report.html"
@@ -22,6 +24,7 @@ class Subject(NamedTuple):
     offset: int
     epoch: int
     epochs: int  # that came into force
+    lost: Sequence[Lost]  # ranges
     source: str  # a sentence
     rows: str  # where there is a row for each request, a sentence
 
@@ -49,6 +52,7 @@ def _render(subject: Subject, data: dict[str, pa.Table], made_us: int) -> str:
             "requests refused for a state": _count(data["outcomes"], "STATE_CONFLICT"),
             "epochs in force": subject.epochs,
             "epoch": subject.epoch,
+            **({"lost records": sum(one.records for one in subject.lost)} if subject.lost else {}),
         },
         charts=_charts(data),
         tables={name: (table.column_names, table.slice(0, _SHOWN_ROWS).to_pylist()) for name, table in data.items()

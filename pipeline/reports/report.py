@@ -12,10 +12,12 @@ from pyspark.sql import functions as F
 from pipeline.jobs.judge import Judged, judge_log
 from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.verdicts import conflicting_states, requests, verdicts
+from pipeline.judging.lost import described
 from pipeline.reports import tables, telemetry
 from pipeline.reports.intervals import interval_s
 from pipeline.reports.page import Subject, write_page
 from pipeline.session import on_this_machine
+from replica.notary.salvage import NO_SALVAGES, Salvages
 
 VERDICTS = "verdicts"
 _SOURCE = "Verdicts are judged again from the log itself; times are the stamps in its records."
@@ -23,15 +25,23 @@ _ROWS = "verdicts/ has a row for each request."
 
 
 def write_report(
-    spark: SparkSession, log: LogSlices, work: Path, folder: Path, histories: Sequence[Path], *, made_us: int
+    spark: SparkSession,
+    log: LogSlices,
+    work: Path,
+    folder: Path,
+    histories: Sequence[Path],
+    *,
+    made_us: int,
+    salvages: Salvages = NO_SALVAGES,
 ) -> Path:
     """Write the report into `folder`; returns the page. `histories`: what clients measured, perhaps nothing.
 
     `<table>.parquet` for each table, and `verdicts/`, a row for each counting request. `made_us`: the present time,
-    microseconds UTC. `work`: a folder that every worker reaches. Raises as `judge_log` does.
+    microseconds UTC. `work`: a folder that every worker reaches. `salvages`: those that lost records name. Raises as
+    `judge_log` does.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    judged = judge_log(spark, log, work, closed=True)
+    judged = judge_log(spark, log, work, closed=True, salvages=salvages)
     decided = verdicts(spark, judged, requests(spark, log, judged.plan))
     rows = on_this_machine(folder / VERDICTS)
     decided.write.mode("overwrite").parquet(rows)
@@ -47,8 +57,9 @@ def write_report(
                 "estimates": telemetry.estimates(operations),
             }
         data = {name: frame.toArrow() for name, frame in found.items()}
-    position = judged.plan.position
-    subject = Subject(position.topic_id, position.offset, position.epoch, len(judged.plan.barriers), _SOURCE, _ROWS)
+    position, lost = judged.plan.position, [described(one, salvages) for one in judged.lost]
+    epochs = len(judged.plan.barriers)
+    subject = Subject(position.topic_id, position.offset, position.epoch, epochs, lost, _SOURCE, _ROWS)
     return write_page(folder, subject, data, made_us)
 
 

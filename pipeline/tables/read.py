@@ -5,15 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from pipeline.judging.lost import Lost
 from pipeline.tables.delta import View, is_table
-from pipeline.tables.rows import REQUESTS, SCHEMAS
+from pipeline.tables.rows import LOST, REQUESTS, SCHEMAS
 from replica.notary.places import Place, inside
+from replica.notary.position import BEGIN
 
 
 def has_tables(place: Place) -> bool:
     """Whether `notary tables run` has made the tables there. Raises PlaceUnavailable and PlaceAccessDenied."""
     return all(is_table(inside(place, name)) for name in SCHEMAS)
+
+
+def lost_in(tables: TablesView) -> list[Lost]:
+    """The log's lost ranges, as far as the tables are."""
+    rows = tables.rows(LOST, ("offset", "salvage", "tx_id", "inputs"), BEGIN).sort_by("offset")
+    found: list[Lost] = []
+    for salvage in dict.fromkeys(rows["salvage"].to_pylist()):
+        of_one = rows.filter(pc.equal(rows["salvage"], salvage))
+        known = of_one.filter(pc.is_valid(of_one["tx_id"]))
+        first, last = of_one["offset"][0].as_py(), of_one["offset"][-1].as_py()
+        found.append(Lost(first, last, salvage, len(known), known["inputs"].null_count))
+    return found
 
 
 class TablesView:

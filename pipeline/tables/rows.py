@@ -5,8 +5,8 @@ Every row names its record's log offset. The tables are parted by `day`, the UTC
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from replica.notary.outcomes import CODE_OF
 from replica.notary.reading import BarrierInForce
 from replica.notary.requests import format_state_ref
 from replica.notary.rules import Verdict
+from replica.notary.salvage import Salvage, transaction_in
 from replica.store.completions import of_request, of_settlement
 from replica.store.interface import Completion
 
@@ -23,7 +24,7 @@ _TIME = pa.timestamp("us", tz="UTC")
 _KEYS = [pa.field("offset", pa.int64(), nullable=False), pa.field("day", pa.date32(), nullable=False)]
 
 REQUESTS, VERDICTS, CONFLICTS, EPOCHS = "requests", "verdicts", "conflicts", "epochs"
-COMPLETIONS = "completions"
+COMPLETIONS, LOST = "completions", "lost"
 SCHEMAS = {
     VERDICTS: pa.schema(
         [
@@ -49,6 +50,15 @@ SCHEMAS = {
             ("began_at", _TIME),
             ("epoch", pa.int64()),
             ("replica", pa.string()),
+        ]
+    ),
+    LOST: pa.schema(
+        [
+            *_KEYS,  # of the lost record; its day is that of the newest request before it
+            ("salvage", pa.string()),  # digest of the file that it names, in hexadecimal
+            ("tx_id", pa.binary()),  # which was notarised there; null: none is known to be
+            ("content_digest", pa.binary()),
+            ("inputs", pa.list_(pa.string())),  # null: nobody knows which states it consumed
         ]
     ),
     COMPLETIONS: pa.schema(
@@ -87,13 +97,23 @@ SCHEMAS = {
 """Columns of each table, in the order in which tables are appended to: whoever finds a request finds its verdict."""
 
 
+class LostRecord(NamedTuple):
+    """A lost record, the index entries that its salvage has of it, and the highest stamp before it."""
+
+    offset: int
+    salvage: Salvage
+    entries: Mapping[bytes, bytes]
+    stamp_us: int
+
+
 def rows_of(
     decided: Iterable[tuple[Counted, Verdict | None]],
     barriers: Iterable[BarrierInForce],
+    lost: Iterable[LostRecord],
     ledger_end: int,
     consumed_at: Callable[[bytes], int],
 ) -> dict[str, pa.Table]:
-    """The rows of some records, and of barriers that came into force, for every table.
+    """The rows of some records, of barriers that came into force, and of lost records, for every table.
 
     `ledger_end`: the ledger offset of the last completion before them, 0 for none. `consumed_at`: the log offset at
     which a state that caused a refusal was consumed.
@@ -129,7 +149,18 @@ def rows_of(
         }
         for one in barriers
     ]
+    rows[LOST] += map(_lost, lost)
     return {name: pa.Table.from_pylist(rows[name], schema) for name, schema in SCHEMAS.items()}
+
+
+def _lost(one: LostRecord) -> dict[str, Any]:
+    row = {"offset": one.offset, "day": one.stamp_us // DAY_US, "salvage": one.salvage.digest.hex()}
+    if not one.entries:
+        return row
+    tx_id, digest, states = transaction_in(one.entries)
+    known = one.offset <= one.salvage.header.applied
+    inputs = [format_state_ref(state) for state in states] if known else None
+    return row | {"tx_id": tx_id, "content_digest": digest, "inputs": inputs}
 
 
 def _request(entry: CountedRequest) -> dict[str, Any]:

@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from pipeline.judging.columns import decode
 from pipeline.judging.evidence import evidence
+from pipeline.judging.lost import Lost, lost_ranges
 from pipeline.judging.subjects import Subject
-from pipeline.tables.read import TablesView
+from pipeline.tables.read import TablesView, lost_in
 from pipeline.tables.trace import TableSubject, trace_tables
 from replica.notary.errors import InvariantBroken, LogRefused
 from replica.notary.reading import are_known
@@ -37,10 +38,12 @@ class Question(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """What a judgement of the whole log would give; `tail_records`: how many after the tables were searched."""
+    """What a judgement of the whole log would give; `tail_records`: how many after the tables were searched; `lost`:
+    ranges of the log in which other requests of interest may have been."""
 
     entries: list[dict[str, Any]]
     tail_records: int
+    lost: list[Lost]
 
 
 def settle(tables: TablesView, end_offset: int, read: ReadStretch, asked: Question) -> Settled | str:
@@ -63,8 +66,9 @@ def settle(tables: TablesView, end_offset: int, read: ReadStretch, asked: Questi
         if found is not None:
             return f"the record at offset {found[0]} {found[1]}, and the tables end at {tables.offset}"
         searched = tail_records
-    values = _values(read, [entry["offset"] for entry in entries])
-    return Settled([entry | _proven(entry, values) for entry in entries], searched)
+    values = _values(read, [entry["offset"] for entry in entries if "lost" not in entry])
+    proven = [entry if "lost" in entry else entry | _proven(entry, values) for entry in entries]
+    return Settled(proven, searched, lost_in(tables))
 
 
 def stretches_of(offsets: Sequence[int], near_records: int = NEAR_RECORDS) -> list[tuple[int, int]]:
@@ -86,7 +90,9 @@ def _first_to_judge(batches: Iterable[pa.RecordBatch], subject: Subject) -> tupl
         for offset, barrier in columns.barriers:
             if not are_known(barrier.record_format, barrier.rules_version):
                 return offset, "is a barrier of a newer release"
-        found = columns.rows[subject(columns, np.arange(len(columns.rows)))]
+        if ranges := lost_ranges(columns):
+            return ranges[0].first, "was lost"
+        found = columns.rows[subject.pick(columns, np.arange(len(columns.rows)))]
         if len(found):
             return columns.first_offset + int(found[0]), "names it as well"
     return None

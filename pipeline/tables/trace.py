@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.judging.lost import lost_entry
 from pipeline.tables.read import TablesView
-from pipeline.tables.rows import CONFLICTS, EPOCHS, REQUESTS, VERDICTS
+from pipeline.tables.rows import CONFLICTS, EPOCHS, LOST, REQUESTS, SCHEMAS, VERDICTS
 from replica.notary.errors import Code, InvariantBroken
 from replica.notary.position import BEGIN
 from replica.notary.requests import format_state_ref
@@ -29,6 +30,7 @@ _REQUESTS = (
 _VERDICTS = ("offset", "judged_at", "outcome", "notarised_offset")
 _CONFLICTS = ("offset", "state", "usage", "consumed_at")
 _EPOCHS = ("offset", "epoch", "replica")
+_LOST = ("offset", "salvage", "tx_id", "content_digest", "inputs")
 
 
 class TableSubject(NamedTuple):
@@ -54,7 +56,7 @@ def of_state(ref: bytes) -> TableSubject:
 
     def pick(rows: pa.Table) -> list[int]:
         naming = set[int]()
-        for column in ("inputs", "references"):
+        for column in {"inputs", "references"} & set(rows.column_names):
             for chunk, offsets in _chunks(rows, column):
                 parents = np.asarray(pc.list_parent_indices(chunk))
                 named = np.asarray(pc.equal(pc.list_flatten(chunk), text))
@@ -69,13 +71,15 @@ def trace_tables(
 ) -> list[dict[str, Any]]:
     """The first `limit` requests of interest, in log order; byte strings as hex, times in microseconds UTC.
 
-    Reads only the columns that say what is of interest, until there are enough. Raises PlaceUnavailable, and
-    InvariantBroken when a table lacks what another one needs.
+    Reads only the columns that say what is of interest, until there are enough. Lost records are among them by what
+    their salvage has. Raises PlaceUnavailable, and InvariantBroken when a table lacks what another one needs.
     """
     found: list[int] = []
     for start in range(BEGIN, tables.offset, stretch_records):
         until = min(start + stretch_records, tables.offset)
-        found += sorted(subject.pick(tables.rows(REQUESTS, subject.columns, start, until)))
+        kept = [column for column in subject.columns if column in SCHEMAS[LOST].names]
+        lost = subject.pick(tables.rows(LOST, kept, start, until)) if len(kept) > 1 else []
+        found += sorted([*subject.pick(tables.rows(REQUESTS, subject.columns, start, until)), *lost])
         if len(found) >= limit:
             break
     return _entries(tables, found[:limit])
@@ -88,11 +92,17 @@ def _entries(tables: TablesView, offsets: Sequence[int]) -> list[dict[str, Any]]
     verdicts = _by_offset(tables, VERDICTS, _VERDICTS, offsets)
     conflicts = _by_offset(tables, CONFLICTS, _CONFLICTS, offsets)
     consumed_at = {row["consumed_at"] for rows in conflicts.values() for row in rows}
-    consumers = _by_offset(tables, REQUESTS, ("offset", "tx_id"), sorted(consumed_at))
+    lost = _by_offset(tables, LOST, _LOST, offsets)
+    consumers: dict[int, list[dict[str, Any]]] = {}
+    for name in (REQUESTS, LOST):
+        consumers |= _by_offset(tables, name, ("offset", "tx_id"), sorted(consumed_at))
     epochs = tables.rows(EPOCHS, _EPOCHS, BEGIN).sort_by("offset").to_pylist()
     began = [epoch["offset"] for epoch in epochs]
 
     def entry(offset: int) -> dict[str, Any]:
+        if offset in lost:
+            ((row),) = lost[offset]
+            return lost_entry(offset, row["salvage"], row["tx_id"], row["content_digest"], row["inputs"])
         asked, decided = requests[offset], verdicts.get(offset, [])
         in_the_way, epochs_before = conflicts.get(offset, []), bisect_left(began, offset)
         refused = [one["outcome"] == Code.STATE_CONFLICT.name for one in decided]
@@ -150,12 +160,10 @@ def _verdict(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _conflict(row: dict[str, Any], consumers: Mapping[int, list[dict[str, Any]]]) -> dict[str, Any]:
-    """`consumed_by`: None where the record that consumed the state was lost, so that the tables have no row of it."""
-    consumer = consumers.get(row["consumed_at"])
     return {
         "state": row["state"],
         "usage": row["usage"],
-        "consumed_by": None if consumer is None else consumer[0]["tx_id"].hex(),
+        "consumed_by": consumers[row["consumed_at"]][0]["tx_id"].hex(),
         "consumed_at": row["consumed_at"],
     }
 

@@ -8,28 +8,29 @@ not matter where the runs end. An index without its tables, or of a table that w
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from time import monotonic
 
 import pyarrow as pa
 
 from pipeline.tables.delta import Table
-from pipeline.tables.rows import COMPLETIONS, REQUESTS, SCHEMAS, rows_of
+from pipeline.tables.rows import COMPLETIONS, REQUESTS, SCHEMAS, LostRecord, rows_of
+from replica.following.apply import judge_reading, notes_in
 from replica.index.commands import offset_of
 from replica.index.interface import Index
-from replica.index.parties import knows_parties, newest_of, write_notes
+from replica.index.parties import write_notes
 from replica.index.rocks import RocksIndex
 from replica.log.interface import LogReader, LogRecords, RequestLog
-from replica.notary.counted import CountedNote, CountedRequest
 from replica.notary.errors import InvariantBroken, LogUnavailable, PlaceUnavailable
 from replica.notary.places import Place, inside
 from replica.notary.position import BEGIN, Position, begin
 from replica.notary.reading import Reading, VoidReason, read_records
-from replica.notary.rules import STATE_KEY, judge, keys_of, offset_in
-from replica.notary.salvage import NO_SALVAGES
+from replica.notary.rules import STATE_KEY, offset_in
+from replica.notary.salvage import NO_SALVAGES, Salvages, salvage_named
 
 RUN_RECORDS = 20_000  # in one append, which also bounds the memory of the job
 READ_WAIT_S = 10.0
@@ -39,9 +40,12 @@ OnStep = Callable[[str], None]  # after each step, by its name; a job may be kil
 class TablesWriter:
     """Appends to the tables in one folder; see `open_writer`."""
 
-    def __init__(self, tables: dict[str, Table], index: Index, position: Position, on_step: OnStep) -> None:
+    def __init__(
+        self, tables: dict[str, Table], index: Index, position: Position, on_step: OnStep, salvages: Salvages
+    ) -> None:
         self._tables = tables
         self._index = index
+        self._salvages = salvages
         self.position = position
         self._ledger_end = _ledger_end(tables[COMPLETIONS], position.offset)
         self._on_step = on_step
@@ -59,7 +63,8 @@ class TablesWriter:
     def append(self, records: LogRecords) -> None:
         """Judge the next records, append their rows to every table, and move the index.
 
-        Raises SalvageMissing for a lost record, FormatUnknown, and what `Table.append` and the index raise.
+        Raises SalvageMissing for a lost record whose salvage is not held, FormatUnknown, IndexMismatch, and what
+        `Table.append` and the index raise.
         """
         rows, added, accepted, reading = self._judged(records)
         ledger_end = self._ledger_end + len(rows[COMPLETIONS])
@@ -73,40 +78,33 @@ class TablesWriter:
 
     def _judged(
         self, records: LogRecords
-    ) -> tuple[dict[str, pa.Table], dict[bytes, bytes], dict[bytes, bytes], Reading]:
+    ) -> tuple[dict[str, pa.Table], dict[bytes, bytes], Mapping[bytes, bytes], Reading]:
         reading = read_records(self.position, records)
-        first = records[0][0]
-        NO_SALVAGES.entries_of(
-            records[void.offset - first] for void in reading.voids if void.reason is VoidReason.UNDECODABLE
-        )
-        requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
-        keys = [keys_of(entry) for entry in requests]
-        flat = list(chain.from_iterable(keys))
-        known = self._index.lookup(flat) if flat else []
-        newest = self._index.commands.newest(
-            [entry.change_id for entry in requests], [entry.offset for entry in requests]
-        )
-        notes = [entry for entry in reading.counted if isinstance(entry, CountedNote)]
-        write_notes(self._index.parties, notes, self.position, reading.position)
-        registered = newest_of(self._index.parties, requests) if self._knows_parties(reading) else None
-        verdicts, added, accepted = judge(requests, keys, known, newest, registered)
-        of_requests = iter(verdicts)
-        decided = [
-            (entry, next(of_requests) if isinstance(entry, CountedRequest) else None) for entry in reading.counted
-        ]
-        values = dict(zip(flat, known, strict=True)) if any(verdict.conflicts for verdict in verdicts) else {}
+        write_notes(self._index.parties, notes_in(reading), self.position, reading.position)
+        applied, added = judge_reading(self._index, reading, self.position, records, self._salvages)
+        decided = list(applied.decided())
+        in_the_way = {STATE_KEY + one.state for _, verdict in decided if verdict for one in verdict.conflicts}
+        keys = sorted(in_the_way - added.keys())
+        consumed = added | dict(zip(keys, self._index.lookup(keys), strict=True))
 
         def consumed_at(state: bytes) -> int:
-            key = STATE_KEY + state
-            if (value := added.get(key) or values[key]) is None:
+            if (value := consumed[STATE_KEY + state]) is None:
                 raise InvariantBroken("a request was refused for a state that nobody had consumed")
             return offset_in(value)
 
-        rows = rows_of(decided, reading.barriers, self._ledger_end, consumed_at)
-        return rows, added, accepted, reading
+        rows = rows_of(decided, reading.barriers, self._lost(reading, records), self._ledger_end, consumed_at)
+        return rows, added, applied.accepted, reading
 
-    def _knows_parties(self, reading: Reading) -> bool:
-        return knows_parties(self._index.parties, reading.position.offset)
+    def _lost(self, reading: Reading, records: LogRecords) -> Iterator[LostRecord]:
+        """The run's lost records; `judge_reading` has found their salvages."""
+        voids = [void.offset for void in reading.voids if void.reason is VoidReason.UNDECODABLE]
+        for offset in voids:
+            digest = salvage_named(offset, records[offset - records[0][0]][1])
+            if digest is not None:
+                salvage = self._salvages.of(digest, offset, offset)
+                at = bisect_left(reading.counted, offset, key=attrgetter("offset"))
+                stamp_us = reading.counted[at - 1].judged_us if at else self.position.stamp_us
+                yield LostRecord(offset, salvage, salvage.entries_at(offset), stamp_us)
 
 
 def _ledger_end(completions: Table, offset: int) -> int:
@@ -117,12 +115,17 @@ def _ledger_end(completions: Table, offset: int) -> int:
 
 @contextmanager
 def open_writer(
-    place: Place, index_folder: Path, topic_id: str, on_step: OnStep = lambda name: None
+    place: Place,
+    index_folder: Path,
+    topic_id: str,
+    on_step: OnStep = lambda name: None,
+    salvages: Salvages = NO_SALVAGES,
 ) -> Iterator[TablesWriter]:
     """A writer of the tables of one log, at the position of its index, which may be before that of the tables.
 
-    `index_folder`: belongs to this job alone. Raises IndexUnreadable when another process has the index open or it is
-    damaged: remove it then, it is made anew from the log. Raises as `Table` does.
+    `index_folder`: belongs to this job alone. `salvages`: those that lost records name. Raises IndexUnreadable when
+    another process has the index open or it is damaged: remove it then, it is made anew from the log. Raises as `Table`
+    does.
     """
     with _open_index(index_folder) as index:
         tables = {name: Table(inside(place, name), schema, topic_id) for name, schema in SCHEMAS.items()}
@@ -131,11 +134,11 @@ def open_writer(
         fresh = any(table.made for table in tables.values())
         older = offset_of(index.parties.position()) < position.offset  # made by a release that kept no registrations
         if not (position.offset > BEGIN and (ahead or fresh or older)):
-            yield TablesWriter(tables, index, position, on_step)
+            yield TablesWriter(tables, index, position, on_step, salvages)
             return
     shutil.rmtree(index_folder)
     with _open_index(index_folder) as index:
-        yield TablesWriter(tables, index, begin(topic_id), on_step)
+        yield TablesWriter(tables, index, begin(topic_id), on_step, salvages)
 
 
 @contextmanager

@@ -33,12 +33,14 @@ from replica.cli.pipeline import (
     require_pipeline,
     spark_choice,
 )
+from replica.cli.salvage import SalvagesOption, salvages_here, tell_lost
 from replica.cli.trail import verified
 from replica.notary.errors import NotaryError, PlaceAccessDenied, PlaceUnavailable
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
     from pipeline.audit.audit import AuditReport
+    from pipeline.tables.settled import Settled
     from replica.config.model import Config
     from replica.store.trail import Followed
 
@@ -83,6 +85,7 @@ def audit(
     packages: PackagesOption = None,
     python_archive: PythonArchiveOption = None,
     work: WorkOption = None,
+    salvage: SalvagesOption = None,
     config: ConfigChoice = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -105,6 +108,7 @@ def audit(
             tuple(key.raw for key in settings.notary_keys()) if answers else (),
             trail,
             None if watermark is None else load_watermark(watermark),
+            salvages_here(settings, salvage or ()),
         )
         now_us = time.time_ns() // 1_000
         report = audit_log(session, where.log(settings), folder, scope, now_us=now_us, progress=progress)
@@ -129,13 +133,14 @@ def trace_state(
     packages: PackagesOption = None,
     python_archive: PythonArchiveOption = None,
     work: WorkOption = None,
+    salvage: SalvagesOption = None,
     config: ConfigChoice = None,
 ) -> None:
     """Every request that wanted to consume a state or referred to it, as JSON."""
     from replica.notary.requests import parse_state_ref
 
     where = Where(source, spark_choice(master, packages, python_archive), work)
-    _trace("of_state", parse_state_ref(ref), limit, where, config)
+    _trace("of_state", parse_state_ref(ref), limit, where, salvage=salvage, config=config)
 
 
 @trace_app.command("tx")
@@ -148,13 +153,14 @@ def trace_tx(
     packages: PackagesOption = None,
     python_archive: PythonArchiveOption = None,
     work: WorkOption = None,
+    salvage: SalvagesOption = None,
     config: ConfigChoice = None,
 ) -> None:
     """Every request under a transaction id, as JSON."""
     from replica.notary.requests import parse_tx_id
 
     where = Where(source, spark_choice(master, packages, python_archive), work)
-    _trace("of_tx", parse_tx_id(tx_id), limit, where, config)
+    _trace("of_tx", parse_tx_id(tx_id), limit, where, salvage=salvage, config=config)
 
 
 @trace_app.command("party")
@@ -167,42 +173,50 @@ def trace_party(
     packages: PackagesOption = None,
     python_archive: PythonArchiveOption = None,
     work: WorkOption = None,
+    salvage: SalvagesOption = None,
     config: ConfigChoice = None,
 ) -> None:
     """The first requests of a party, as JSON."""
     where = Where(source, spark_choice(master, packages, python_archive), work)
-    _trace("of_party", name, limit, where, config)
+    _trace("of_party", name, limit, where, salvage=salvage, config=config)
 
 
-def _trace(kind: str, of: bytes | str, limit: int, where: Where, config: Path | None) -> None:
+def _trace(
+    kind: str, of: bytes | str, limit: int, where: Where, *, salvage: list[Path] | None, config: Path | None
+) -> None:
     """`kind`: the function that makes the subject, in both modules. Standard error says which place answered."""
     settings = load(find_config(config))
     if where.source == AUTO:
         found = _settled(settings, kind, of, limit)
         if not isinstance(found, str):
-            print_json(found)
+            print_json(found.entries)
+            tell_lost(found.lost)
             return
         err.print(f"Spark judges the log: {found}", markup=False)
         where = replace(where, source=TOPIC)
     if where.source == TABLES:
         require_archive("deltalake")
         from pipeline.tables import trace as from_tables
-        from pipeline.tables.read import TablesView
+        from pipeline.tables.read import TablesView, lost_in
 
         tables = TablesView(settings.tables.folder)
         print_json(from_tables.trace_tables(tables, getattr(from_tables, kind)(of), limit))
         err.print(f"from {_name(settings, tables.offset)}", markup=False)
+        tell_lost(lost_in(tables))
         return
     require_pipeline()
     from pipeline.audit.trace import trace
     from pipeline.judging import subjects
 
     subject = getattr(subjects, kind)(of)
+    held = salvages_here(settings, salvage or ())
     with where.job("trace", settings.data_dir) as (session, folder):
-        print_json(trace(session, where.log(settings), folder, subject, limit))
+        traced = trace(session, where.log(settings), folder, subject, limit, salvages=held)
+    print_json(traced.entries)
+    tell_lost(traced.lost)
 
 
-def _settled(config: Config, kind: str, of: bytes | str, limit: int) -> list[dict[str, Any]] | str:
+def _settled(config: Config, kind: str, of: bytes | str, limit: int) -> Settled | str:
     """The answer without Spark, where it is that of a judgement of the whole log; else why it is not."""
     if missing := missing_packages("deltalake", "pyarrow", "numpy"):
         return f"not installed: {', '.join(missing)}, so tables cannot be looked into"
@@ -229,7 +243,7 @@ def _settled(config: Config, kind: str, of: bytes | str, limit: int) -> list[dic
         return found
     tail = f", and {found.tail_records:,} newer records, none of which names it" if found.tail_records else ""
     err.print(f"from {_name(config, tables.offset)}{tail}", markup=False)
-    return found.entries
+    return found
 
 
 def _name(config: Config, offset: int) -> str:
@@ -263,12 +277,15 @@ def _print(report: AuditReport) -> None:
         *((f"void records, {reason}", count) for reason, count in sorted(report.voids.items())),
         ("acts and registrations whose signature was verified", report.notes),
         *(() if report.trail_entries is None else [("entries of the operators' trail", report.trail_entries)]),
+        *((f"lost records, offsets {one.first} to {one.last}", one.records) for one in report.lost),
         ("epochs in force", len(report.epochs)),
         ("completions compared", report.completions),
         ("answers and receipts compared", report.answers),
     ]:
         table.add_row(name, f"{count:,}")
     out.print(table)
+    for one in report.lost:
+        out.print(f"lost: {one}", markup=False)
     for finding in report.findings:
         place = "" if finding.offset == NOWHERE else f" at offset {finding.offset}"
         out.print(f"[bold red]{finding.code.value}[/]{place}: ", end="")

@@ -22,6 +22,7 @@ from replica.cli.common import (
     print_json,
     quiet_libraries,
 )
+from replica.cli.salvage import salvages_here
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from replica.checker.findings import Report
     from replica.checker.history import Event
     from replica.config.model import Config
-    from replica.notary.salvage import Salvages
     from replica.store.facts import Export
 
 PROGRESS_EVERY = 10_000
@@ -114,7 +114,7 @@ def _check(config: Config, histories: list[Path], asked: Scope, keys: list[bytes
             completions=_completions(export),
             verify=receipt_verifier(*keys),
             scope=scope,
-            salvages=_salvages(config),
+            salvages=salvages_here(config),
         )
 
 
@@ -132,16 +132,6 @@ def _door(config: Config, registry_changed: bool) -> Door:
         tokens=config.api.tokens is not None,
         signed_commands_only=config.api.signed_commands_only,
     )
-
-
-def _salvages(config: Config) -> Salvages:
-    """The salvages imported into replicas of this machine, and those kept with the archive."""
-    from replica.following.salvaged import read_salvages
-    from replica.notary.salvage import Salvages
-
-    beside = [config.archive.folder] if isinstance(config.archive.folder, Path) else []
-    folders = [*beside, *(config.replica_dir(one.name) for one in config.replicas)]
-    return Salvages(salvage for folder in folders for salvage in read_salvages(folder).held.values())
 
 
 def _with_progress(records: Iterator[tuple[int, bytes]], status: Status) -> Iterator[tuple[int, bytes]]:

@@ -24,6 +24,7 @@ from replica.cli.pipeline import (
     require_pipeline,
     spark_choice,
 )
+from replica.cli.salvage import SalvagesOption, salvages_here
 from replica.notary.errors import ConfigError
 from replica.notary.places import Place, inside, place_of
 
@@ -62,6 +63,7 @@ def report(
     packages: PackagesOption = None,
     python_archive: PythonArchiveOption = None,
     work: WorkOption = None,
+    salvage: SalvagesOption = None,
     config: ConfigChoice = None,
 ) -> None:
     """Write the report: tables as Parquet files, and a page with charts that needs no network."""
@@ -77,7 +79,8 @@ def report(
     with where.job("report", settings.data_dir) as (session, working), report_folder(folder, working) as made_in:
         histories = [path.absolute() for path in telemetry or ()]
         made_us = time.time_ns() // 1_000
-        write_report(session, where.log(settings), working, made_in, histories, made_us=made_us)
+        held = salvages_here(settings, salvage or ())
+        write_report(session, where.log(settings), working, made_in, histories, made_us=made_us, salvages=held)
     out.print(f"[bold]{_page(folder)}[/] is the page; the Parquet files are beside it")
 
 

@@ -20,9 +20,10 @@ from replica.notary.places import Place
 if TYPE_CHECKING:
     from pipeline.archive.manifest import Manifest
     from pipeline.archive.salvage import Survivors
+    from pipeline.judging.lost import Lost
     from replica.config.model import Config
     from replica.notary.position import Position
-    from replica.notary.salvage import Salvage
+    from replica.notary.salvage import Salvage, Salvages
 
 NamesOption = Annotated[
     list[str] | None, typer.Option("--name", help="Replica whose index survives; else every one that is here.")
@@ -40,6 +41,13 @@ CopyOption = Annotated[
     ),
 ]  # fmt: skip
 FileArgument = Annotated[Path, typer.Argument(help="The file of the salvage.", exists=True, dir_okay=False)]
+SalvagesOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--salvage", dir_okay=False, exists=True,
+        help="A salvage that lost records of the log name; those of replicas here and beside the archive are found.",
+    ),
+]  # fmt: skip
 SHOWN_MAX = 20
 
 
@@ -223,8 +231,28 @@ def _show(salvage: Salvage, path: Path, without_states: list[str], as_json: bool
     out.print(f"what stays lost is accepted with --accept-loss {header.accepted_loss}")
 
 
-def read_salvage(path: Path, public_key: bytes) -> Salvage:
-    """A salvage that the operator's key signed. Raises ConfigError and SalvageDamaged."""
+def salvages_here(config: Config, files: Iterable[Path] = ()) -> Salvages:
+    """The salvages imported into replicas of this machine, those kept with the archive, and these files.
+
+    The log names each by its digest, so nobody's key has to be known. Raises SalvageDamaged and ConfigError.
+    """
+    from replica.following.salvaged import read_salvages
+    from replica.notary.salvage import Salvages
+
+    beside = [config.archive.folder] if isinstance(config.archive.folder, Path) else []
+    folders = [*beside, *(config.replica_dir(one.name) for one in config.replicas)]
+    kept = [salvage for folder in folders for salvage in read_salvages(folder).held.values()]
+    return Salvages([*kept, *(read_salvage(path) for path in files)])
+
+
+def tell_lost(lost: Iterable[Lost]) -> None:
+    """Say on standard error which ranges of the log are lost, and what is therefore not known."""
+    for one in lost:
+        err.print(f"lost: {one}", markup=False)
+
+
+def read_salvage(path: Path, public_key: bytes | None = None) -> Salvage:
+    """A salvage that the operator's key signed; see `decode_salvage`. Raises ConfigError and SalvageDamaged."""
     from replica.notary.salvage import decode_salvage
 
     try:

@@ -19,11 +19,13 @@ from replica.cli.pipeline import (
     require_archive,
     tell_failure,
 )
+from replica.cli.salvage import SalvagesOption, salvages_here
 from replica.notary.errors import Code, ConfigError, NotaryError
 
 if TYPE_CHECKING:
     from pipeline.tables.catalogue.hive import Hive
     from replica.config.model import CatalogueSettings, Config
+    from replica.notary.salvage import Salvages
 
 app = typer.Typer(help="Keep the request log as tables in the lake.", no_args_is_help=True)
 
@@ -35,18 +37,26 @@ FollowOption = Annotated[
 
 
 @app.command()
-def run(*, follow: FollowOption = False, config: ConfigChoice = None, as_json: JsonOption = False) -> None:
+def run(
+    *,
+    follow: FollowOption = False,
+    salvage: SalvagesOption = None,
+    config: ConfigChoice = None,
+    as_json: JsonOption = False,
+) -> None:
     """Append to the tables what the log has and they have not: each record once, whatever is killed when.
 
-    Tables of another log, and a second writer, are refused. With tables.catalogue the tables are registered there.
+    Tables of another log, and a second writer, are refused. Lost records become rows of the table `lost`. With
+    tables.catalogue the tables are registered there.
     """
     require_archive("deltalake")
     settings = load(find_config(config))
     if (given := settings.tables.catalogue) is not None:
         _catalogue(given)  # what is not installed is said before anything is appended
+    held = salvages_here(settings, salvage or ())
     if follow:
-        _follow(settings)
-    written = asyncio.run(_write_once(settings))
+        _follow(settings, held)
+    written = asyncio.run(_write_once(settings, held))
     if not as_json:
         _tell(written, settings)
     registered = _register(settings, written.schemas)
@@ -92,15 +102,15 @@ def _register(config: Config, schemas: dict[str, str]) -> list[str] | None:
     return _catalogue(given).register(registrations(config.tables.folder, schemas))
 
 
-async def _write_once(config: Config) -> _Written:
+async def _write_once(config: Config, salvages: Salvages) -> _Written:
     from pipeline.sources.topic import look_at
 
     end = (await asyncio.to_thread(look_at, config.log.settings)).end
     with progress("in the tables", end) as show:
-        return await _write(config, None, lambda offset: show(offset + 1), lambda schemas: None)
+        return await _write(config, salvages, None, lambda offset: show(offset + 1), lambda schemas: None)
 
 
-def _follow(config: Config) -> NoReturn:
+def _follow(config: Config, salvages: Salvages) -> NoReturn:
     """Append for ever. Raises an error that needs a person first, and ConfigError when the metrics' port is taken."""
     from pipeline.follow import Succeeded, keep_following
     from pipeline.tables.catalogue.keeping import Changes, keep_registered
@@ -109,7 +119,7 @@ def _follow(config: Config) -> NoReturn:
     changes = Changes(config.tables.folder)
 
     def attempt(succeeded: Succeeded) -> None:
-        asyncio.run(_write(config, config.tables.interval_s, succeeded, changes.tell))
+        asyncio.run(_write(config, salvages, config.tables.interval_s, succeeded, changes.tell))
 
     def failed(error: NotaryError, delay_s: float) -> None:
         tell_failure(error, delay_s)
@@ -124,6 +134,7 @@ def _follow(config: Config) -> NoReturn:
 
 async def _write(
     config: Config,
+    salvages: Salvages,
     interval_s: float | None,
     succeeded: Callable[[int], None],
     on_schemas: Callable[[dict[str, str]], None],
@@ -136,7 +147,7 @@ async def _write(
     log = open_log(config.log.settings)
     try:
         topic_id = await log.check()
-        with open_writer(config.tables.folder, config.data_dir / INDEX, topic_id) as writer:
+        with open_writer(config.tables.folder, config.data_dir / INDEX, topic_id, salvages=salvages) as writer:
 
             def reached(offset: int) -> None:
                 succeeded(offset)

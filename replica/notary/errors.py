@@ -588,8 +588,9 @@ class Code(Enum):
     )
     SALVAGE_MISSING = (
         0,
-        "The request log has a lost range, and this replica lacks the salvage that the log names",
-        "Do not serve. Import the very file on this replica: notary index salvage; see runbooks/topic-loss.md.",
+        "The request log has a lost range, and the salvage that the log names is not here",
+        "A replica must not serve: import the very file (notary index salvage). A job takes it from beside the archive,"
+        " from a replica here, or with --salvage; see runbooks/topic-loss.md.",
         *_A_PERSON,
     )
     PIPELINE_MISSING = (

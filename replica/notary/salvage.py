@@ -230,6 +230,12 @@ def check_record(offset: int, entries: Iterable[LostEntry]) -> None:
         raise SalvageDamaged(f"what was recorded at offset {offset} is not one transaction's")
 
 
+def transaction_in(entries: Mapping[bytes, bytes]) -> tuple[bytes, bytes, list[bytes]]:
+    """Of the entries of a record that notarised one: transaction id, content digest, the states that it consumed."""
+    ((tx_id, digest),) = [(key[1:], value[:_DIGEST_BYTES]) for key, value in entries.items() if key[:1] == TX_KEY]
+    return tx_id, digest, [key[1:] for key in entries if key[:1] == STATE_KEY]
+
+
 def _offset_of(row: bytes) -> int:
     return int.from_bytes(row[:_OFFSET_BYTES], "big")
 

@@ -25,6 +25,8 @@ from pipeline.judging.lost import lost_claims, lost_ranges
 from pipeline.judging.marks import offsets_marked
 from pipeline.judging.plan import Plan, Survey, counted, make_plan, survey, void_reasons
 from pipeline.judging.reasons import DEDUPLICATED, DUPLICATE, EXCEPTION
+from pipeline.tables.rows import SCHEMAS
+from pipeline.tables.write import TablesWriter
 from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
 from replica.notary.counted import CountedNote, CountedRequest
@@ -73,6 +75,33 @@ def by_replica(values: Sequence[bytes], cuts: Sequence[int] = (), salvages: Salv
     judged.commands = list(applier.index.commands.entries())
     judged.parties = list(applier.index.parties.entries())
     return judged
+
+
+class Rows:
+    """A table that is kept in memory."""
+
+    count = 0
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.offset = -1
+
+    def least_after(self, column: str, offset: int) -> int | None:
+        assert (column, offset, self.rows) == ("ledger_offset", -1, [])
+        return None
+
+    def append(self, rows: pa.Table, offset: int, count: int | None = None) -> None:
+        self.rows += rows.to_pylist()
+        self.offset = offset
+
+
+def by_tables(values: Sequence[bytes], cuts: Sequence[int] = (), salvages: Salvages = NO_SALVAGES) -> dict[str, Rows]:
+    """The rows that the tables' job appends, in runs that end at the cuts."""
+    tables = {name: Rows() for name in SCHEMAS}
+    writer = TablesWriter(tables, MemoryIndex(), begin(TOPIC), lambda name: None, salvages)  # type: ignore[arg-type]
+    for start, end in _runs(len(values), cuts):
+        writer.append(list(enumerate(values))[start:end])
+    return tables
 
 
 def in_slices(

@@ -19,6 +19,7 @@ from pipeline.judging.claims import CLAIM, CLOSED
 from pipeline.judging.columns import BAD_REQUEST, BARRIER, REQUEST, SETTLEMENT, UNDECODABLE, decode
 from pipeline.judging.commands import key_values as acceptance_values
 from pipeline.judging.reasons import DEDUPLICATED, DUPLICATE, NO_KEY
+from pipeline.tables.rows import LOST, VERDICTS
 from replica.checker.judge import JudgedRequest, ReferenceJudge
 from replica.notary.canonical import change_id, decode_request
 from replica.notary.errors import BadRequest, FormatUnknown, IndexMismatch, InvariantBroken
@@ -32,11 +33,11 @@ from replica.notary.records import (
     decode_record,
 )
 from replica.notary.requests import Request
-from replica.notary.rules import Outcome
+from replica.notary.rules import TX_KEY, Outcome
 from replica.notary.salvage import NO_SALVAGES, Salvages
 from tests.golden import samples
 from tests.golden.make import FOLDER
-from tests.pipeline.judged import Judged, by_replica, in_slices, resolve_naively
+from tests.pipeline.judged import Judged, by_replica, by_tables, in_slices, resolve_naively
 from tests.pipeline.random_logs import chain, damaged, logs, requests
 from tests.worlds.notary_logs import Log, LogMaker, request_of
 from tests.worlds.notary_logs import logs as mixed_logs
@@ -140,6 +141,15 @@ def test_slices_of_a_log_with_a_lost_range_give_what_the_others_give(
     found = in_slices(maker.values, cuts, data.draw(st.sampled_from([1, 2, 4, 200])), salvages=salvages)
     assert found == by_replica(maker.values, runs, salvages)
     assert found.verdicts == by_reference(maker.log, salvages)
+    tables = by_tables(maker.values, runs, salvages)
+    told = {row["offset"]: (row["outcome"], row["notarised_offset"]) for row in tables[VERDICTS].rows}
+    assert told == {offset: (CODE_OF[outcome], at) for offset, (outcome, at) in found.verdicts.items()}
+    of_lost = [row for row in tables[LOST].rows if row["tx_id"] is not None]
+    kept = [entry for entry in salvage.entries() if entry.key[:1] == TX_KEY]
+    assert [(row["offset"], row["tx_id"], row["content_digest"]) for row in of_lost] == [
+        (entry.offset, entry.key[1:], entry.value[:32]) for entry in kept
+    ]
+    assert sum(len(row["inputs"]) for row in of_lost) == salvage.header.entries - len(kept)
 
 
 def test_what_a_salvage_has_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

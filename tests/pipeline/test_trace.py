@@ -29,7 +29,7 @@ def test_a_state_a_transaction_and_a_party_are_traced(spark: SparkSession, tmp_p
     log = write_log(tmp_path / "log", log_values(), [4])
     ref = state_ref(tx(1001), 1)
 
-    of_one = trace(spark, log, tmp_path / "1", of_state(ref), 10)
+    of_one = trace(spark, log, tmp_path / "1", of_state(ref), 10).entries
     assert [(one["offset"], one["outcome"]) for one in of_one] == [
         (1, "NOTARISED"),
         (2, "STATE_CONFLICT"),
@@ -44,20 +44,20 @@ def test_a_state_a_transaction_and_a_party_are_traced(spark: SparkSession, tmp_p
     assert signature_holds(*proof) and loser["signature_holds"]
     assert (loser["party"], loser["replica"], loser["epoch"]) == (PARTY, "r1", 1)
 
-    assert [one["outcome"] for one in trace(spark, log, tmp_path / "2", of_tx(tx(1)), 10)] == [
+    assert [one["outcome"] for one in trace(spark, log, tmp_path / "2", of_tx(tx(1)), 10).entries] == [
         "NOTARISED",
         "NOTARISED",
         "TX_ID_REUSED",
     ]
-    assert [one["offset"] for one in trace(spark, log, tmp_path / "3", of_party(PARTY), 3)] == [1, 2, 3]
-    assert trace(spark, log, tmp_path / "4", of_party(PARTY[:-1]), 3) == []
+    assert [one["offset"] for one in trace(spark, log, tmp_path / "3", of_party(PARTY), 3).entries] == [1, 2, 3]
+    assert trace(spark, log, tmp_path / "4", of_party(PARTY[:-1]), 3).entries == []
 
 
 def test_what_was_submitted_after_a_raise_is_traced(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: verdicts of rules 2 with their proof, and a party also where the command follows it in the signed bytes.
     Method: the raised log, by transaction and by party."""
     log = write_log(tmp_path / "log", raised_values(), [13])
-    found = trace(spark, log, tmp_path / "1", of_tx(tx(8)), 10)
+    found = trace(spark, log, tmp_path / "1", of_tx(tx(8)), 10).entries
     assert [(one["offset"], one["outcome"], one["notarised_offset"]) for one in found] == [
         (13, "COMMAND_ID_REUSED", None),
         (14, "NOTARISED", 14),
@@ -67,9 +67,9 @@ def test_what_was_submitted_after_a_raise_is_traced(spark: SparkSession, tmp_pat
     signed = found[1]
     assert signed["signature_holds"] and signed["signed_bytes"].startswith(b"notary/request/2".hex())
     assert (signed["party"], signed["epoch"], signed["deduplication_us"], signed["after_offset"]) == (PARTY, 2, 500, -1)
-    of_one = trace(spark, log, tmp_path / "2", of_tx(tx(1)), 10)
+    of_one = trace(spark, log, tmp_path / "2", of_tx(tx(1)), 10).entries
     assert [(one["offset"], one["outcome"], one["notarised_offset"]) for one in of_one][-1] == (12, "DEDUPLICATED", 1)
-    of_all = trace(spark, log, tmp_path / "3", of_party(PARTY), 99)
+    of_all = trace(spark, log, tmp_path / "3", of_party(PARTY), 99).entries
     assert [one["offset"] for one in of_all] == [*range(1, 9), *range(12, 18)]
 
 
@@ -99,11 +99,11 @@ def test_the_tables_tell_what_the_log_tells(spark: SparkSession, tmp_path: Path,
     by_spark = {"of_state": of_state, "of_tx": of_tx, "of_party": of_party}
     for number, (kind, of, limit) in enumerate(asked):
         told = from_tables.trace_tables(tables, getattr(from_tables, kind)(of), limit, stretch_records)
-        judged = trace(spark, log, tmp_path / str(number), by_spark[kind](of), limit)  # type: ignore[operator]
+        judged = trace(spark, log, tmp_path / str(number), by_spark[kind](of), limit).entries  # type: ignore[operator]
         assert told == [{name: one[name] for name in one.keys() - EVIDENCE} for one in judged]
         assert not told or judged[0].keys() - told[0].keys() == EVIDENCE
         asked_both = Question(getattr(from_tables, kind)(of), by_spark[kind](of), limit)  # type: ignore[operator]
-        assert settle(tables, len(values), _read(values), asked_both) == Settled(judged, 0)
+        assert settle(tables, len(values), _read(values), asked_both) == Settled(judged, 0, [])
 
 
 def _read(values: Sequence[bytes]) -> ReadStretch:

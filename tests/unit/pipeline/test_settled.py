@@ -87,7 +87,7 @@ def test_a_newer_record_that_names_the_subject_is_left_to_spark(tmp_path: Path, 
 def test_nobody_is_an_answer_only_where_all_records_were_looked_at(tmp_path: Path) -> None:
     """Goal: a state that nobody wanted is told as such. Method: an empty end of the log, and one that names it."""
     tables, nobody = tables_of(tmp_path, VALUES[:12]), state_ref(tx(4711), 0)
-    assert settle(tables, len(VALUES), Log(VALUES).read, of_state(nobody)) == Settled([], len(VALUES) - 12)
+    assert settle(tables, len(VALUES), Log(VALUES).read, of_state(nobody)) == Settled([], len(VALUES) - 12, [])
     late = state_ref(tx(1020), 20)  # of the requests from 13 on
     assert isinstance(settle(tables, len(VALUES), Log(VALUES).read, of_state(late)), str)
 
@@ -175,4 +175,6 @@ def test_tables_that_do_not_agree_do_not_answer(tmp_path: Path, name: str) -> No
 def test_nobody_has_no_name(tmp_path: Path) -> None:
     """Goal: an empty name is a name that nobody has. Method: by the tables and by the log's newest records."""
     asked = Question(from_tables.of_party(""), subjects.of_party(""), 10)
-    assert settle(tables_of(tmp_path, VALUES[:9]), len(VALUES), Log(VALUES).read, asked) == Settled([], len(VALUES) - 9)
+    assert settle(tables_of(tmp_path, VALUES[:9]), len(VALUES), Log(VALUES).read, asked) == Settled(
+        [], len(VALUES) - 9, []
+    )
