@@ -14,7 +14,7 @@ from replica.following.apply import Applied, Applier
 from replica.following.commands import complete_commands
 from replica.following.log_reading import bounded_runs, end_after, known_log, open_after
 from replica.following.parties import complete_parties
-from replica.index.commands import offset_of
+from replica.index.commands import ahead_of_states, offset_of
 from replica.index.interface import Index
 from replica.log.interface import LogInDatabase, LogRecords, RequestLog
 from replica.notary.errors import Code, LogUnavailable, NotaryError, TableLags
@@ -170,6 +170,8 @@ class Follower:
         topic_id = self._topic_id = self._topic_id or await self._identity()
         self._applier = self._applier or Applier(self._index, topic_id, self._salvages)
         self._moved.set()  # from here on there is a position, also while the log is empty
+        for ahead in ahead_of_states(self._index):  # before records are applied in place of those that a log has lost
+            await (await open_after(self._log, topic_id, ahead)).close()
         reader = await open_after(self._log, topic_id, self._applier.position)
         watch = asyncio.create_task(self.watch_end())
         completing = asyncio.create_task(self._complete_tables(topic_id))

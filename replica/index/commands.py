@@ -30,6 +30,12 @@ def knows_commands(index: Index, offset: int) -> bool:
     return offset_of(index.commands.position()) >= offset
 
 
+def ahead_of_states(index: Index) -> list[Position]:
+    """How far tables are that have read more than the states, as a crash may leave them."""
+    tables = (index.commands.position(), index.parties.position())
+    return [table for table in tables if table is not None and table.offset > offset_of(index.position())]
+
+
 def offset_of(position: Position | None) -> int:
     """The log offset of a position; -1 for none."""
     return BEGIN if position is None else position.offset
