@@ -229,7 +229,7 @@ class Client:
 
     def _told(self, number: int, answer: Answer, name: str) -> None:
         world, now_ns = self._world, self._world.now_ns()
-        who, epoch = world.who_told(answer, name)
+        who, epoch = world.who_told(answer, name, (self.name, number))
         code = answer.code if not isinstance(answer, Notarised | Accepted) else type(answer).__name__.upper()
         world.story.tell(self.name, "told", op=number, code=code, by=who, offset=getattr(answer, "record_offset", None))
         if world.plan.all_serve:

@@ -108,7 +108,7 @@ class Follower:
             if not _same(told, demanded):
                 world.blame(f"{self.name} was told {told}, which should have been {demanded}")
                 return
-        if len(self.lines) != len(due):
+        if len(self.lines) != len(due) and not world.power.may_stop:
             world.blame(f"{self.name} was told {len(self.lines)} lines of {len(due)}, to offset {self.offset}")
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from tests.simulation.draw import Size
 from tests.simulation.kinds import plan_of, play
-from tests.simulation.plan import WHERE_ALL_SERVE, Damage, FaultKind
+from tests.simulation.plan import OF_SUITES, Damage, FaultKind
 
 STRIKES = (
     "statement_lost",
@@ -108,8 +108,8 @@ def run_in_parallel(
 
 
 def never_fired(totals: Totals) -> list[str]:
-    """Misfortunes that did not happen once, of those that may strike where one replica serves."""
-    kinds = [str(kind) for kind in FaultKind if kind not in WHERE_ALL_SERVE]
+    """Misfortunes that did not happen once, of those that every plan may have."""
+    kinds = [str(kind) for kind in FaultKind if kind not in OF_SUITES]
     return [what for what in (*kinds, *STRIKES) if not totals.strikes.get(what)]
 
 

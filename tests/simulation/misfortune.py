@@ -57,6 +57,7 @@ class Misfortune:
         self._armed.clear()
         world.skies.clear()
         world.primary.accepts = True
+        self._let_publish()
         if world.deposed is not None:
             self._end_split()
         if world.plan.worded:
@@ -133,8 +134,7 @@ class Misfortune:
                 weather.database_share = fault.amount
                 self._later(fault.duration_s, self._calm_database, replica)
             case FaultKind.LOG_CUT:
-                weather.log_cut = True
-                self._later(fault.duration_s, self._join_log, replica)
+                self.cut_log(replica, fault.duration_s)
             case FaultKind.LOG_CLOGGED:
                 weather.log_clogged_until_s = world.loop.time() + fault.duration_s
             case FaultKind.ISLAND:
@@ -172,6 +172,12 @@ class Misfortune:
                 self._end_split()
                 world.skies.leader_cut = None
                 return lose_tail(world, int(fault.amount))
+            case FaultKind.POWER_CUT:
+                world.skies.leader_cut = None
+                return world.power.strike(fault)
+            case FaultKind.PUBLICATION_HELD:
+                world.primary.tables.publication_held = True
+                world.loop.call_later(fault.duration_s, self._let_publish)
             case FaultKind.RULES_RAISED:
                 self._raise_rules(fault)
             case FaultKind.RELEASE_CHANGED:
@@ -251,6 +257,9 @@ class Misfortune:
     def _open_database(self, server: object) -> None:
         if server is self._world.primary:
             self._world.primary.accepts = True
+
+    def _let_publish(self) -> None:
+        self._world.primary.tables.publication_held = False
 
     def _split(self, fault: Fault) -> bool:
         world = self._world
@@ -366,6 +375,11 @@ class Misfortune:
             return False
         reader.silent = True
         return True
+
+    def cut_log(self, replica: Replica, lasts_s: float) -> None:
+        """The replica cannot reach the log."""
+        self._world.skies.of(replica.name).log_cut = True
+        self._later(lasts_s, self._join_log, replica)
 
     def _join_log(self, replica: Replica) -> None:
         self._world.skies.of(replica.name).log_cut = False

@@ -50,6 +50,8 @@ class FaultKind(StrEnum):
     PAUSED = "paused"  # people pause fail-over by a word in the log, and resume it after `duration_s`
     BOUND_SAID = "bound_said"  # people let `amount` more completions go, by a word in the log
     RELEASE_CHANGED = "release_changed"  # a replica is stopped, and started in the other release, before the raise
+    POWER_CUT = "power_cut"  # of all brokers and of a share (`amount`) of the replicas, for `duration_s`
+    PUBLICATION_HELD = "publication_held"  # the table of completions is locked for `duration_s`
 
 
 DRAWN_APART = (
@@ -63,11 +65,13 @@ DRAWN_APART = (
     FaultKind.PAUSED,
     FaultKind.SERVICE_PAUSED,
     FaultKind.BOUND_SAID,
+    FaultKind.POWER_CUT,
+    FaultKind.PUBLICATION_HELD,
 )
 """Drawn from random streams of their own, so that adding them did not change the plans of other seeds."""
 
-WHERE_ALL_SERVE = (FaultKind.SERVICE_PAUSED,)
-"""Drawn for plans in which every replica serves, and for no other: tests/simulation/test_workers.py."""
+OF_SUITES = (FaultKind.SERVICE_PAUSED, FaultKind.POWER_CUT, FaultKind.PUBLICATION_HELD)
+"""Drawn for the plans of test_workers.py and test_power.py, and for no other."""
 
 
 STEPS = (
@@ -187,6 +191,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     blind: bool = False  # an active looks nothing up: the log alone decides, as beside other writers
     all_serve: bool = False  # each replica has a worker, whoever holds the lock
     on_postgres: bool = False  # the log is on Postgres
+    durability: str = "synced"  # of the log; "replicated": a power cut may take its newest records
     registers: bool = False  # an officer registers the clients' key, raises the rules to 3, and changes the key
 
     @property

@@ -200,6 +200,15 @@ class PostgresWorld(World):
 
         return SimulatedPostgresLog(SETTINGS, connect)
 
+    def lose_log(self, end: int, off_s: float) -> None:
+        """The server loses power, and nothing that was committed."""
+        server = self.topic.server
+        server.stop()
+        self.loop.call_later(off_s, self._start_again, server)
+
+    def _start_again(self, server: MemoryServer) -> None:
+        server.is_up = server is self.topic.server
+
     def _lose_server(self) -> None:
         """The standby is lost for a moment, and then promoted: commits that were shown meanwhile are gone."""
         self.topic.server.standby_is_up = False

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ha.election.driver import Election, Role
 from ha.ending import Cause, Ending
@@ -40,7 +40,7 @@ from replica.store.memory import MemoryStore
 from tests.simulation.doubles.clock import SimulatedClock
 from tests.simulation.doubles.database import DatabaseSession
 from tests.simulation.doubles.disk import Disk, DiskIndex, OlderIndex
-from tests.simulation.doubles.log import SimulatedLog
+from tests.simulation.doubles.log import SimulatedLog, SlowReader
 from tests.simulation.followers import make_feed
 from tests.simulation.plan import ReplicaPlan
 from tests.simulation.process import Process
@@ -123,9 +123,11 @@ class Door:
         told: Told,
         on_recalled: Callable[[Asked, AnyAnswer], None],
         handed_in: Counter[tuple[str, str]],
+        generation: Callable[[], int],
     ) -> None:
         """`on_recalled` gets each final answer that names no record of its own; `handed_in` counts submissions, by
-        command and submission id."""
+        command and submission id; `generation`: of the brokers that the replica reads from."""
+        self._generation = generation
         self._handed_in = handed_in
         self._on_recalled = on_recalled
         self._process = process
@@ -175,14 +177,27 @@ class Door:
         return sum(len(note.epochs) for note in self._notes.values())
 
     def _note(self, replies: Replies, tickets: list[int]) -> _Noted:
-        note = self._notes.setdefault(replies, _Noted(replies, self._participant.name, self._told, self._on_recalled))
+        note = self._notes.setdefault(
+            replies, _Noted(replies, self._participant.name, self._told, self._on_recalled, self._generation)
+        )
         activation = self._participant.activation
         note.epochs.update(dict.fromkeys(tickets, 0 if activation is None else activation.epoch))
         return note
 
 
-Told = dict[int, tuple[AnyAnswer, str, int]]
-"""By address: an answer on its way, the replica that gave it, and the epoch of the question."""
+class Sent(NamedTuple):
+    """An answer on its way: the replica that gave it, the epoch of the question, when it left, and the generation of
+    the brokers from which that replica read the log."""
+
+    answer: AnyAnswer
+    name: str
+    epoch: int
+    at_s: float
+    generation: int
+
+
+Told = dict[int, Sent]
+"""By the answer's address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +214,14 @@ class _Noted:
     """Replies that record which replica answered, and the epoch of the question."""
 
     def __init__(
-        self, replies: Replies, name: str, told: Told, on_recalled: Callable[[Asked, AnyAnswer], None]
+        self,
+        replies: Replies,
+        name: str,
+        told: Told,
+        on_recalled: Callable[[Asked, AnyAnswer], None],
+        generation: Callable[[], int],
     ) -> None:
+        self._generation = generation
         self.epochs: dict[int, int] = {}  # by ticket
         self.asked: dict[int, Asked] = {}
         self._on_recalled = on_recalled
@@ -210,7 +231,8 @@ class _Noted:
 
     def send(self, answers: Sequence[TicketedAnswer]) -> None:
         for ticket, answer in answers:
-            self._told[id(answer)] = (answer, self._name, self.epochs.pop(ticket))
+            at_s = asyncio.get_running_loop().time()
+            self._told[id(answer)] = Sent(answer, self._name, self.epochs.pop(ticket), at_s, self._generation())
             asked = self.asked.pop(ticket, None)
             if asked is not None and isinstance(answer, Notarised | Refused) and answer.record_offset is None:
                 self._on_recalled(asked, answer)
@@ -280,6 +302,14 @@ class Replica:
             **plan.core,  # type: ignore[arg-type]
         )
         log = world.make_log(self.name, process)
+
+        def generation() -> int:
+            return log.reader.generation if isinstance(log.reader, SlowReader) else 0
+
+        def on_recalled(asked: Asked, answer: AnyAnswer) -> None:
+            if not world.power.is_past(generation()):
+                world.recalled.append((self.name, asked, answer))
+
         bulletin = WatchedBulletin(world, self.name) if plan.worded else None
 
         def lock_session() -> Any:
@@ -328,8 +358,9 @@ class Replica:
             process,
             participant,
             self.told,
-            lambda asked, answer: world.recalled.append((self.name, asked, answer)),
+            on_recalled,
             world.handed_in,
+            generation,
         )
         participant.on_standing_changed(lambda: self._announced(door))
         link = MemoryLink(door, world.link_answer_max_s)
@@ -364,12 +395,12 @@ class Replica:
             for server in self._world.servers:
                 server.process_ended(core.process, heard_s)
 
-    def restart_later(self, *, after_failure: bool) -> None:
-        """The supervisor's pause."""
+    def restart_later(self, *, after_failure: bool, after_s: float = 0.0) -> None:
+        """The supervisor's pause, which begins `after_s` from now."""
         if self._restart is not None:
             self._restart.cancel()
         loop = self._world.loop
-        self._restart = loop.call_later(self.plan.restart_s, lambda: self.start(after_failure=after_failure))
+        self._restart = loop.call_later(after_s + self.plan.restart_s, lambda: self.start(after_failure=after_failure))
 
     # ---- what others see ----
 

@@ -6,6 +6,7 @@ topic has lost records in their place, the database is adopted, and every replic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -91,7 +92,7 @@ def _survivors(world: World, base: Position) -> Survivors:
 def _restore(world: World, archived: int, salvage: Salvage) -> None:
     """A new topic: records on their way to the lost one never arrive."""
     old = world.topic
-    world.forgotten |= _submissions_in(old.values[archived:])
+    world.forgotten |= submissions_in(old.values[archived:])
     world.topic = Topic(world.story, f"{old.topic_id}+")
     lost = [salvage.lost_record(offset) for offset in range(salvage.first, salvage.last + 1)]
     for value in (*old.values[:archived], *lost):
@@ -99,7 +100,7 @@ def _restore(world: World, archived: int, salvage: Salvage) -> None:
     world.hold_salvage(salvage)
 
 
-def _submissions_in(records: list[bytes]) -> set[tuple[str, str]]:
+def submissions_in(records: Sequence[bytes]) -> set[tuple[str, str]]:
     """Command and submission id of requests of format 2: what the database does not remember before it is published."""
     found = set()
     for value in records:

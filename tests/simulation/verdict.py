@@ -34,14 +34,15 @@ command was sent again and accepted under the other (its own submission is settl
 
 def judge_run(world: World) -> Summary:
     """Report everything that is wrong; returns the checker's summary."""
-    tables = world.primary.tables
+    tables, values = world.primary.tables, world.power.values()
+    world.power.judge()
     rows = [
         CompletionRow(at, *[getattr(c, field) for field in CompletionRow.__struct_fields__[1:]])
         for at, c in tables.completions
     ]
     report = check(
-        world.history,
-        enumerate(world.topic.values),
+        world.power.history(),
+        enumerate(values),
         completions=rows,
         verify=lambda receipt: verify_receipt(receipt, CheapSigner.public_key, CheapSigner.holds),
         scope=Scope(
@@ -58,10 +59,11 @@ def judge_run(world: World) -> Summary:
         world.blame(problem)
     for follower in world.followers:
         follower.judge()
-    walked = list(ReferenceJudge(world.salvages).judge(enumerate(world.topic.values)))
+    walked = list(ReferenceJudge(world.salvages).judge(enumerate(values)))
     if world.plan.worded:
         world.people.judge({one.record.epoch: one.record.replica for one in walked if isinstance(one, JudgedBarrier)})
-    _check_accepted(world)
+    if not world.power.may_stop:
+        _check_accepted(world)
     _check_periods(world, walked)
     check_commands(world, walked)
     if world.plan.all_serve:
@@ -144,8 +146,9 @@ def _check_bounds(world: World) -> None:
 
 def _check_indexes(world: World) -> None:
     """Each index holds what the reference judge has at its position, and its position what was in force there."""
-    wanted = {r.disk.position.offset: r for r in world.replicas if r.disk.position is not None}
-    of_commands = {offset_of(r.disk.commands.position()) for r in world.replicas}
+    whole = [replica for replica in world.replicas if world.power.bears_out(replica)]
+    wanted = {r.disk.position.offset: r for r in whole if r.disk.position is not None}
+    of_commands = {offset_of(r.disk.commands.position()) for r in whole}
     judge = ReferenceJudge(world.salvages)
     epochs: list[int] = []
     rules: list[int] = []
@@ -155,7 +158,7 @@ def _check_indexes(world: World) -> None:
     accepted: dict[bytes, bytes] = {}
     acceptances: dict[int, dict[bytes, bytes]] = {BEGIN: {}}
     states: dict[int, tuple[object, ...]] = {}
-    for offset, value in enumerate(world.topic.values):
+    for offset, value in enumerate(world.power.values()):
         judged = judge.read(offset, value)
         if isinstance(judged, JudgedBarrier) and not judged.repeated:
             epochs.append(judged.record.epoch)
@@ -188,7 +191,7 @@ def _check_indexes(world: World) -> None:
     if falls > world.splits:  # once in a split: the old primary's replica may have looked just before the new barrier
         world.blame(f"replicas on an old primary took over again and again: timelines in force {timelines}")
     names = ("entries", "barrier in force", "highest stamp", "sequence numbers")
-    for replica in world.replicas:
+    for replica in whole:
         commands, position = replica.disk.commands, replica.disk.position
         if dict(commands.entries()) != acceptances[offset_of(commands.position())]:
             world.blame(f"{replica.name}: acceptances differ from the judge's at {offset_of(commands.position())}")

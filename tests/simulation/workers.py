@@ -298,15 +298,16 @@ def check_pauses(world: World, walked: Sequence[Judged]) -> None:
     """No record of a client counts between the barrier that pauses service and the end of that pause. A primary that
     was succeeded and not fenced may know of no pause, and let service go on."""
     pausing: JudgedBarrier | None = None
+    stored_at_s = world.power.stored_at_s()
     for one in walked:
-        at_s = world.topic.stored_at_s[one.offset]
+        at_s = stored_at_s[one.offset]
         if isinstance(one, JudgedBarrier) and not one.repeated:
             if pauser_in(one.record.database) is not None:
                 pausing = one
             elif pausing is not None and _is_of_an_older_primary(one, pausing):
                 pausing = None
         elif isinstance(one, JudgedRequest) and pausing is not None:
-            since_s = world.topic.stored_at_s[pausing.offset]
+            since_s = stored_at_s[pausing.offset]
             for pause in world.service_pauses.all:
                 if pause.begun_s <= since_s and at_s < (pause.ended_s or at_s + 1):
                     world.blame(f"record {one.offset} counts, and service is paused since offset {pausing.offset}")
@@ -364,8 +365,9 @@ def check_workers(world: World, walked: Sequence[Judged]) -> None:
     for barrier in (one.record for one in walked if isinstance(one, JudgedBarrier)):
         if barrier.replica in barred:
             world.blame(f"{barrier.replica} took the lock, epoch {barrier.epoch}, and may not lead")
+    stored_at_s = world.power.stored_at_s()
     ahead_max_us = round(world.election.clock_skew_max_s * 1e6) + JUMP_MAX_US + _SLACK_US
     for one in requests:
-        stored_us = START_US + round(world.topic.stored_at_s[one.offset] * 1e6)
+        stored_us = START_US + round(stored_at_s[one.offset] * 1e6)
         if one.record.stamp_us - stored_us > ahead_max_us:
             world.blame(f"record {one.offset} is stamped {one.record.stamp_us - stored_us} us ahead of its arrival")

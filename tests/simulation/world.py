@@ -30,6 +30,7 @@ from tests.simulation.lives import Lives, WatchedLog
 from tests.simulation.misfortune import Misfortune
 from tests.simulation.parties import Officer
 from tests.simulation.plan import FaultKind, Plan
+from tests.simulation.power import Power
 from tests.simulation.process import Process, SimulatedTask, make_task
 from tests.simulation.replica import Asked, Replica
 from tests.simulation.story import Story
@@ -122,6 +123,7 @@ class World:
         self.service_pauses = ServicePauses(self)
         self.officer = Officer(self)
         self.misfortune = Misfortune(self)
+        self.power = Power(self)
         self.splits = 0
         self.healed = False
         self._terminated: set[str] = set()
@@ -138,6 +140,12 @@ class World:
             log.lives = self.lives
         return log
 
+    def lose_log(self, end: int, off_s: float) -> None:
+        """The brokers lose power, and the records from `end` on; nobody reaches them for `off_s`."""
+        self.topic.lose(end)
+        for replica in self.replicas:
+            self.misfortune.cut_log(replica, off_s)
+
     # ---- the run ----
 
     async def run(self) -> Outcome:
@@ -151,12 +159,15 @@ class World:
             tasks.append(asyncio.create_task(self.officer.run()))
         clients = [asyncio.create_task(client.run()) for client in self.clients]
         self.misfortune.plan()
-        await self._pass_time(self.plan.duration_s)
+        await self.pass_time(self.plan.duration_s)
         self.story.tell("world", "heal")
         self.healed = True
         self.misfortune.heal()
-        await self._recover(clients)
-        if self.plan.hostile and not self.violations:
+        if self.power.may_stop:
+            await self.power.stand_still()
+        else:
+            await self._recover(clients)
+        if self.plan.hostile and not self.violations and not self.power.may_stop:
             await self._withstand(clients)
         for task in clients:
             if task.done():
@@ -190,7 +201,7 @@ class World:
             Counter(summary.answers),
         )
 
-    async def _pass_time(self, until_s: float) -> None:
+    async def pass_time(self, until_s: float) -> None:
         """Let the run continue, unless it runs away."""
         while self.loop.time() < until_s and not self._runs_away():
             await asyncio.sleep(min(0.25, until_s - self.loop.time()))
@@ -222,7 +233,7 @@ class World:
         What was on its way has arrived before: a barrier that was held up ends an activation by right, and so does a
         statement whose answer is lost.
         """
-        await self._pass_time(max(self.skies.landed_by_s + _LOOKED_S, self.plan.duration_s + 2 * self.election.lease_s))
+        await self.pass_time(max(self.skies.landed_by_s + _LOOKED_S, self.plan.duration_s + 2 * self.election.lease_s))
         await self._recover(clients)
         if self.violations:
             return
@@ -323,12 +334,15 @@ class World:
         """Add to the history."""
         self.history.append(event)
 
-    def who_told(self, answer: Answer, name: str) -> tuple[str | None, int | None]:
-        """The replica that gave an answer, and its epoch then; empty, if the core gave none."""
+    def who_told(self, answer: Answer, name: str, to: tuple[str, int]) -> tuple[str | None, int | None]:
+        """The replica that gave an answer to an operation, and its epoch then; empty, if the core gave none."""
         if not name:
             return None, None
         found = self.replica(name).told.pop(id(answer), None)
-        return (None, None) if found is None or found[0] is not answer else (found[1], found[2])
+        if found is None or found.answer is not answer:
+            return None, None
+        self.power.note_sent(*to, found.generation, found.at_s)
+        return found.name, found.epoch
 
     # ---- watching ----
 
@@ -368,6 +382,8 @@ class World:
         asked = replica.name in self._terminated
         self._terminated.discard(replica.name)
         if error is None and asked:
+            return
+        if self.power.allows(replica, error):
             return
         late = isinstance(error, TransitionFailed) and "took more than" in str(error)
         disk = isinstance(error, IndexUnreadable) or isinstance(error and error.__cause__, IndexUnreadable)

@@ -40,6 +40,7 @@ class Tables(MemoryDatabase):
         self.contradictions: list[str] = []  # completions that were published otherwise before
         self.bounds_ever: list[int] = [0]  # up to which completions were pruned
         self._story = story
+        self.publication_held = False  # another session has the table of completions locked
         self._keeps_history = keeps_history
         self._history: deque[dict[str, Any]] = deque(maxlen=50)
 
@@ -103,6 +104,8 @@ class Tables(MemoryDatabase):
         return epoch
 
     def publish(self, completions: Sequence[Completion], position: Position) -> int:
+        if self.publication_held:
+            raise ConnectionGone("canceling statement due to lock timeout")
         self._remember()
         start = len(self.completions)
         end = super().publish(completions, position)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -18,14 +17,15 @@ from tests.simulation.weather import Skies
 
 
 class Disk:
-    """One machine's index: what is written outlives the process, except the newest batches if the machine goes."""
+    """One machine's index: what is written outlives the process, except the newest batches if the machine goes.
+    No batch is synced."""
 
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
         self.position: Position | None = None
         self.commands = DiskCommands()
         self.parties = DiskParties()
-        self._undo: deque[tuple[list[bytes], Position | None]] = deque(maxlen=32)
+        self._undo: list[tuple[list[bytes], Position | None]] = []
 
     def write(
         self, entries: Mapping[bytes, bytes], position: Position, accepted: Mapping[bytes, bytes] = NOTHING
@@ -62,7 +62,7 @@ class DiskCommands(MemoryCommands):
 
     def __init__(self) -> None:
         super().__init__()
-        self._undo: deque[tuple[list[bytes], Position | None]] = deque(maxlen=32)
+        self._undo: list[tuple[list[bytes], Position | None]] = []
 
     def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
         self._undo.append((list(entries), self._position))
@@ -82,7 +82,7 @@ class DiskParties(MemoryParties):
 
     def __init__(self) -> None:
         super().__init__()
-        self._undo: deque[tuple[list[bytes], Position | None]] = deque(maxlen=32)
+        self._undo: list[tuple[list[bytes], Position | None]] = []
 
     def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
         self._undo.append((list(entries), self._position))

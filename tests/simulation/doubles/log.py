@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from replica.log.memory import Delivery, MemoryLog, MemoryReader, MemoryTopic
-from replica.notary.errors import LogUnavailable
+from replica.notary.errors import LogUnavailable, NotaryError
 from tests.simulation.process import Process
 from tests.simulation.story import Story
 from tests.simulation.weather import Skies
@@ -22,6 +22,7 @@ class Topic(MemoryTopic):
         self._story = story
         self._waiting: list[asyncio.Future[None]] = []
         self.newest_at_s: float | None = None  # when the newest record came
+        self.generation = 0  # of its brokers: how often they lost power
         self._stored_at_s: list[float] = []
 
     def store(self, value: bytes) -> None:
@@ -29,6 +30,12 @@ class Topic(MemoryTopic):
         self._stored_at_s.append(self.newest_at_s)
         self._story.tell("topic", "store", offset=self.end_offset, size=len(value), bytes=value[-24:])
         super().store(value)
+
+    def lose(self, end: int) -> None:
+        """The brokers lose power, and the records from `end` on."""
+        self.generation += 1
+        del self._stored_at_s[end:]
+        self.truncate(end)
 
     def wake(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -100,6 +107,7 @@ class Wire(Delivery):
 
     def _travel(self, value: bytes, topic: MemoryTopic, give_up: Callable[[], None]) -> None:
         random, now_s = self._skies.random, self._loop.time()
+        land = partial(self._land, topic, give_up, _generation(topic))
         lands_at_s = self._lands_at_s = max(self._lands_at_s, now_s + random.uniform(0.0005, 0.004))
         clogged_until_s = self._skies.of(self._name).log_clogged_until_s
         if clogged_until_s > now_s:
@@ -114,12 +122,19 @@ class Wire(Delivery):
                 self._loop.call_later(0.5, give_up)
                 return
             if what == "append_repeated":
-                self._loop.call_at(later_s, topic.store, value)
+                self._loop.call_at(later_s, land, value)
                 self._skies.note_landing(later_s)
             else:
                 lands_at_s = later_s if what == "append_late" else now_s + 0.03 * random.random()
-        self._loop.call_at(lands_at_s, topic.store, value)
+        self._loop.call_at(lands_at_s, land, value)
         self._skies.note_landing(lands_at_s)
+
+    def _land(self, topic: MemoryTopic, give_up: Callable[[], None], generation: int, value: bytes) -> None:
+        """The record arrives; what was on its way when the brokers lost power is sent again, if its sender lives."""
+        if _generation(topic) == generation:
+            topic.store(value)
+        else:
+            self._transmit(value, topic, give_up, self._loop.time() + 5.0)
 
     def _strike(self, factor: float, what: str) -> bool:
         strikes = self._skies.strikes_with(factor * self._skies.of(self._name).log_share)
@@ -218,10 +233,16 @@ class SlowReader(MemoryReader):
     def __init__(self, log: SimulatedLog, topic: Topic, start_offset: int) -> None:
         super().__init__(log, topic, start_offset)
         self._view = View(log.skies)
+        self.generation = topic.generation
 
     @property
     def old_end(self) -> int | None:  # type: ignore[override]
         return self._next if self.silent else self._view.old_end()
+
+    def _find_failure(self) -> NotaryError | None:
+        if self._topic.generation != self.generation:
+            return LogUnavailable("the broker is gone")
+        return super()._find_failure()
 
     async def _wait(self, wait_s: float) -> None:
         if self._next == self.old_end:
@@ -237,6 +258,10 @@ class SlowReader(MemoryReader):
             await asyncio.sleep(wait_s)
             self._log.skies.struck("log_unreachable", self._log.name)
             self._failure = LogUnavailable("out of reach")
+
+
+def _generation(topic: MemoryTopic) -> int:
+    return topic.generation if isinstance(topic, Topic) else 0
 
 
 def _finish(future: asyncio.Future[None]) -> None:
