@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check lint fmt bench bench-pipeline faults kill-loop overload faults-quick runbooks profile-postgres lognode watch workers soak fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests run demo-pipeline drill test check lint fmt bench bench-pipeline faults power-cuts kill-loop overload faults-quick runbooks profile-postgres lognode watch workers soak fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ FAULTS_PROFILE = $(filter-out kafka,$(or $(LOG),kafka)$(if $(filter all,$(SERVIN
 faults: setup-tests ## Every fault against real servers, at full length; LOG=postgres, raft or embedded: that profile; SERVING=all: all replicas serve
 	@rm -f build/faults$(FAULTS_PROFILE:%=-%).json
 	@$(BIN)/pytest -q -m "not short" --quiet-machine $(LOG:%=--log-kind %) $(SERVING:%=--serving %) tests/faults $(ARGS); code=$$?; $(BIN)/python -m tests.faults.results $(FAULTS_PROFILE) || code=1; exit $$code
+
+power-cuts: setup-tests ## All power is lost, or a rack's, on disks that lose what was not synced; LOG, SERVING: as for faults
+	@$(BIN)/pytest -q -m "not short" $(LOG:%=--log-kind %) $(SERVING:%=--serving %) tests/integration/test_power_cut_parts.py tests/faults/power $(ARGS)
 
 kill-loop: setup ## Kill the active twenty times under applications that use the client library
 	@$(BIN)/pytest -m slow tests/faults/test_kill_loop.py $(ARGS)

@@ -65,14 +65,16 @@ Run this as root, then repeat: apt-get install --no-install-recommends ${package
 }
 
 # Only tests need these, and those that do say loudly that they were left out: a browser for the status page, keepalived to
-# check what is rendered for it, curl and jq for the runbooks' commands, ip for the lab that faults are tried out in, faketime
-# and fiu for clocks that jump and disks that fail, SoftHSM in the place of a hardware security module, tini for the image's
+# check what is rendered for it, curl and jq for the runbooks' commands, ip for the lab that faults are tried out in, mkfs and
+# losetup for disks that lose power, faketime and fiu for clocks that jump and disks that fail, SoftHSM in the place of a hardware security module, tini for the image's
 # entry point.
 ensure_test_packages() {
     local packages=() name
     for name in chromium keepalived curl jq faketime; do has "$name" || packages+=("$name"); done
     has fiu-ctrl || packages+=(fiu-utils)
     has ip || packages+=(iproute2)
+    has mkfs.ext4 || packages+=(e2fsprogs)
+    has losetup || packages+=(mount)
     has softhsm2-util || packages+=(softhsm2)
     has p11-kit || packages+=(p11-kit p11-kit-modules)
     has tini || packages+=(tini)

@@ -53,6 +53,7 @@ LogKind = Literal["kafka", "postgres", "raft", "memory"]
 STANDBY_NAME = "standby"  # the standby's name at the primary
 LOG_FOLDER = "kafka"
 POSTGRES_FOLDER = "postgres"
+STANDBY_FOLDER = "standby"
 LOCK_NAME = "cluster.lock"  # held while a supervisor runs; also marks a folder as a cluster's
 API_WORKERS = 2
 ACTIVE_MAX_S = 60.0
@@ -186,7 +187,9 @@ class LocalCluster:
 
             await make_log(self.postgres, self._files)
         if self.log_kind == "raft":
-            self._start_log_nodes()
+            self._make_log_nodes()
+            for node in self.log_nodes.values():
+                node.start()
         settings = self.config.log.settings
         if isinstance(settings, KafkaSettings):
             await self._repair_topic(settings)
@@ -207,15 +210,13 @@ class LocalCluster:
             for topic, changes in (await repair_topic(settings)).items():
                 self._say("request log", f"{topic}: set {', '.join(f'{name}={to}' for name, to in changes.items())}")
 
-    def _start_log_nodes(self) -> None:
+    def _make_log_nodes(self) -> None:
         """They read the configuration, so it must be there."""
         settings = self.config.log.settings
         assert isinstance(settings, RaftLogSettings)
         machines = {name: self._machine(name) for name in settings.addresses}
         self.log_nodes = make_log_nodes(settings, self.config_path, machines, self._say)
         self._stack.push_async_callback(self._stop_log_nodes)
-        for node in self.log_nodes.values():
-            node.start()
 
     async def stop(self) -> None:
         """Stop everything in reverse order. May be repeated."""
@@ -325,7 +326,9 @@ class LocalCluster:
         """Database and request log at the same time: the log takes longest."""
         if not self.embedded:
             self.postgres = self._database_server(POSTGRES_FOLDER, "db1")
-            self.postgres_standby = self._database_server("standby", "db2") if self.settings.database_standby else None
+            self.postgres_standby = (
+                self._database_server(STANDBY_FOLDER, "db2") if self.settings.database_standby else None
+            )
         log_starts = self._prepare_log_servers()
         names = [f"r{number}" for number in range(1, self.settings.replicas + 1)]
         self._ways = {name: self._ways_of(name) for name in names}

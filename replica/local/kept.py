@@ -50,15 +50,13 @@ class KeptProcess:
 
     async def stop(self) -> None:
         """Stop it in order, by SIGTERM, and leave it down. May be repeated."""
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
-            self._keeper = None
-        code = self._process.returncode
-        if code is not None:  # it may have ended a moment before
-            self._note_end(code)
-        self._end_asked = True
+        await self._leave_down()
         await self._process.stop(STOP_GRACE_S)
+
+    async def kill(self) -> None:
+        """SIGKILL for all of it at once, and leave it down, as if the machine lost power. May be repeated."""
+        await self._leave_down()
+        await self._process.kill()
 
     def kill_group(self) -> None:
         """SIGKILL for all of it at once, as if the machine died. It comes back after `restart_pause_s`."""
@@ -81,6 +79,17 @@ class KeptProcess:
     def log_tail(self) -> str:
         """The last lines of its log."""
         return self._process.log_tail()
+
+    async def _leave_down(self) -> None:
+        """Do not start it again; what ends from now on was asked to."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._keeper = None
+        code = self._process.returncode
+        if code is not None:  # it may have ended a moment before
+            self._note_end(code)
+        self._end_asked = True
 
     async def _keep(self) -> None:
         while True:

@@ -1,0 +1,149 @@
+"""The power cut of tests proves itself: what a disk lost and kept, and cuts that are none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lossy_disk import FLUSH_FIRST, CutVoid, LossyDisks, holders, lossy_disks, remove_abandoned
+
+HOLDS_A_DISK = """
+import time
+from tests.lossy_disk import lossy_disks
+with lossy_disks("a") as disks:
+    disks.arm()
+    disks.cut()
+    print(disks["a"].folder, flush=True)
+    time.sleep(1_000)
+"""
+RECORD = b"a record of some bytes\n"
+
+
+@pytest.fixture
+def disks() -> Iterator[LossyDisks]:
+    """Two of them."""
+    with lossy_disks("a", "b") as disks:
+        yield disks
+
+
+def append(path: Path, *, sync: bool) -> None:
+    """Append a record to a file."""
+    with path.open("ab") as file:
+        file.write(RECORD)
+        file.flush()
+        if sync:
+            os.fdatasync(file.fileno())
+
+
+def overwrite(path: Path, *, sync: bool) -> None:
+    """Overwrite the file's first record, in place."""
+    with path.open("r+b") as file:
+        file.write(RECORD.upper())
+        file.flush()
+        if sync:
+            os.fdatasync(file.fileno())
+
+
+def test_each_cut_loses_what_was_not_synced_and_nothing_else(disks: LossyDisks) -> None:
+    """Goal: bytes and names are lost, synced ones kept. Method: two cuts; a file of each kind on both disks."""
+    for round_number in range(2):
+        for name in ("a", "b"):
+            folder = disks[name].folder / f"round-{round_number}"
+            folder.mkdir()
+            for kind in ("appended", "appended, synced", "overwritten", "overwritten, synced"):
+                append(folder / kind, sync=False)
+        disks.arm()
+        for name in ("a", "b"):
+            folder = disks[name].folder / f"round-{round_number}"
+            append(folder / "appended", sync=False)
+            overwrite(folder / "overwritten", sync=False)
+            (folder / "new").write_bytes(RECORD)
+        disks.cut()
+        with pytest.raises(OSError, match="Input/output error"):
+            append(disks["a"].folder / f"round-{round_number}" / "appended", sync=True)
+        assert "2 disks lost" in disks.bring_back()
+        for name in ("a", "b"):
+            folder = disks[name].folder / f"round-{round_number}"
+            assert (folder / "appended").read_bytes() == (folder / "overwritten").read_bytes() == RECORD
+            assert not (folder / "new").exists()
+    append(disks["a"].folder / "round-1" / "appended, synced", sync=True)
+    overwrite(disks["a"].folder / "round-1" / "overwritten, synced", sync=True)
+    disks.arm("b")
+    disks.cut()
+    disks.bring_back()
+    assert (disks["a"].folder / "round-1" / "appended, synced").read_bytes() == 2 * RECORD
+
+
+def test_what_was_synced_after_all_was_settled_is_kept(disks: LossyDisks) -> None:
+    """Goal: a cut loses no synced byte. Method: appended and overwritten, each with fdatasync."""
+    folder = disks["a"].folder
+    for kind in ("appended", "overwritten"):
+        append(folder / kind, sync=False)
+    disks.arm()
+    append(folder / "appended", sync=True)
+    overwrite(folder / "overwritten", sync=True)
+    disks.cut()
+    disks.bring_back()
+    assert (folder / "appended").read_bytes() == 2 * RECORD
+    assert (folder / "overwritten").read_bytes() == RECORD.upper()
+
+
+@pytest.mark.parametrize("flag", [pytest.param(None, id="kill alone"), pytest.param(FLUSH_FIRST, id="flush first")])
+def test_a_cut_that_loses_nothing_is_void(disks: LossyDisks, flag: int | None) -> None:
+    """Goal: a run in which no power was cut fails. Method: end the writer alone; flush everything first."""
+    disks.arm()
+    disks.cut(flag)
+    with pytest.raises(CutVoid, match="nothing was lost"):
+        disks.bring_back()
+
+
+def test_a_disk_that_loses_what_was_synced_is_void(disks: LossyDisks) -> None:
+    """Goal: the proof sees the other mistake as well. Method: remove synced records after the cut."""
+    disks.arm()
+    disks.cut()
+    disks["b"].detach()
+    disks["b"].attach()
+    os.truncate(disks["b"].proof("synced") / "records", 0)
+    with pytest.raises(CutVoid, match="lost what was synced"):
+        disks.bring_back()
+
+
+def test_nothing_is_left_of_a_failed_test() -> None:
+    """Goal: neither a mount nor a loop device outlives a test. Method: fail while a stopped process holds a mount."""
+    left: list[Path] = []
+    with pytest.raises(ZeroDivisionError), lossy_disks("a") as disks:
+        left = [disks["a"].folder, disks["a"].image]
+        with (disks["a"].folder / "held").open("wb") as held:
+            holder = subprocess.Popen(["sleep", "1000"], stdout=held)
+        holder.send_signal(signal.SIGSTOP)
+        assert holders(disks["a"].folder) == {holder.pid}
+        disks.arm()
+        disks.cut()
+        raise ZeroDivisionError
+    assert holder.wait() == -signal.SIGKILL
+    assert_gone(*left)
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next() -> None:
+    """Goal: as above, if Python itself is killed. Method: SIGKILL of a process with a disk, after a cut."""
+    with subprocess.Popen([sys.executable, "-c", HOLDS_A_DISK], stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        folder = Path(killed.stdout.readline().strip())
+        assert os.path.ismount(folder)
+        killed.kill()
+    remove_abandoned()
+    assert_gone(folder, folder.with_suffix(".img"))
+
+
+def assert_gone(folder: Path, image: Path) -> None:
+    """Nothing is mounted, attached or there."""
+    attached = subprocess.run(["losetup", "--associated", image], capture_output=True, text=True, check=True).stdout
+    assert not attached
+    assert str(folder) not in Path("/proc/mounts").read_text()
+    assert not folder.parent.exists()

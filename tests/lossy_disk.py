@@ -1,0 +1,346 @@
+"""Disks that lose at a power cut what was not synced: an image, a loop device and ext4 for each machine of a test.
+
+The cut is the kernel's own shutdown call of ext4, which drops dirty pages and uncommitted names and answers EIO from
+then on. Stop (SIGSTOP) whatever runs on the disks first, so that nothing answers between, and end it afterwards.
+
+At every cut two files on every disk prove that it was one: bytes that were synced must all be there afterwards, and of
+those that were not some must be gone. Else the cut is void, and the test has failed. Dirty pages are written by
+themselves after 30 s, and by any `sync` on the machine: cut at most DIRTY_MAX_S after `arm`.
+
+It needs root, loop devices, `mkfs.ext4` (Debian: e2fsprogs), `mount` and `losetup` (mount).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+from replica.local.process import descendants
+
+PREFIX = "notary-lossy-"
+SIZE_MIB = 2_048  # of an image, which is sparse
+IN_MEMORY_MIN_BYTES = 8 * 2**30  # images are kept in memory where there is so much room
+MEMORY = Path("/dev/shm")
+SHUTDOWN = 0x8004587D  # FS_IOC_SHUTDOWN, linux/fs.h
+LOSE, FLUSH_FIRST = 2, 0  # its flags: the journal is not flushed; everything is flushed first
+DIRTY_MAX_S = 25.0
+RECORD = struct.Struct("<Q")
+ROUND_PAUSE_S = 0.01
+HELD_MAX_S = 10.0
+_MAKE = ["-q", "-E", "lazy_itable_init=0,nodiscard"]
+_MOUNT = "noauto_da_alloc,commit=600"  # names are committed after ten minutes, instead of five seconds
+
+
+class CutVoid(AssertionError):
+    """A power cut that lost nothing, or that lost what was synced: the test proves nothing, and has failed."""
+
+
+class DiskFailed(Exception):
+    """A command that makes, mounts or removes a disk failed."""
+
+
+class LossyDisk:
+    """One disk, mounted at `folder` from `make` to `remove`."""
+
+    def __init__(self, image: Path, folder: Path) -> None:
+        self.image = image
+        self.folder = folder
+        self._loop: str | None = None
+
+    def make(self) -> None:
+        """A new file system, mounted."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.image.open("wb") as file:
+            file.truncate(SIZE_MIB * 2**20)
+        _run("mkfs.ext4", *_MAKE, str(self.image))
+        self.attach()
+        for name in ("synced", "unsynced"):
+            self.proof(name).mkdir(parents=True)
+
+    def attach(self) -> None:
+        """Mount the image, as a machine does that starts; what the journal holds is replayed."""
+        self._loop = _run("losetup", "--find", "--show", str(self.image)).strip()
+        _run("mount", "-t", "ext4", "-o", _MOUNT, self._loop, str(self.folder))
+
+    def detach(self) -> None:
+        """Unmount it. Raises AssertionError when somebody still has it, or a mount namespace keeps it."""
+        if os.path.ismount(self.folder):
+            assert not (found := holders(self.folder)), f"{self.folder} is held by {found}"
+            _run("umount", str(self.folder))
+        if self._loop is not None:
+            loop, self._loop = self._loop, None
+            _run("losetup", "--detach", loop)
+            assert not _run("losetup", "--associated", str(self.image)), f"something keeps {loop}: a mount namespace?"
+
+    def remove(self) -> None:
+        """Unmount and delete it, whatever state it is in: who still holds it is killed. May be repeated."""
+        end_holders(self.folder)
+        self.detach()
+        self.image.unlink(missing_ok=True)
+
+    def copy(self, image: Path) -> Path:
+        """A copy of the image as it is now. Call it while nothing is written."""
+        _run("cp", "--sparse=always", str(self.image), str(image))
+        return image
+
+    def settle(self) -> None:
+        """Return once all of it is on disk."""
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            if ctypes.CDLL(None, use_errno=True).syncfs(handle) != 0:
+                raise OSError(ctypes.get_errno(), f"syncfs of {self.folder}")
+        finally:
+            os.close(handle)
+
+    def cut(self, flag: int = LOSE) -> None:
+        """Lose what is not synced; from now on every read and write fails."""
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.ioctl(handle, SHUTDOWN, struct.pack("I", flag))
+        finally:
+            os.close(handle)
+
+    def proof(self, name: str) -> Path:
+        """The folder of the proof's file, `synced` or `unsynced`: of its own, so that neither saves the other."""
+        return self.folder / "proof" / name
+
+
+class Proof:
+    """Two files on each disk that grow until the cut: one is synced after each record, one never."""
+
+    def __init__(self, disks: Iterable[LossyDisk], told: Path) -> None:
+        self._disks, self._told = list(disks), told
+        for disk in self._disks:
+            for name in ("synced", "unsynced"):
+                (disk.proof(name) / "records").write_bytes(b"")
+            disk.settle()
+        told.write_bytes(bytes(2 * RECORD.size * len(self._disks)))
+        argv = [sys.executable, "-m", "tests.lossy_disk", str(told), *(str(disk.folder) for disk in self._disks)]
+        self._armed_s = monotonic()
+        self._writer = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
+
+    def begun(self) -> None:
+        """Return once both files on each disk have a record."""
+        until_s = monotonic() + HELD_MAX_S
+        while not all(pair[0] and pair[1] for pair in self._counts()):
+            if monotonic() > until_s:
+                raise CutVoid("the proof's writer does not write")
+            sleep(ROUND_PAUSE_S)
+
+    def freeze(self) -> None:
+        """Stop writing. It comes before the cut."""
+        self.begun()
+        freeze([self._writer.pid])
+
+    def end(self) -> None:
+        """End the writer. May be repeated."""
+        self._writer.kill()
+        self._writer.wait()
+
+    def verify(self) -> str:
+        """Once the disks are back: what was lost and kept, in words. Raises CutVoid unless it was a power cut."""
+        took_s = monotonic() - self._armed_s
+        told = self._counts()
+        kept = [
+            tuple((disk.proof(name) / "records").stat().st_size // RECORD.size for name in ("unsynced", "synced"))
+            for disk in self._disks
+        ]
+        for disk, (told_unsynced, told_synced), (unsynced, synced) in zip(self._disks, told, kept, strict=True):
+            what = f"{disk.folder.name}: {unsynced} of {told_unsynced} un-synced and {synced} of {told_synced} synced"
+            if not told_unsynced or unsynced >= told_unsynced:
+                raise CutVoid(f"{what} records are there {took_s:.0f} s after the first: nothing was lost")
+            if synced < told_synced:
+                raise CutVoid(f"{what} records are there: the disk lost what was synced")
+        lost = sum(one[0] - other[0] for one, other in zip(told, kept, strict=True))
+        return f"{len(told)} disks lost {lost} un-synced records and kept all {sum(pair[1] for pair in told)} synced"
+
+    def _counts(self) -> list[tuple[int, int]]:
+        numbers = [number for (number,) in RECORD.iter_unpack(self._told.read_bytes())]
+        return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+class LossyDisks:
+    """Disks by name. `arm`, then at most DIRTY_MAX_S later `cut`, then `bring_back`."""
+
+    def __init__(self, folder: Path, disks: Mapping[str, LossyDisk]) -> None:
+        self._folder = folder
+        self._disks = disks
+        self._proof: Proof | None = None
+        self._armed: list[str] = []
+
+    def __getitem__(self, name: str) -> LossyDisk:
+        return self._disks[name]
+
+    def arm(self, *names: str) -> None:
+        """Let all that is on these disks, by default all, be synced, and begin to write the proof."""
+        self._armed = list(names or self._disks)
+        self.disarm()
+        for name in self._armed:
+            self._disks[name].settle()
+        self._proof = Proof([self._disks[name] for name in self._armed], self._folder / "told")
+        self._proof.begun()
+
+    def cut(self, flag: int | None = LOSE) -> None:
+        """Cut the power of the armed disks, on which nothing runs any more; None: only the proof's writer ends."""
+        assert self._proof is not None, "not armed"
+        self._proof.freeze()
+        for name in self._armed if flag is not None else ():
+            self._disks[name].cut(flag)
+        self._proof.end()
+
+    def bring_back(self) -> str:
+        """Mount the disks again; what was lost, in words. Raises CutVoid unless it was a power cut."""
+        assert self._proof is not None, "not armed"
+        for name in self._armed:
+            self._disks[name].detach()
+            self._disks[name].attach()
+        proof, self._proof = self._proof, None
+        return proof.verify()
+
+    def disarm(self) -> None:
+        """End the proof's writer, if there is one."""
+        if self._proof is not None:
+            self._proof.end()
+            self._proof = None
+
+
+@contextmanager
+def lossy_disks(*names: str) -> Iterator[LossyDisks]:
+    """New disks, each mounted at a folder of its own, which other accounts may enter; nothing is left of them.
+
+    Where they cannot be made the test is skipped, with the reason.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("NOT PLAYED: a power cut takes root, loop devices and `mount`")
+    remove_abandoned()
+    in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= IN_MEMORY_MIN_BYTES
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=MEMORY if in_memory else None))
+    folder.chmod(0o755)
+    disks = LossyDisks(folder, {name: LossyDisk(folder / f"{name}.img", folder / name) for name in names})
+    try:
+        try:
+            for name in names:
+                disks[name].make()
+        except DiskFailed as error:
+            pytest.skip(f"NOT PLAYED: a power cut takes loop devices, e2fsprogs and mount, as root: {error}")
+        yield disks
+    finally:
+        disks.disarm()
+        _remove(folder, [disks[name] for name in names])
+
+
+def remove_abandoned() -> None:
+    """Remove what processes have left that were killed."""
+    for parent in (MEMORY, Path(tempfile.gettempdir())):
+        for folder in parent.glob(f"{PREFIX}*"):
+            owner = folder.name.removeprefix(PREFIX).partition("-")[0]
+            if not Path(f"/proc/{owner}").exists():
+                _remove(folder, [abandoned(image) for image in folder.glob("*.img")])
+
+
+def abandoned(image: Path) -> LossyDisk:
+    """A disk of a process that is gone."""
+    disk = LossyDisk(image, image.with_suffix(""))
+    attached = _run("losetup", "--noheadings", "--output", "NAME", "--associated", str(image)).split()
+    disk._loop = attached[0] if attached else None
+    return disk
+
+
+def freeze(pids: Iterable[int]) -> None:
+    """SIGSTOP for processes and all their descendants; returns once every thread of theirs stands still."""
+    roots, tree, until_s = list(pids), set[int](), monotonic() + HELD_MAX_S
+    while (new := {one for pid in roots for one in (pid, *descendants(pid))} - tree) or not all(map(_is_still, tree)):
+        for pid in new:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        tree |= new
+        if monotonic() > until_s:
+            raise CutVoid("a process does not stand still")
+        sleep(0.001)
+
+
+def end_holders(folder: Path) -> None:
+    """Kill every process that has a file of a mount open, or is in one of its folders, and wait until none has."""
+    until_s = monotonic() + HELD_MAX_S
+    while found := holders(folder):
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if monotonic() > until_s:
+            raise CutVoid(f"{folder} is still held by {sorted(found)}")
+        sleep(ROUND_PAUSE_S)
+
+
+def holders(folder: Path) -> set[int]:
+    """Processes other than this one that hold a mount."""
+    inside = f"{folder}/"
+    found = set()
+    for link in (*Path("/proc").glob("[0-9]*/fd/*"), *Path("/proc").glob("[0-9]*/cwd")):
+        with suppress(OSError):
+            if f"{os.readlink(link)}/".startswith(inside):
+                found.add(int(link.parts[2]))
+    return found - {os.getpid()}
+
+
+def _remove(folder: Path, disks: Iterable[LossyDisk]) -> None:
+    errors = []
+    for disk in disks:
+        try:
+            disk.remove()
+        except Exception as error:  # the others are to be removed all the same
+            errors.append(error)
+    if errors:
+        raise ExceptionGroup(f"disks in {folder} are left", errors)
+    shutil.rmtree(folder)
+
+
+def _is_still(pid: int) -> bool:
+    states = []
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            states.append(stat.read_text().rpartition(")")[2].split()[0])
+    return all(state in "TZX" for state in states)
+
+
+def _run(*argv: str) -> str:
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    except FileNotFoundError as error:
+        raise DiskFailed(error) from None
+    if done.returncode != 0:
+        raise DiskFailed(f"{' '.join(argv)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def write_proof(told: Path, folders: list[Path]) -> None:
+    """The writer: a record in each file of each disk, told once it is written (and synced), until killed or alone."""
+    disks = [LossyDisk(folder, folder) for folder in folders]
+    files = [[os.open(disk.proof(name) / "records", os.O_WRONLY) for name in ("unsynced", "synced")] for disk in disks]
+    counts = os.open(told, os.O_WRONLY)
+    number, parent = 0, os.getppid()
+    while os.getppid() == parent:
+        for at, (unsynced, synced) in enumerate(files):
+            for which, file in enumerate((unsynced, synced)):
+                os.pwrite(file, RECORD.pack(number), number * RECORD.size)
+                if which:
+                    os.fdatasync(file)
+                os.pwrite(counts, RECORD.pack(number + 1), (2 * at + which) * RECORD.size)
+        number += 1
+        sleep(ROUND_PAUSE_S)
+
+
+if __name__ == "__main__":
+    write_proof(Path(sys.argv[1]), [Path(folder) for folder in sys.argv[2:]])
