@@ -86,6 +86,7 @@ async def test_postgres_keeps_what_it_committed(disks: LossyDisks, settings: dic
                 await connection.execute("CREATE TABLE t (n integer)")
                 for _ in range(BEFORE):
                     await connection.execute("INSERT INTO t VALUES (1)")
+                await connection.execute("CHECKPOINT")  # what commits have left in memory
                 disks.arm()
                 for _ in range(AFTER):
                     await connection.execute("INSERT INTO t VALUES (1)")
