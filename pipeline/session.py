@@ -35,7 +35,7 @@ from pipeline.shipped import (
     package_archive,
 )
 from replica.notary.errors import Code, ConfigError, SparkUnavailable
-from replica.notary.own_python import SAFE_PATH, safe_children
+from replica.notary.own_process import SAFE_PATH, safe_children
 
 DEFAULT_MASTER = "local[3]"  # work for two processors: one task of three waits for the disk
 PARTITIONS_PER_CORE = 4

@@ -20,6 +20,7 @@ from replica.index.quarantine import set_aside
 from replica.notary.errors import IndexDamaged, InvariantBroken, NotaryError, StoreUnavailable
 from replica.notary.exit_codes import EXIT_OK
 from replica.notary.keys import known_keys
+from replica.notary.own_process import raise_open_files
 from replica.running import run_to_the_end
 from replica.telemetry.log_lines import set_up_logging
 from replica.wiring import Core, ReplicaSettings, Start, build, index_folder, start
@@ -36,6 +37,7 @@ def run_replica(settings: ReplicaSettings) -> int:
     """Run one replica until SIGTERM or SIGINT; returns the exit code: 0, 1 (start again), 2 (a person is needed)."""
     set_up_logging(replica=settings.name)
     os.umask(PRIVATE_UMASK)
+    raise_open_files()  # front ends inherit it
     gc.freeze()  # what is loaded stays
     gc.set_threshold(*_GC_THRESHOLD)
     try:

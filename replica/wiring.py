@@ -46,7 +46,7 @@ from replica.log.settings import LogSettings
 from replica.notary.errors import InvariantBroken
 from replica.notary.formats import Formats
 from replica.notary.keys import NotaryKey
-from replica.notary.own_python import module_argv
+from replica.notary.own_process import module_argv
 from replica.notary.parties import Pair, PeriodUs
 from replica.notary.salvage import Salvages
 from replica.notary.words import WordsLog

@@ -93,8 +93,8 @@ class Api:
             [
                 *self._submissions(validator, limits).routes(),
                 Route("GET", NOTARY, self._describe, _DESCRIBE),
-                *LedgerRoutes(feed, counts, settings, self._renderer).routes(),
-                *Lookups(core, feed, counts, settings, capacity=self.capacity, renderer=self._renderer).routes(),
+                *LedgerRoutes(feed, self.capacity, settings, self._renderer).routes(),
+                *Lookups(core, feed, settings, capacity=self.capacity, renderer=self._renderer).routes(),
                 *LogRoutes(core, feed, self._renderer, log_nodes=log_nodes).routes(),
                 *EndpointRoutes(core, about.replica, listing).routes(),
                 *contract.routes(),
@@ -171,12 +171,13 @@ class Api:
     ) -> Reply:
         """Read the body and answer it. Bodies are held in memory, so those under way have a budget."""
         size = body_size(request, self._settings)
-        refusal = self.capacity.refusal(0)
+        holder = holder_of(caller, request.protocol)
+        refusal = self.capacity.refusal(0, holder)
         if refusal is not None:
             return self._renderer.reply(refusal, request_id)
         if not _JSON_TYPE.fullmatch(request.headers.get("Content-Type", "")) or "Content-Encoding" in request.headers:
             raise BadRequest("the body is not plain application/json in UTF-8", Code.MEDIA_TYPE_UNSUPPORTED)
-        reservation = self.capacity.bodies.take(size, holder_of(caller, request.protocol))
+        reservation = self.capacity.bodies.take(size, holder)
         if reservation is None:
             return self._renderer.reply(self.capacity.no_bodies(), request_id)
         try:

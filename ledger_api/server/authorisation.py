@@ -49,8 +49,8 @@ EVERYBODY = Caller()
 
 
 def holder_of(caller: Caller, connection: object) -> Hashable:
-    """The holder that a call's use is charged to: the user's name, or else the connection."""
-    return caller.subject or id(connection)
+    """The holder that a call's use is charged to: the user's name, or else where its connection comes from."""
+    return caller.subject or getattr(connection, "source", None) or id(connection)
 
 
 def as_submitted_by(document: SubmissionDocument, caller: Caller) -> SubmissionDocument:

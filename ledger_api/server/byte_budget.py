@@ -1,17 +1,16 @@
-"""A budget for the bytes held in memory for clients: one bound for all, shared among the callers.
+"""A budget for the bytes held in memory for clients: one bound for all, of which each caller has its share.
 
-A caller that holds some bytes leaves at least as many free. So one caller takes no more than half of a budget, and two
-no more than a third each. The next caller finds a share, and a slow reader does not shut the others out.
+The next caller finds room (replica/notary/shares.py), and a slow reader does not shut the others out.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Hashable
 from typing import Self
 
 from replica.link.change_signal import ChangeSignal
+from replica.notary.shares import Shares
 
 ANSWER_BYTES = 4_096  # of an answer that is no conflict: a receipt's path, or a problem with its texts
 ANSWER_FACTOR = 4  # a conflict has 194 bytes for a state, which takes 69 of a JSON body, or 36 of canonical bytes
@@ -50,24 +49,21 @@ class ByteBudget:
     """At most `max_bytes`. A holder that is alone may have more: a larger call could never be served otherwise."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self._shares = Shares(max_bytes)
         self._freed = ChangeSignal()
         self._waiting = 0
-        self._held_by: Counter[Hashable] = Counter()  # holders with no bytes are left out
-        self.held_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """What all hold together."""
+        return self._shares.held
 
     def take(self, wanted_bytes: int, holder: Hashable = None) -> Reservation | None:
         """Reserve bytes. Returns None while too few are free, or if `holder` would leave fewer free than it holds.
 
         Without a holder only the bound counts: for a budget that belongs to one caller.
         """
-        left_bytes = self._max_bytes - self.held_bytes - wanted_bytes
-        own_bytes = 0 if holder is None else self._held_by[holder]
-        if (self.held_bytes and left_bytes < 0) or (own_bytes and left_bytes < own_bytes + wanted_bytes):
-            return None
-        self.held_bytes += wanted_bytes
-        self._held_by[holder] += wanted_bytes
-        return Reservation(self, holder, wanted_bytes)
+        return Reservation(self, holder, wanted_bytes) if self._shares.take(holder, wanted_bytes) else None
 
     async def wait(self, wanted_bytes: int, holder: Hashable, max_s: float) -> Reservation | None:
         """As `take`, after waiting for at most `max_s` seconds."""
@@ -83,10 +79,7 @@ class ByteBudget:
 
     def free(self, holder: Hashable, freed_bytes: int) -> None:
         """Called by Reservation alone."""
-        self.held_bytes -= freed_bytes
-        self._held_by[holder] -= freed_bytes
-        if not self._held_by[holder]:
-            del self._held_by[holder]  # otherwise entries of callers that are gone would accumulate
+        self._shares.free(holder, freed_bytes)
         if self._waiting:
             self._freed.notify()
 

@@ -1,12 +1,42 @@
-"""The capacity that this front end has left: for submissions under way, and for bytes held for callers."""
+"""The capacity that this front end has left, and each caller's share of it.
+
+Reading and submitting have budgets of their own: who reads much stops nobody from submitting.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Hashable
+from types import TracebackType
 
 from ledger_api.server.byte_budget import ByteBudget
 from ledger_api.server.settings import ApiSettings
 from replica.link.interface import CoreLink, refuse_as_overloaded, refuse_as_passive
 from replica.notary.answers import NotNow
+from replica.notary.shares import Shares
 from replica.telemetry.counts import ApiCounts
+
+
+class Use:
+    """What a caller has of a bound, from entering this until leaving it; also counted in a gauge."""
+
+    __slots__ = ("_count", "_counts", "_gauge", "_holder", "_shares")
+
+    def __init__(self, shares: Shares, holder: Hashable, count: int, counts: ApiCounts, gauge: str) -> None:
+        self._shares = shares
+        self._holder = holder
+        self._count = count
+        self._counts = counts
+        self._gauge = gauge
+
+    def __enter__(self) -> None:
+        self._shares.hold(self._holder, self._count)
+        setattr(self._counts, self._gauge, getattr(self._counts, self._gauge) + self._count)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._shares.free(self._holder, self._count)
+        setattr(self._counts, self._gauge, getattr(self._counts, self._gauge) - self._count)
 
 
 class Capacity:
@@ -15,26 +45,44 @@ class Capacity:
     def __init__(self, core: CoreLink, counts: ApiCounts, settings: ApiSettings, answers: ByteBudget) -> None:
         self._core = core
         self._counts = counts
-        self._settings = settings
         self.answers = answers
         self.bodies = ByteBudget(settings.bodies_max_bytes)
+        self._submissions = Shares(settings.in_flight_max)
+        self._look_ups = Shares(settings.in_flight_max)
+        self._reading = Shares(settings.streams_max)
+        self._submitting = Shares(settings.streams_max)
 
-    def refusal(self, count: int) -> NotNow | None:
+    def refusal(self, count: int, holder: Hashable) -> NotNow | None:
         """Why `count` more submissions cannot be taken now; None when they can."""
-        standing = self._core.standing
-        if not standing.active:
-            return refuse_as_passive(standing)
-        if self._counts.in_flight + count <= self._settings.in_flight_max:
-            return None
-        return refuse_as_overloaded(standing, f"this front end has {self._counts.in_flight} submissions under way")
+        return self._refusal(self._submissions, count, holder, "submissions under way")
 
-    def stream_refusal(self) -> NotNow | None:
+    def look_up_refusal(self, holder: Hashable) -> NotNow | None:
+        """Why one more look-up cannot be taken now; None when it can."""
+        return self._refusal(self._look_ups, 1, holder, "look-ups under way")
+
+    def stream_refusal(self, holder: Hashable) -> NotNow | None:
         """Why one more stream of submissions cannot be opened now; None when it can."""
-        refusal = self.refusal(1)
-        if refusal is None and self._counts.streams >= self._settings.streams_max:
-            detail = f"this front end has {self._counts.streams} streams open"
-            refusal = refuse_as_overloaded(self._core.standing, detail)
-        return refusal
+        return self.refusal(1, holder) or self._refusal(self._submitting, 1, holder, "streams of submissions open")
+
+    def reading_refusal(self, holder: Hashable) -> str | None:
+        """Why one more stream of completions cannot be opened now; None when it can."""
+        return _shortage(self._reading, 1, holder, "streams of completions open")
+
+    def submit(self, count: int, holder: Hashable) -> Use:
+        """While so many submissions of this caller are under way."""
+        return Use(self._submissions, holder, count, self._counts, "in_flight")
+
+    def look_up(self, holder: Hashable) -> Use:
+        """While the core answers a look-up."""
+        return Use(self._look_ups, holder, 1, self._counts, "in_flight")
+
+    def submission_stream(self, holder: Hashable) -> Use:
+        """While a stream of submissions is open."""
+        return Use(self._submitting, holder, 1, self._counts, "streams")
+
+    def reading_stream(self, holder: Hashable) -> Use:
+        """While a stream of completions is open."""
+        return Use(self._reading, holder, 1, self._counts, "streams")
 
     def no_bodies(self) -> NotNow:
         """The refusal when the budget has no share left for a body."""
@@ -44,7 +92,21 @@ class Capacity:
         """The refusal when the budget has no share left for the answers to a call."""
         return self._exhausted(self.answers, "answers")
 
+    def _refusal(self, shares: Shares, count: int, holder: Hashable, of_what: str) -> NotNow | None:
+        standing = self._core.standing
+        if not standing.active:
+            return refuse_as_passive(standing)
+        shortage = _shortage(shares, count, holder, of_what)
+        return None if shortage is None else refuse_as_overloaded(standing, shortage)
+
     def _exhausted(self, budget: ByteBudget, of_what: str) -> NotNow:
-        held_bytes = budget.held_bytes
-        detail = f"this front end has {held_bytes} bytes of {of_what} under way, as much as it has for this caller"
+        detail = (
+            f"this front end has {budget.held_bytes} bytes of {of_what} under way, as much as it has for this caller"
+        )
         return refuse_as_overloaded(self._core.standing, detail)
+
+
+def _shortage(shares: Shares, count: int, holder: Hashable, of_what: str) -> str | None:
+    if shares.has_room(holder, count):
+        return None
+    return f"this front end has {shares.held} {of_what}, {shares.of(holder)} of them of this caller: that is its share"

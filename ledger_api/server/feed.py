@@ -18,6 +18,8 @@ from ledger_api.server.authorisation import Caller
 from ledger_api.server.byte_budget import ByteBudget, Reservation
 from ledger_api.server.feed_lines import Entry, Line, LineWindow, Wanted, checkpoint
 from ledger_api.server.feed_tail import BATCH_ROWS, WINDOW_BYTES, Tail
+from ledger_api.server.rate import RateExceeded, RateLimit
+from ledger_api.server.turns import Turns
 from replica.link.interface import CoreLink, Standing, refuse_as_passive
 from replica.notary.answers import StateStatus
 from replica.notary.errors import Code, NotaryError, StoreUnavailable
@@ -28,6 +30,7 @@ BUDGET_WAIT_MAX_S = 5.0  # how long a stream waits while others hold the whole b
 PAGE_READ_BYTES = 32_000_000  # of details that one page scans, whether or not they match
 SCAN_ROWS, SCAN_S = 20_000, 1.0  # rows that a call for attempts scans; it starts no query later than this
 _ANSWERS_BYTES = 128 * 2**20
+_ROWS_WAIT_MAX_S = 0.5  # then a stream looks again whether it may go on
 _WAIT_MIN_S = 0.001  # the rest of a silence may round to zero, and the loop would not wait
 
 
@@ -59,10 +62,12 @@ class Feed:
         *,
         unix_s: Callable[[], float] = time.time,
         budget: ByteBudget | None = None,
+        rows: RateLimit | None = None,
     ) -> None:
         """`checkpoint_s`: the longest silence of a stream. `now_s`: monotonic. `unix_s`: what tokens expire by.
 
-        `budget`: for the lines that are read and not written yet, of all readers together.
+        `budget`: for the lines that are read and not written yet, of all readers together. `rows`: how many each caller
+        may have read for it, whether they match or not; None: any.
         """
         self._core = core
         self._reader = reader
@@ -71,8 +76,9 @@ class Feed:
         self._unix_s = unix_s
         self.budget = budget or ByteBudget(_ANSWERS_BYTES)
         self.tail = Tail()
-        self._turn = asyncio.Lock()
-        self._scanning = asyncio.Lock()  # so that among those who wait for their turn there is one search at most
+        self._rows = rows
+        self._turns = Turns()
+        self._scanning = Turns()  # so that among those who wait for their turn there is one search at most
         self._epoch = 0
         self._closed = False
 
@@ -108,17 +114,20 @@ class Feed:
     async def page(self, wanted: Wanted, after: int, limit: int, scan_max: int, bytes_max: int = WINDOW_BYTES) -> Page:
         """At most `limit` lines after an offset, and `bytes_max` bytes of them unless the first alone has more.
 
-        One call scans at most `scan_max` offsets, and fewer where details are large. It may find no line there.
+        One call scans at most `scan_max` offsets, fewer where details are large, or once the caller has used its share
+        of rows. It may find no line there. Raises RateExceeded where none are left at the beginning.
         """
         standing = self.check(after)
+        self._check_rows(wanted.holder)
         window = LineWindow(wanted, bytes_max, limit)
         stop_at = min(standing.ledger_end, after + scan_max)
         read_bytes = 0
         while after < stop_at and read_bytes < PAGE_READ_BYTES:
-            entries = await self._read(after, standing)
+            entries = await self._read(after, standing, wanted.holder)
+            self._charge(wanted.holder, len(entries))
             read_bytes += sum([len(entry.completion.detail) for entry in entries])
             after = window.add([entry for entry in entries if entry.offset <= stop_at], after)
-            if window.is_full:
+            if window.is_full or self._wait_s(wanted.holder):
                 break
         return Page(window.taken, after, standing)
 
@@ -134,10 +143,17 @@ class Feed:
         while True:
             standing = self._check_stream(wanted.caller, after, epoch)
             if after < standing.ledger_end:
+                if wait_s := self._wait_s(wanted.holder):
+                    await asyncio.sleep(min(wait_s, _ROWS_WAIT_MAX_S))
+                    continue
                 reservation = await self._wait_for_budget(wanted.holder)
                 try:
                     window = LineWindow(wanted, WINDOW_BYTES, BATCH_ROWS)
-                    after = window.add(await self._read(after, standing), after)
+                    is_kept = bool(self.tail.after(after))
+                    entries = await self._read(after, standing, wanted.holder)
+                    if not is_kept:  # the newest are read once for all who follow
+                        self._charge(wanted.holder, len(entries))
+                    after = window.add(entries, after)
                     reservation.shrink(window.size_bytes)
                     if window.taken:
                         yield window.taken
@@ -153,10 +169,10 @@ class Feed:
                 quiet_s = min(self._checkpoint_s - silent_s, wanted.caller.left_s(self._unix_s()))
                 await self._core.standing_changes.wait(max(_WAIT_MIN_S, quiet_s))
 
-    async def find(self, log_offset: int) -> Row | None:
+    async def find(self, log_offset: int, holder: Hashable) -> Row | None:
         """The first completion of a log record; None while it is not published, and once it is pruned."""
         standing = self.check_active()
-        async with self._asking(standing) as reader:
+        async with self._asking(standing, holder) as reader:
             at = await reader.first_at(log_offset, standing.ledger_end)
             if at > standing.ledger_end:
                 return None
@@ -174,17 +190,19 @@ class Feed:
         state, tx_id, log_offset = consumed.state, consumed.consumed_by, consumed.log_offset
         if tx_id is None or log_offset is None:
             return Page([], max(after, standing.ledger_end), standing)
+        self._check_rows(wanted.holder)
         window = LineWindow(wanted, bytes_max, BATCH_ROWS)
         began_s = self._now_s()
-        async with self._scanning, self._asking(standing) as reader:
+        async with self._scanning.turn(wanted.holder), self._asking(standing, wanted.holder) as reader:
             first = await reader.first_at(log_offset, standing.ledger_end)
         after = min(max(after, first - 1), standing.ledger_end)
         stop_at = min(standing.ledger_end, after + SCAN_ROWS)
         while after < stop_at and not window.is_full:
-            scan = await self._scan(state, tx_id, after, standing)
+            scan = await self._scan(state, tx_id, after, standing, wanted.holder)
+            self._charge(wanted.holder, scan.scanned_to - after)
             found = window.add([Entry(*row) for row in scan.rows], after)
             after = found if window.is_full else scan.scanned_to
-            if self._now_s() - began_s >= SCAN_S:
+            if self._now_s() - began_s >= SCAN_S or self._wait_s(wanted.holder):
                 break
         return Page(window.taken, after, standing)
 
@@ -220,13 +238,26 @@ class Feed:
         detail = f"this front end has {held_bytes} bytes of answers under way, as much as it has for this caller"
         return FeedRefused(Code.OVERLOADED, detail, self._core.standing)
 
-    async def _scan(self, state: bytes, tx_id: bytes, after: int, standing: Standing) -> Scan:
-        async with self._scanning, self._asking(standing) as reader:
+    async def _scan(self, state: bytes, tx_id: bytes, after: int, standing: Standing, holder: Hashable) -> Scan:
+        async with self._scanning.turn(holder), self._asking(standing, holder) as reader:
             return await reader.find_attempts(state, tx_id, after, standing.ledger_end)
 
-    async def _read(self, after: int, standing: Standing) -> Sequence[Entry]:
+    def _check_rows(self, holder: Hashable) -> None:
+        wait_s = self._wait_s(holder)
+        if wait_s:
+            raise RateExceeded("this caller has used its share of rows that are looked through", wait_s)
+
+    def _wait_s(self, holder: Hashable) -> float:
+        """Seconds until rows may be read for this caller again."""
+        return 0.0 if self._rows is None else self._rows.wait_s(holder, 1, self._now_s())
+
+    def _charge(self, holder: Hashable, rows: int) -> None:
+        if self._rows is not None:
+            self._rows.spend(holder, rows, self._now_s())
+
+    async def _read(self, after: int, standing: Standing, holder: Hashable) -> Sequence[Entry]:
         """Some entries after an offset: at least one, as there is one."""
-        async with self._asking(standing) as reader:
+        async with self._asking(standing, holder) as reader:
             kept = self.tail.after(after)
             if kept:
                 return kept
@@ -235,9 +266,12 @@ class Feed:
             return entries
 
     @asynccontextmanager
-    async def _asking(self, standing: Standing) -> AsyncIterator[CompletionReader]:
-        """The reader, for one query at a time. After a wait, the tail has the rows that the query before has read."""
-        async with self._turn:
+    async def _asking(self, standing: Standing, holder: Hashable) -> AsyncIterator[CompletionReader]:
+        """The reader, for one query at a time, in the callers' turns.
+
+        After a wait, the tail has the rows that the query before has read.
+        """
+        async with self._turns.turn(holder):
             try:
                 await self._keep_up(standing)
                 yield self._reader

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ledger_api.server.capacity import Capacity
 from ledger_api.server.feed import LINE_MAX_BYTES, Feed, FeedRefused, Page
 from ledger_api.server.feed_lines import Wanted
 from ledger_api.server.query_string import QueryString
@@ -14,7 +15,6 @@ from ledger_api.server.settings import ApiSettings
 from ledger_api.server.streams import EVENTS, StreamReply
 from ledger_api.wire.feed import CompletionsDocument, LedgerEndDocument, StreamDocument, UpdatesDocument
 from replica.notary.errors import BadRequest, Code
-from replica.telemetry.counts import ApiCounts
 
 COMPLETIONS, UPDATES, LEDGER_END = "/v1/completions", "/v1/updates", "/v1/ledger-end"
 PAGE_DEFAULT = 100
@@ -69,9 +69,9 @@ _LEDGER_END = About(
 class LedgerRoutes:
     """Answers these calls. `authorisation` decides what a caller may see."""
 
-    def __init__(self, feed: Feed, counts: ApiCounts, settings: ApiSettings, renderer: Renderer) -> None:
+    def __init__(self, feed: Feed, capacity: Capacity, settings: ApiSettings, renderer: Renderer) -> None:
         self._feed = feed
-        self._counts = counts
+        self._capacity = capacity
         self._settings = settings
         self._renderer = renderer
 
@@ -133,8 +133,9 @@ class LedgerRoutes:
         if query.text("limit") is not None:
             raise BadRequest("limit is for pages, not with follow=true", Code.QUERY_INVALID)
         standing = self._feed.check(after)
-        if self._counts.streams >= self._settings.streams_max:
-            raise FeedRefused(Code.TOO_MANY_STREAMS, f"{self._counts.streams} streams are open", standing)
+        refusal = self._capacity.reading_refusal(call.holder)
+        if refusal is not None:
+            raise FeedRefused(Code.TOO_MANY_STREAMS, refusal, standing)
         return StreamReply(
             self._feed.follow(wanted, after),
             after,
@@ -142,7 +143,7 @@ class LedgerRoutes:
             events=EVENTS.decode() in call.request.headers.get("Accept", ""),
             read_max_s=self._settings.stream_read_max_s,
             explain=lambda refused: feed_problem(refused, call.request_id),
-            counts=self._counts,
+            use=self._capacity.reading_stream(call.holder),
         )
 
     async def _page(self, call: Call, query: QueryString, wanted: Wanted, after: int) -> Reply:

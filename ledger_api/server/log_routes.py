@@ -81,7 +81,7 @@ class LogRoutes:
             status=cast(TxStatusName, answer.status),
             committed=answer.committed,
             log_offset=answer.offset,
-            ledger_offset=None if answer.offset is None else await self._published_at(answer.offset),
+            ledger_offset=None if answer.offset is None else await self._published_at(answer.offset, call),
         )
         return Reply(200, _encoder.encode(document), call.request_id)
 
@@ -108,10 +108,10 @@ class LogRoutes:
         if not self._log_nodes:
             raise BadRequest("the request log of this notary is not on log nodes", Code.NO_LOG_NODES)
 
-    async def _published_at(self, log_offset: int) -> int | None:
+    async def _published_at(self, log_offset: int, call: Call) -> int | None:
         """The ledger offset of a record's completion; None also where this replica cannot know it."""
         try:
-            row = await self._feed.find(log_offset)
+            row = await self._feed.find(log_offset, call.holder)
         except FeedRefused:
             return None
         return None if row is None else row[0]

@@ -29,7 +29,6 @@ from replica.notary.requests import format_state_ref, parse_state_ref, parse_tx_
 from replica.notary.rules import hash_of_tx_id
 from replica.notary.texts import format_time
 from replica.store.reader import Row
-from replica.telemetry.counts import ApiCounts
 
 TRANSACTIONS, STATES = "/v1/transactions/", "/v1/states/"
 _encoder = msgspec.json.Encoder()
@@ -105,7 +104,6 @@ class Lookups:
         self,
         core: CoreLink,
         feed: Feed,
-        counts: ApiCounts,
         settings: ApiSettings,
         *,
         capacity: Capacity,
@@ -113,7 +111,6 @@ class Lookups:
     ) -> None:
         self._core = core
         self._feed = feed
-        self._counts = counts
         self._page_max_bytes = settings.page_max_bytes
         self._capacity = capacity
         self._renderer = renderer
@@ -140,30 +137,21 @@ class Lookups:
         return Route("GET", path, guarded, about)
 
     async def _look_up(self, call: Call) -> Reply:
-        tx_id = parse_tx_id(call.argument)
-        refusal = self._capacity.refusal(1)
-        if refusal is not None:
-            return self._renderer.reply(refusal, call.request_id)
-        self._counts.in_flight += 1
-        try:
-            answer = await self._core.look_up(tx_id)
-        finally:
-            self._counts.in_flight -= 1
-        return self._renderer.reply(answer, call.request_id)
+        return self._renderer.reply(await self._found(call), call.request_id)
 
     async def _receipt(self, call: Call) -> Reply:
         QueryString(call.query, ())
-        answer = await self._core.look_up(parse_tx_id(call.argument))
+        answer = await self._found(call)
         if not isinstance(answer, Notarised):
             return self._renderer.reply(answer, call.request_id)
         return self._reply(receipt_to_document(answer.receipt), call)
 
     async def _transaction(self, call: Call) -> Reply:
         QueryString(call.query, ())
-        answer: Answer = await self._core.look_up(parse_tx_id(call.argument))
+        answer = await self._found(call)
         if not isinstance(answer, Notarised):
             return self._renderer.reply(answer, call.request_id)
-        row = await self._feed.find(answer.log_offset)
+        row = await self._feed.find(answer.log_offset, call.holder)
         caller = call.caller
         document = TransactionStatusDocument(
             tx_id=answer.tx_id.hex(),
@@ -177,12 +165,12 @@ class Lookups:
 
     async def _state(self, call: Call) -> Reply:
         QueryString(call.query, ())
-        status = await self._core.look_up_state(parse_state_ref(call.argument))
+        status = await self._found_state(call)
         if isinstance(status, NotNow):
             return self._renderer.reply(status, call.request_id)
         if status.consumed_by is None or status.log_offset is None:
             return self._reply(StateStatusDocument(state=format_state_ref(status.state), consumed=False), call)
-        shown = await self._may_know_winner(call.caller, status.log_offset)
+        shown = await self._may_know_winner(call, status.log_offset)
         document = StateStatusDocument(
             state=format_state_ref(status.state),
             consumed=True,
@@ -195,11 +183,11 @@ class Lookups:
     async def _attempts(self, call: Call) -> Reply:
         query = QueryString(call.query, ("after",))
         after = query.number("after", 0)
-        status = await self._core.look_up_state(parse_state_ref(call.argument))
+        status = await self._found_state(call)
         if isinstance(status, NotNow):
             return self._renderer.reply(status, call.request_id)
         with self._feed.hold(max(self._page_max_bytes, LINE_MAX_BYTES), call.holder) as reservation:
-            document = await self._history(status, after, Wanted(caller=call.caller))
+            document = await self._history(status, after, Wanted(caller=call.caller, holder=call.holder))
             return self._reply(document, call).holding(reservation)
 
     async def _history(self, status: StateStatus, after: int, wanted: Wanted) -> AttemptsDocument:
@@ -212,12 +200,30 @@ class Lookups:
             pruned_to=page.standing.pruned_to,
         )
 
-    async def _may_know_winner(self, caller: Caller, log_offset: int) -> bool:
+    async def _found(self, call: Call) -> Answer:
+        """What the core says about the transaction that the call names. Raises BadRequest."""
+        tx_id = parse_tx_id(call.argument)
+        refusal = self._capacity.look_up_refusal(call.holder)
+        if refusal is not None:
+            return refusal
+        with self._capacity.look_up(call.holder):
+            return await self._core.look_up(tx_id)
+
+    async def _found_state(self, call: Call) -> StateStatus | NotNow:
+        """What the core says about the state that the call names. Raises BadRequest."""
+        state = parse_state_ref(call.argument)
+        refusal = self._capacity.look_up_refusal(call.holder)
+        if refusal is not None:
+            return refusal
+        with self._capacity.look_up(call.holder):
+            return await self._core.look_up_state(state)
+
+    async def _may_know_winner(self, call: Call, log_offset: int) -> bool:
         """Whether the caller may learn which transaction consumed a state: one of its parties acted in it."""
-        if caller.read_as is None:
+        if call.caller.read_as is None:
             return True
-        row = await self._feed.find(log_offset)
-        return row is not None and may_see_parties(caller, row[1].act_as)
+        row = await self._feed.find(log_offset, call.holder)
+        return row is not None and may_see_parties(call.caller, row[1].act_as)
 
     def _reply(self, document: msgspec.Struct, call: Call) -> Reply:
         return Reply(200, _encoder.encode(document), call.request_id)

@@ -26,8 +26,9 @@ from ledger_api.server.authentication import NoAuthentication, TokenAuthenticati
 from ledger_api.server.byte_budget import ByteBudget
 from ledger_api.server.connections import Handle, HttpServer
 from ledger_api.server.feed import Feed
+from ledger_api.server.rate import rows_limit
 from ledger_api.server.registry import Registry
-from ledger_api.server.settings import FrontEndDocument
+from ledger_api.server.settings import ApiSettings, FrontEndDocument
 from ledger_api.server.tls import load_certificates, make_tls
 from ledger_api.server.traces import FrontEndTraces
 from ledger_api.server.validation import Validator
@@ -39,6 +40,7 @@ from replica.native.signatures import checks_together
 from replica.notary.errors import ConfigError
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK
 from replica.notary.keys import NotaryKey
+from replica.notary.own_process import raise_open_files
 from replica.notary.signatures import SCHEMES, algorithm_of
 from replica.store.open import open_reader
 from replica.telemetry.counts import ApiCounts
@@ -47,6 +49,7 @@ from replica.telemetry.traces import open_traces
 
 DOCUMENT_MAX_BYTES = 1_000_000
 _BACKLOG = 1_024
+_OTHER_FILES = 128  # open files beside the clients': listeners, the link, the reader, logs, traces, keys
 _PR_SET_PDEATHSIG = 1
 _GC_THRESHOLD = (50_000, 20, 100)
 _log = structlog.get_logger(__name__)
@@ -97,13 +100,20 @@ class FrontEnd:
         link = LinkClient(document.link_path, document.generation, document.name, document.link)
         budget = ByteBudget(document.api.answers_max_bytes)
         now_s = asyncio.get_running_loop().time
-        feed = Feed(link, open_reader(document.database), document.api.checkpoint_s, now_s, budget=budget)
+        feed = Feed(
+            link,
+            open_reader(document.database),
+            document.api.checkpoint_s,
+            now_s,
+            budget=budget,
+            rows=rows_limit(document.api),
+        )
         traces = self._open_traces()
         core = link if traces is None else traces.core(link)
         handle: Handle = self._api(core, registry, feed, authentication).handle
         if traces is not None:
             handle = traces.around(handle)
-        server = HttpServer(handle, document.api)
+        server = HttpServer(handle, document.api, connections_max(document.api))
         listener = await self._listen(server, tls)  # before the link: a front end that the core sees is one that serves
         try:
             await link.connect()
@@ -224,6 +234,14 @@ class FrontEnd:
                 _log.info("reloaded", part=part, result=reload())
             except ConfigError as error:
                 _log.error("reload_refused", part=part, code=error.code.name, detail=error.detail)
+
+
+def connections_max(settings: ApiSettings) -> int:
+    """How many connections this process may have: the setting, or what the limit on open files leaves for them."""
+    most = max(1, raise_open_files() - _OTHER_FILES)
+    if most < settings.connections_max:
+        _log.warning("connections_bounded", connections_max=most, setting=settings.connections_max)
+    return min(most, settings.connections_max)
 
 
 def _on_signals(reload: Callable[[], None]) -> asyncio.Event:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 
 from aiohttp import web
 
-from ledger_api.server.authorisation import Caller, holder_of
+from ledger_api.server.authorisation import Caller
 from ledger_api.server.settings import ApiSettings
 from replica.notary.errors import BadRequest, Code
 
@@ -29,7 +29,7 @@ class RateExceeded(BadRequest):
 
 
 class RateLimit:
-    """Buckets of `burst` submissions, filled with `per_s` a second. A bucket that is full needs no memory. Pure."""
+    """Buckets of `burst` submissions or rows, filled with `per_s` a second. One that is full needs no memory. Pure."""
 
     def __init__(self, per_s: float, burst: int) -> None:
         self._per_s = per_s
@@ -42,15 +42,27 @@ class RateLimit:
         `sharers`: so many limits, this one among them, have buckets for the same callers now. One call with more than a
         bucket's part of the burst is taken from a full bucket, and what it overdraws is paid before the next one.
         """
-        per_s, burst = self._per_s / sharers, self._burst / sharers
-        left, at_s, _ = self._buckets.get(key, (burst, now_s, sharers))
-        left = min(burst, left + (now_s - at_s) * per_s)
-        if left < min(count, burst):
-            return (min(count, burst) - left) / per_s
+        wait_s = self.wait_s(key, count, now_s, sharers)
+        if not wait_s:
+            self.spend(key, count, now_s, sharers)
+        return wait_s
+
+    def wait_s(self, key: Hashable, count: int, now_s: float, sharers: int = 1) -> float:
+        """Seconds until there are enough; 0.0 when there are."""
+        lacking = min(count, self._burst / sharers) - self._left(key, now_s, sharers)
+        return max(0.0, lacking / (self._per_s / sharers))
+
+    def spend(self, key: Hashable, count: int, now_s: float, sharers: int = 1) -> None:
+        """Take `count` in any case: what was used already."""
+        left = self._left(key, now_s, sharers) - count
         if len(self._buckets) >= BUCKETS_MAX:
             self._forget_full_ones(now_s)
-        self._buckets[key] = (left - count, now_s, sharers)
-        return 0.0
+        self._buckets[key] = (left, now_s, sharers)
+
+    def _left(self, key: Hashable, now_s: float, sharers: int) -> float:
+        per_s, burst = self._per_s / sharers, self._burst / sharers
+        left, at_s, _ = self._buckets.get(key, (burst, now_s, sharers))
+        return min(burst, left + (now_s - at_s) * per_s)
 
     def _forget_full_ones(self, now_s: float) -> None:
         self._buckets = {
@@ -58,6 +70,12 @@ class RateLimit:
             for key, (left, at_s, sharers) in self._buckets.items()
             if left + (now_s - at_s) * self._per_s / sharers < self._burst / sharers
         }
+
+
+def rows_limit(settings: ApiSettings) -> RateLimit | None:
+    """The limit on the rows that are looked through for each caller; None where there is none."""
+    per_s = settings.scan_rows_per_s
+    return RateLimit(per_s, round(2 * per_s)) if per_s else None
 
 
 class Rates:
@@ -76,7 +94,7 @@ class Rates:
         if self._limit is None:
             return
         sharers = 1 if caller.subject is None else self._serving()
-        wait_s = self._limit.take(holder_of(caller, request.protocol), count, self._now_s(), sharers)
+        wait_s = self._limit.take(caller.subject or id(request.protocol), count, self._now_s(), sharers)
         if wait_s > 0:
             who = "this connection" if caller.subject is None else f"user {caller.subject!r}"
             raise RateExceeded(f"{who} has used its share", wait_s)

@@ -12,6 +12,8 @@ from replica.notary.signatures import NOTARY_KEY_PATTERN
 from replica.telemetry.settings import TracingSettings
 
 RATE_MIN_PER_S = 0.001
+SCAN_ROWS_PER_S = 50_000.0
+SCAN_ROWS_MIN_PER_S = 1_000.0
 _ALGORITHM = "([RPE]S(256|384|512)|EdDSA|Ed25519)"  # all asymmetric
 
 
@@ -89,8 +91,22 @@ class ApiSettings(BaseModel):
         description="Refuse requests whose signature does not cover the command (canonical bytes of version 1). Record "
         "format 1 holds no others: raise the format first.",
     )
-    in_flight_max: int = Field(8_192, ge=1, le=1_000_000, description="Submissions and look-ups under way.")
-    connections_max: int = Field(4_096, ge=1, le=1_000_000, description="Client connections; further ones are closed.")
+    in_flight_max: int = Field(
+        8_192,
+        ge=1,
+        le=1_000_000,
+        description="Submissions under way, and look-ups as many; no caller has more than half.",
+    )
+    connections_max: int = Field(
+        4_096,
+        ge=1,
+        le=1_000_000,
+        description="Client connections; no source has more than half. Past its share, or past this, the oldest idle "
+        "one of whoever has most is closed.",
+    )
+    first_request_max_s: float = Field(
+        5.0, gt=0, le=3_600, description="A connection without a first request is closed after so long."
+    )
     header_max_bytes: int = Field(8_192, ge=1_024, le=65_536, description="Largest request line, and header field.")
     rate_per_s: float = Field(
         2_000.0,
@@ -109,7 +125,12 @@ class ApiSettings(BaseModel):
     drain_max_s: float = Field(
         2.0, gt=0, le=3_600, description="Longest wait for answers under way when a front end stops."
     )
-    streams_max: int = Field(256, ge=1, le=100_000, description="Streams of any kind that are open.")
+    streams_max: int = Field(
+        256,
+        ge=1,
+        le=100_000,
+        description="Streams of completions that are open, and of submissions as many; no caller has more than half.",
+    )
     stream_window: int = Field(
         4_000, ge=1, le=100_000, description="Submissions of one stream without an answer; more end it."
     )
@@ -126,6 +147,13 @@ class ApiSettings(BaseModel):
     page_max_bytes: int = Field(
         4 * 2**20, ge=2**16, le=2**28, description="Bytes of the rows of one page; its first is in it whatever it has."
     )
+    scan_rows_per_s: float = Field(
+        SCAN_ROWS_PER_S,
+        ge=0,
+        le=1e9,
+        description="Completions that are looked through a second for one user, or for one source without, whether "
+        "they match or not; twice as many at once. 0: any.",
+    )
     scan_max: int = Field(20_000, ge=1_000, le=1_000_000, description="Offsets that one page looks through.")
     report_interval_s: float = Field(1.0, gt=0, le=60, description="How often the counts are sent to the core.")
     problem_logs_per_s: int = Field(10, ge=0, le=10_000, description="Refused calls that are logged.")
@@ -141,6 +169,8 @@ class ApiSettings(BaseModel):
             raise ValueError("in_flight_max is at least batch_max: a larger batch could never be taken")
         if self.rate_burst < self.batch_max:
             raise ValueError("rate_burst is at least batch_max: a larger batch could never be taken")
+        if 0 < self.scan_rows_per_s < SCAN_ROWS_MIN_PER_S:
+            raise ValueError(f"scan_rows_per_s is 0, or at least {SCAN_ROWS_MIN_PER_S:g}")
         if 0 < self.rate_per_s < RATE_MIN_PER_S:
             raise ValueError(f"rate_per_s is 0, or at least {RATE_MIN_PER_S}: no caller waits longer for its share")
         return self

@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import HttpVersion10, web
 from aiohttp.abc import AbstractStreamWriter
 
+from ledger_api.server.capacity import Use
 from ledger_api.server.connections import Connection
 from ledger_api.server.feed import FeedRefused
 from ledger_api.server.feed_lines import Line
@@ -17,7 +18,6 @@ from ledger_api.server.replies import Reply, chunk, http_head
 from ledger_api.wire.feed import EndDocument
 from ledger_api.wire.problems import ProblemDocument, problem_document
 from replica.notary.errors import Code
-from replica.telemetry.counts import ApiCounts
 
 NDJSON, EVENTS = b"application/x-ndjson", b"text/event-stream"
 BUFFER_MAX_BYTES = 256 * 1024  # written to one reader that has not taken it yet; more is not made before
@@ -39,15 +39,16 @@ class StreamReply(Reply):
         events: bool,
         read_max_s: float,
         explain: Explain,
-        counts: ApiCounts,
+        use: Use,
     ) -> None:
+        """`use`: what the caller has of the streams while this one is written."""
         super().__init__(200, b"", request_id, kind=EVENTS if events else NDJSON)
         self._lines = lines
         self._after = after
         self._events = events
         self._read_max_s = read_max_s
         self._explain = explain
-        self._counts = counts
+        self._use = use
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Write until the stream ends. Raises ConnectionError if the reader is gone."""
@@ -57,11 +58,10 @@ class StreamReply(Reply):
         if connection.is_half_closed:
             raise ConnectionResetError("the client's side of the connection ended")
         connection.when_lost = task.cancel
-        self._counts.streams += 1
         try:
-            await self._stream(request)
+            with self._use:
+                await self._stream(request)
         finally:
-            self._counts.streams -= 1
             connection.when_lost = None
         return None
 

@@ -144,24 +144,21 @@ class SubmissionRoutes:
 
     async def _submit_one(self, call: Call, *, asynchronous: bool = False) -> Reply:
         """Asynchronously: 202 as soon as it is recorded, and the outcome is a completion."""
-        refusal = self._capacity.refusal(1)
+        holder = call.holder
+        refusal = self._capacity.refusal(1, holder)
         if refusal is not None:
             return self._renderer.reply(refusal, call.request_id)
         early = self._asks_early(call, ("accept",) if asynchronous else ())
         submission, options = self._validator.read(call.body, call.caller)
         if asynchronous:
             options = msgspec.structs.replace(options, asynchronous=True, early=early)
-        reservation = self._capacity.answers.take(answers_max_bytes(len(call.body), 1), call.holder)
+        reservation = self._capacity.answers.take(answers_max_bytes(len(call.body), 1), holder)
         if reservation is None:
             return self._renderer.reply(self._capacity.no_answers(), call.request_id)
-        self._counts.in_flight += 1
-        try:
-            with reservation:
-                await self._signatures.check(submission)
-                (answer,) = await self._core.submit([submission], options, call.progress.report)
-                return self._renderer.reply(answer, call.request_id).holding(reservation)
-        finally:
-            self._counts.in_flight -= 1
+        with self._capacity.submit(1, holder), reservation:
+            await self._signatures.check(submission)
+            (answer,) = await self._core.submit([submission], options, call.progress.report)
+            return self._renderer.reply(answer, call.request_id).holding(reservation)
 
     def _asks_early(self, call: Call, known: tuple[str, ...]) -> bool:
         """Whether the caller takes a place in the log for an answer. Raises BadRequest where there is none."""
@@ -175,7 +172,7 @@ class SubmissionRoutes:
     async def _open_stream(self, call: Call) -> Reply:
         if call.request.headers.get("Upgrade", "").strip().lower() != "websocket":
             raise BadRequest("a stream of submissions is a WebSocket: see docs/api.md", Code.UPGRADE_REQUIRED)
-        refusal = self._capacity.stream_refusal()
+        refusal = self._capacity.stream_refusal(call.holder)
         if refusal is not None:
             return self._renderer.reply(refusal, call.request_id)
         return await self._streams.serve(
@@ -187,20 +184,16 @@ class SubmissionRoutes:
         documents = self._validator.split(call.body)
         count = len(documents)
         self._rates.charge(call.caller, call.request, count - 1)  # one was charged with the call
-        refusal = self._capacity.refusal(count)
+        refusal = self._capacity.refusal(count, call.holder)
         if refusal is not None:
             return self._renderer.reply(refusal, call.request_id)
         reservation = self._capacity.answers.take(answers_max_bytes(len(call.body), count), call.holder)
         if reservation is None:
             return self._renderer.reply(self._capacity.no_answers(), call.request_id)
-        self._counts.in_flight += count
-        try:
-            with reservation:
-                results = await self._submit_each(documents, call, asynchronous)
-                reply = Reply(202 if asynchronous else 200, self._render(results, call), call.request_id)
-                return reply.holding(reservation)
-        finally:
-            self._counts.in_flight -= count
+        with self._capacity.submit(count, call.holder), reservation:
+            results = await self._submit_each(documents, call, asynchronous)
+            reply = Reply(202 if asynchronous else 200, self._render(results, call), call.request_id)
+            return reply.holding(reservation)
 
     async def _submit_each(self, documents: list[msgspec.Raw], call: Call, asynchronous: bool) -> list[Result]:
         """Results in order. Valid submissions go to the core at once, while the rest is still being validated."""

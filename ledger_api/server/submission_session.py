@@ -154,16 +154,13 @@ class Session:
     async def _answer(self, batch: list[tuple[int, Submission]], options: SubmitOptions) -> None:
         """Send the answers to these, each with its number."""
         shared, count = self._shared, len(batch)
-        refusal = shared.capacity.refusal(count)
+        refusal = shared.capacity.refusal(count, self._holder)
         if refusal is not None:
             await self._send(Answers([(number, refusal) for number, _ in batch]))
         else:
-            shared.counts.in_flight += count
-            try:
+            with shared.capacity.submit(count, self._holder):
                 for answers in _in_frames(await self._ask(batch, options)):
                     await self._send(Answers(answers))
-            finally:
-                shared.counts.in_flight -= count
         self._under_way -= count
 
     async def _ask(self, batch: list[tuple[int, Submission]], options: SubmitOptions) -> list[tuple[int, StreamAnswer]]:

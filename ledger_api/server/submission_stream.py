@@ -50,11 +50,11 @@ class SubmissionStreams:
         if connection.is_half_closed:
             raise ConnectionResetError("the client's side of the connection ended")
         connection.when_lost = _nothing  # a client that ended its side reads no answers
-        self._shared.counts.streams += 1
+        holder = holder_of(caller, connection)
         try:
-            await Session(self._shared, socket, request_id, caller, charge, holder=holder_of(caller, connection)).run()
+            with self._shared.capacity.submission_stream(holder):
+                await Session(self._shared, socket, request_id, caller, charge, holder=holder).run()
         finally:
-            self._shared.counts.streams -= 1
             connection.when_lost = None
         return _Served(_SWITCHED, b"", request_id)
 

@@ -34,6 +34,11 @@ class AdmissionBudget:
         """So many completions may wait for the database before submissions are refused."""
         return self._settings.publish_backlog_max
 
+    @property
+    def free(self) -> tuple[int, int]:
+        """So many more submissions, and states, may come in."""
+        return self._settings.in_flight_max - self.submissions, self._settings.states_in_flight_max - self.states
+
     def note_unpublished(self, completions: int) -> None:
         """So many completions are not published yet."""
         self.unpublished = completions

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Generic, TypeVar
 
+from replica.notary.shares import may_take
+
 Item = TypeVar("Item")
 TURN_STATES = 400  # large enough to keep neighbours of one user together, small enough to change users often
 
@@ -37,15 +39,18 @@ class FairQueue(Generic[Item]):
     def __len__(self) -> int:
         return self._count
 
-    def has_room(self, user: str, states: int, sharers: int = 1) -> bool:
+    def has_room(self, user: str, states: int, free: tuple[int, int], sharers: int = 1) -> bool:
         """Whether the user's lane has room for so many more states; an empty one takes anything.
 
-        `sharers`: so many queues, this one among them, have lanes for the same users now.
+        `free`: items and states that are free in all; a lane leaves as much of them as it has. `sharers`: so many
+        queues, this one among them, have lanes for the same users now.
         """
         lane = self._lanes.get(user)
         return lane is None or (
             len(lane.items) * sharers < self._lane_items_max
             and (lane.states + states) * sharers <= self._lane_states_max
+            and may_take(1, len(lane.items), free[0])
+            and may_take(states, lane.states, free[1])
         )
 
     def push(self, user: str, item: Item, states: int) -> None:

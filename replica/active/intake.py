@@ -61,7 +61,7 @@ class Intake:
                 refused.append((ticket, self._failures.answer(submission.submission_id, error)))
                 continue
             user, states = submission.user_id, waiting.states
-            if not self._queue.has_room(user, states, sharers):
+            if not self._queue.has_room(user, states, self.budget.free, sharers):
                 detail = f"{user!r} has as much queued as one may"
                 refused.append((ticket, NotNow(Code.USER_OVERLOADED.name, detail, self.wait_s)))
                 continue

@@ -57,12 +57,14 @@ def run(
     from replica.failure import error_document, exit_code
     from replica.log.raft.process import run_node
     from replica.notary.errors import ConfigError, NotaryError
+    from replica.notary.own_process import raise_open_files
     from replica.telemetry.log_lines import set_up_logging
 
     if settings is None and name is None:
         raise ConfigError("a log node needs --name, or --settings")
     found = node_settings(settings, config, name)
     set_up_logging(log_node=found.name)
+    raise_open_files()
     log = structlog.get_logger()
     try:
         uvloop.run(run_node(found, new_group=new_group))

@@ -55,6 +55,7 @@ from replica.cli.demo import command as demo
 from replica.cli.demo import pipeline as demo_pipeline
 from replica.notary.errors import InvariantBroken, NotaryError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
+from replica.notary.own_process import keep_standard_streams, speak_utf8
 from replica.notary.places import no_url
 
 _HELP = """A replicated notary: it says, once and for ever, which transaction consumed a state.
@@ -187,6 +188,8 @@ def _leaves(error: Exception) -> Iterator[Exception]:
 
 def main() -> None:
     """Run the command of this process's arguments, and leave with its exit code."""
+    keep_standard_streams()
+    speak_utf8()
     try:
         command()()
     except Exception as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from replica.local.process import ServerFailed
-from replica.notary.own_python import module_argv
+from replica.notary.own_process import module_argv
 
 COMMAND_MAX_S = 300.0
 

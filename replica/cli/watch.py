@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import CONFIG_NAME, ConfigOption, load, run, say
-from replica.notary.own_python import module_argv
+from replica.notary.own_process import module_argv
 
 if TYPE_CHECKING:
     from ha.watch.driver import Watch

@@ -90,7 +90,7 @@ def look_at_machine(config: Config) -> MachineFacts:
         free_bytes=usage.free,
         size_bytes=max(1, usage.total),
         memory_backed=_file_system(existing) in _MEMORY_FILE_SYSTEMS,
-        open_files_max=_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        open_files_max=_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[1]),  # a replica raises its soft one
         clock_synchronised=_clock_synchronised(),
     )
 

@@ -68,6 +68,7 @@ SORTED_RUNS_STOP = 64
 RUN_SIZE_RATIO_PERCENT = 10  # runs whose sizes differ by no more than this are merged together
 RUN_AMPLIFICATION_MAX_PERCENT = 1_000_000  # no merge frees space: keys are unique, and nothing is deleted
 BACKGROUND_JOBS = 3  # a flush, a long merge, and a short one meanwhile
+OPEN_FILES_MAX = 2_000  # of each table; they have 64 MiB, and small ones are merged
 SYNC_BYTES = MIB  # sync table files in small steps: a burst of dirty pages would delay the database's fsync
 
 _SIGNS_OF_DAMAGE = (  # in messages of RocksDB; any other failure, such as an I/O error, may be temporary
@@ -445,6 +446,7 @@ def table_options(*, create: bool = False) -> Options:
     options.set_level_zero_slowdown_writes_trigger(SORTED_RUNS_SLOW)
     options.set_level_zero_stop_writes_trigger(SORTED_RUNS_STOP)
     options.set_max_background_jobs(BACKGROUND_JOBS)
+    options.set_max_open_files(OPEN_FILES_MAX)  # else all of them: no bound on the process's files would hold
     options.set_bytes_per_sync(SYNC_BYTES)
     options.set_max_log_file_size(16 * MIB)  # RocksDB's own text log, not the write-ahead log
     options.set_keep_log_file_num(4)

@@ -13,7 +13,7 @@ from replica.local.machine import Machine
 from replica.local.process import Command, ServerFailed
 from replica.local.replica import COMMAND_LINE
 from replica.log.raft.log_settings import RaftLogSettings
-from replica.notary.own_python import module_argv
+from replica.notary.own_process import module_argv
 
 FOLDER = "log"
 _UNFINISHED = "unfinished"  # this file is there from the first start of the nodes until the log was created

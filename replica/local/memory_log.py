@@ -9,7 +9,7 @@ from replica.local.process import Command, ManagedProcess
 from replica.log.in_memory.settings import MemoryLogSettings
 from replica.log.open import open_log_admin
 from replica.notary.errors import LogUnavailable
-from replica.notary.own_python import module_argv
+from replica.notary.own_process import module_argv
 
 READY_MAX_S = 30.0
 STOP_GRACE_S = 5.0

@@ -11,7 +11,7 @@ from haproxy.render import ReplicaAddress
 from replica.local.kept import KeptProcess, Say
 from replica.local.machine import THIS_MACHINE, Machine
 from replica.local.process import Command, ManagedProcess, ServerFailed
-from replica.notary.own_python import module_argv
+from replica.notary.own_process import module_argv
 
 COMMAND_LINE = "replica.cli"
 

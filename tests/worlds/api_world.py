@@ -19,6 +19,7 @@ from ledger_api.server.authorisation import Caller
 from ledger_api.server.byte_budget import ByteBudget
 from ledger_api.server.connections import HttpServer
 from ledger_api.server.feed import Feed
+from ledger_api.server.rate import rows_limit
 from ledger_api.server.registry import Registry, write_registry
 from ledger_api.server.settings import UNLISTED, ApiSettings, Listing
 from ledger_api.server.tls import make_tls
@@ -220,7 +221,9 @@ class ApiWorld:
         )
         reader = MemoryReader(lambda: participant.database)
         now_s, budget = asyncio.get_running_loop().time, ByteBudget(self.settings.answers_max_bytes)
-        self.feed = Feed(participant, reader, self.settings.checkpoint_s, now_s, budget=budget)
+        self.feed = Feed(
+            participant, reader, self.settings.checkpoint_s, now_s, budget=budget, rows=rows_limit(self.settings)
+        )
         authentication = make_authentication(self.settings.tokens) if caller is None else FixedCaller(caller)
         self.authentication = authentication
         shown = participant if traces is None else traces.core(participant)

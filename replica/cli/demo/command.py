@@ -14,7 +14,7 @@ from replica.cli.common import DATA_FOLDER, out, run, say
 from replica.cli.profiles import Profile, ProfileOption, RaisedOption, check_raised
 from replica.cli.up import show_where
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
-from replica.notary.own_python import module_argv
+from replica.notary.own_process import module_argv
 
 if TYPE_CHECKING:
     from replica.cli.demo.report import DemoReport

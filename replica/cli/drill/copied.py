@@ -26,7 +26,7 @@ from replica.log.interface import LogMissing
 from replica.log.open import open_log_admin
 from replica.notary.answers import Notarised
 from replica.notary.errors import LogUnavailable
-from replica.notary.own_python import module_argv
+from replica.notary.own_process import module_argv
 from replica.notary.requests import TX_ID_BYTES
 
 FOLDER = DATA_FOLDER / "drill-first-site"

@@ -28,7 +28,7 @@ from replica.log.raft.settings import LogNodeSettings
 from replica.log.raft.signing import LogDiffers
 from replica.log.raft.wire import PIECE_MAX_BYTES
 from replica.notary.errors import LogUnavailable
-from replica.notary.own_python import safe_children
+from replica.notary.own_process import safe_children
 from replica.notary.untrusted import UNREADABLE
 
 _log = structlog.get_logger(__name__)

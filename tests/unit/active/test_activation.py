@@ -137,7 +137,7 @@ def test_past_the_bounds_a_request_is_refused_with_an_estimate() -> None:
         async with World(core=CoreSettings(in_flight_max=3)) as world:
             replica = await world.replica()
             await replica.until_active()
-            answers = await replica.submit(*(submission(n, [state(n)]) for n in range(1, 6)))
+            answers = await replica.submit(*(submission(n, [state(n)], user_id=f"u{n}") for n in range(1, 6)))
             assert [type(answer) for answer in answers] == [Notarised] * 3 + [NotNow] * 2
             assert all(a.code == Code.OVERLOADED.name and a.retry_after_s > 0 for a in answers if isinstance(a, NotNow))
             await asyncio.sleep(1)

@@ -12,6 +12,7 @@ from replica.active.fair_queue import TURN_STATES, FairQueue
 from replica.settings import CoreSettings
 from tests.worlds.core_world import submission
 
+ANY = (10**9, 10**9)
 LARGEST = 9_999
 
 
@@ -34,7 +35,7 @@ def test_queues_of_several_replicas_share_a_user_s_bounds() -> None:
 
     def fill(queue: FairQueue[str], user: str, states: int, sharers: int) -> int:
         count = 0
-        while queue.has_room(user, states, sharers):
+        while queue.has_room(user, states, ANY, sharers):
             queue.push(user, user, states)
             count += 1
         return count
@@ -86,13 +87,36 @@ def test_nothing_is_lost_and_each_user_is_served_in_order(
 def test_a_lane_is_bounded_in_items_and_in_states() -> None:
     """Goal: each user has a bound of its own. Method: fill both bounds; another user still has room."""
     queue: FairQueue[int] = FairQueue(2, 10)
-    assert not queue.has_room("a", 11) or queue.has_room("a", 10)
+    assert not queue.has_room("a", 11, ANY) or queue.has_room("a", 10, ANY)
     queue.push("a", 1, 4)
-    assert queue.has_room("a", 6)
-    assert not queue.has_room("a", 7)
+    assert queue.has_room("a", 6, ANY)
+    assert not queue.has_room("a", 7, ANY)
     queue.push("a", 2, 1)
-    assert not queue.has_room("a", 1)
-    assert queue.has_room("b", 10)
+    assert not queue.has_room("a", 1, ANY)
+    assert queue.has_room("b", 10, ANY)
+
+
+def test_a_lane_leaves_as_much_free_as_it_has() -> None:
+    """Goal: one user's queue is nobody else's refusal. Method: fill lanes out of one bound; somebody comes who has
+    nothing."""
+    for greedy in (1, 2, 4):
+        queue, items_max = FairQueue[str](10_000, 10**9), 1_000
+
+        def fill(user: str, queue: FairQueue[str] = queue, items_max: int = items_max) -> bool:
+            free = items_max - len(queue)
+            if not free or not queue.has_room(user, 1, (free, 10**9)):
+                return False
+            queue.push(user, user, 1)
+            return True
+
+        while sum(fill(f"greedy {number}") for number in range(greedy)):
+            pass
+        assert len(queue) <= items_max * greedy // (greedy + 1)
+        assert fill("another")
+    queue = FairQueue[str](10_000, 10**9)
+    queue.push("a", "a", 60)
+    assert queue.has_room("a", 20, (ANY[0], 100))
+    assert not queue.has_room("a", 21, (ANY[0], 100))  # of states as well
 
 
 def test_long_texts_and_requests_without_states_weigh() -> None:

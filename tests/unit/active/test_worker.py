@@ -717,7 +717,9 @@ def test_past_the_bounds_a_worker_refuses() -> None:
             (worker,) = make(world.shared, Delivery())
             async with cluster(worker, world=world):
                 worker.clock.ahead_us = 3_600_000_000
-                answers = await worker.submit(*(submission(n, [state(n)], submission_id=f"s{n}") for n in range(1, 6)))
+                answers = await worker.submit(
+                    *(submission(n, [state(n)], submission_id=f"s{n}", user_id=f"u{n}") for n in range(1, 6))
+                )
                 codes = [answer.code for answer in answers if isinstance(answer, NotNow)]
                 assert codes == [Code.NOT_ACTIVE.name] * 3 + [Code.OVERLOADED.name] * 2
 

@@ -28,7 +28,7 @@ def test_there_is_room_for_one_more_however_much_the_others_take(greedy: int) ->
     for part in (*held, others):
         part.release()
     assert budget.held_bytes == 0
-    assert not budget._held_by  # callers who are gone leave nothing
+    assert not budget._shares._by_holder  # callers who are gone leave nothing
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -50,7 +50,7 @@ def test_room_is_bounded_and_whole_again(seed: int) -> None:
         assert budget.held_bytes == sum(part.held_bytes for _, part in held)
     for _, part in held:
         part.release()
-    assert not budget._held_by
+    assert not budget._shares._by_holder
 
 
 async def test_one_alone_may_have_what_is_larger() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from replica.notary.own_python import SAFE_PATH, module_argv
+from replica.notary.own_process import SAFE_PATH, module_argv
 from replica.wiring import front_end_argv
 from tests.shadows import OURS, write_shadows
 
@@ -49,7 +49,7 @@ def test_a_folder_full_of_shadows_is_not_looked_at(argv: list[str], code: int, s
 def test_nothing_of_ours_starts_python_in_another_way() -> None:
     for path in (path for folder in OURS for path in (ROOT / folder).rglob("*.py")):
         text = path.read_text()
-        if path.name != "own_python.py":
+        if path.name != "own_process.py":
             assert '"-m"' not in text, path
             assert not re.search(r"sys\.executable, *\"-c\"", text), path
         if 'get_context("spawn")' in text:
