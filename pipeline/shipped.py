@@ -46,11 +46,12 @@ def package_archive() -> Path:
 
 
 def write_archive(path: Path, root: Path) -> None:
-    """Write the modules of PACKAGES below `root` to a zip file that Python imports from."""
+    """Write PACKAGES below `root`, with the SQL and data that they read, to a zip file that Python imports from."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in PACKAGES:
-            for module in sorted((root / package).rglob("*.py")):
-                archive.writestr(zipfile.ZipInfo(str(module.relative_to(root)), _ANY_DATE), module.read_bytes())
+            for file in sorted((root / package).rglob("*")):
+                if file.is_file() and "__pycache__" not in file.parts:
+                    archive.writestr(zipfile.ZipInfo(str(file.relative_to(root)), _ANY_DATE), file.read_bytes())
 
 
 @cache

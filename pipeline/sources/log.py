@@ -107,6 +107,7 @@ def _client_options(settings: KafkaSettings) -> dict[str, str]:
         "kafka.default.api.timeout.ms": str(_silence_max_ms() // _ASKED),
         "kafka.request.timeout.ms": str(_silence_max_ms() // _ASKED // 2),  # so that another broker can be asked
         "kafka.client.dns.lookup": "use_all_dns_ips",
+        "kafka.allow.auto.create.topics": "false",
     }
     if security.ca_file is not None:
         options |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.location": str(security.ca_file)}

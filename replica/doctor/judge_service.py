@@ -77,6 +77,22 @@ def _log_deletion(facts: Facts) -> Verdict:
     return ok(f"no command deletes the {words.log}")
 
 
+@CHECKS.check("topic-creation")
+def _log_creation(facts: Facts) -> Verdict:
+    """No topic appears because somebody asks for it: it would have none of the settings that keep records."""
+    words = facts.log_words
+    if facts.log.problem:
+        return unknown(f"the {words.servers} were not reached")
+    if facts.log.appears is None:
+        return unknown(f"the {words.servers} do not show their settings to this principal")
+    if facts.log.appears:
+        return warning(
+            f"the {words.servers} create a {words.log} that any client asks for, with settings that lose records",
+            "set auto.create.topics.enable=false on all brokers: docs/reference-deployment.md",
+        )
+    return ok(f"no question creates a {words.log}")
+
+
 @CHECKS.check("log-identity")
 def _log_identity(facts: Facts) -> Verdict:
     """The request log is the one that the database belongs to."""

@@ -97,6 +97,7 @@ async def look_at_log(config: Config) -> LogFacts:
             end_offset=found.end_offset,
             servers=servers,
             deletable=found.deletable,
+            appears=found.appears,
             database=found.database,
             oldest_snapshot=found.oldest_snapshot,
             spare=found.spare,

@@ -44,6 +44,7 @@ class LogSurvey:
     end_offset: int
     violations: Sequence[str] = ()  # of the contract that keeps its records
     deletable: bool | None = False  # whether one command of an authorised user deletes it; None: not known
+    appears: bool | None = False  # whether its servers create a log that a client only asks for; None: not known
     database: str | None = None  # the database server that it is on, as a barrier names it; None: on none
     oldest_snapshot: int | None = None  # open there, its age in transactions; None: in no database, or not known
     spare: int | None = None  # how many more of its servers may fail before nothing can be appended; None: not known

@@ -16,15 +16,16 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from structlog.testing import capture_logs
 
-from replica.local.kafka import KafkaCluster, start_broker
+from replica.local.kafka import KafkaBroker, KafkaCluster, start_broker
 from replica.local.ports import PortReservation
 from replica.local.process import ServerFailed
-from replica.log.interface import RequestLog
+from replica.log.interface import LogMissing, RequestLog
+from replica.log.kafka.agreement import agreed_end_offset
 from replica.log.kafka.log import KafkaLog, KafkaWriter
 from replica.log.kafka.settings import KafkaSettings
-from replica.log.kafka.topic import TopicAdmin, create_topic, repair_topic
+from replica.log.kafka.topic import TopicAdmin, create_topic, has_payload_topic, repair_topic
 from replica.log.open import open_log
-from replica.notary.errors import Code, LogRefused, LogUnavailable
+from replica.notary.errors import Code, LogRefused, LogUnavailable, NotaryError
 from tests.integration.conftest import MakeTopic
 from tests.unit.log.test_contract import LogContract, numbered, read_all
 from tests.waiting import eventually
@@ -424,13 +425,13 @@ async def test_a_topic_is_deleted_only_where_the_brokers_were_told_to(
     """Goal: no slip of the hand takes the log, and the doctor knows. Method: a broker of each kind; delete on both,
     and on the second one once it was started again on purpose."""
     admin = TopicAdmin(settings_for(kafka_broker, topic))
-    assert await admin.may_delete_topics() is True
+    assert (await admin.survey()).deletable is True
     await admin.close()
     cluster = await start_broker(servers_folder / "kafka-kept", ports)
     try:
         await create_topic(settings := settings_for(cluster, "kept"))
         admin = TopicAdmin(settings)
-        assert await admin.may_delete_topics() is False
+        assert (await admin.survey()).deletable is False
         await admin.close()
         with pytest.raises(ServerFailed, match="TOPIC_DELETION_DISABLED"):
             await cluster.delete_topic("kept")
@@ -438,5 +439,47 @@ async def test_a_topic_is_deleted_only_where_the_brokers_were_told_to(
         cluster.allow_deletion()
         await cluster.start()
         await cluster.delete_topic("kept")
+    finally:
+        await cluster.remove()
+
+
+async def test_no_client_of_ours_creates_a_topic_by_asking(
+    servers_folder: Path, ports: PortReservation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: on brokers with Kafka's default, only `create` makes topics, and the doctor names the setting.
+
+    Method: such a broker; look for the payloads of a log that has none, ask brokers for a missing log's end, read it
+    and write to it, with every kind of client.
+    """
+    as_ours = KafkaBroker.properties
+    monkeypatch.setattr(
+        KafkaBroker,
+        "properties",
+        lambda *given: as_ours(*given).replace("auto.create.topics.enable=false", "auto.create.topics.enable=true"),
+    )
+    cluster = await start_broker(servers_folder / "kafka-defaults", ports)
+    try:
+        await create_topic(settings := settings_for(cluster, "made"))
+        assert not has_payload_topic(settings)
+        missing = settings_for(cluster, "missing")
+        with pytest.raises(NotaryError):
+            await agreed_end_offset(missing)
+        admin = TopicAdmin(missing)
+        with pytest.raises(LogMissing):
+            await admin.survey()
+        await admin.close()
+        log = KafkaLog(missing)
+        with pytest.raises(NotaryError):
+            await log.check()
+        with pytest.raises(NotaryError):
+            await log.open_writer()
+        with pytest.raises(NotaryError):
+            await log.open_reader(0)
+        await log.close()
+        admin = TopicAdmin(settings)
+        assert (await admin.survey()).appears is True
+        await admin.close()
+        names = await asyncio.to_thread(cluster.admin().list_topics, timeout=5)
+        assert [name for name in names.topics if not name.startswith("__")] == ["made"]
     finally:
         await cluster.remove()

@@ -58,6 +58,7 @@ def client_config(settings: KafkaSettings) -> dict[str, Any]:
         "client.id": "notary",
         "logger": ClientLog(),
         "enable.metrics.push": False,
+        "allow.auto.create.topics": False,  # else a broker with Kafka's defaults creates what a client asks for
         # Connect to every broker at once, not when it is first needed. A new client then has its metadata after 3 ms
         # instead of 55 ms, and is connected already when the leader moves.
         "enable.sparse.connections": False,

@@ -142,12 +142,14 @@ class TopicAdmin:
         """The contract of the log's topics, the log's ends, and whether the brokers delete topics."""
         found = await self.topics()
         only_payloads = replace(found, first_offset=0)  # whoever asks judges the log's own beginning
+        deletable, appears = await self._brokers_allow("delete.topic.enable", "auto.create.topics.enable")
         return LogSurvey(
             log_id=found.log.topic_id,
             first_offset=found.first_offset,
             end_offset=await self.end_offset(),
             violations=[*all_violations(found, self._settings), *losses(only_payloads, self._settings)],
-            deletable=await self.may_delete_topics(),
+            deletable=deletable,
+            appears=appears,
         )
 
     async def server_count(self) -> int:
@@ -156,17 +158,16 @@ class TopicAdmin:
         found = await self._answer(asked, "asking the brokers about themselves")
         return len(found.nodes)
 
-    async def may_delete_topics(self) -> bool | None:
-        """Whether a broker lets authorised users delete topics; None where the brokers do not say."""
-        name = "delete.topic.enable"
+    async def _brokers_allow(self, *names: str) -> list[bool | None]:
+        """For each of these settings whether it is true on some broker; None where the brokers do not say."""
         try:
             cluster = await self._answer(self._client().describe_cluster(), "asking the brokers about themselves")
             brokers = [ConfigResource(ResourceType.BROKER, str(node.id)) for node in cluster.nodes]
             asked = self._client().describe_configs(brokers, request_timeout=self._settings.answer_max_s)
             found = [await self._answer(asked[one], f"reading the settings of broker {one.name}") for one in brokers]
         except (LogUnavailable, LogRefused):
-            return None
-        return any(str(entries[name].value) == "true" for entries in found if name in entries)
+            return [None for _ in names]
+        return [any(str(each[name].value) == "true" for each in found if name in each) for name in names]
 
     async def first_offset(self) -> int:
         """The oldest offset that the log's topic still has."""

@@ -279,6 +279,7 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("log-contract", Severity.PROBLEM, NEW_WITHOUT_LOG, "notary topic create"),
     ("log-contract", Severity.PROBLEM, log(problem="no topic", missing=True, topic_id=None), "would forget"),
     ("log-deletion", Severity.WARNING, log(deletable=True), "delete.topic.enable=false"),
+    ("topic-creation", Severity.WARNING, log(appears=True), "auto.create.topics.enable=false"),
     ("log-contract", Severity.PROBLEM, log(violations=("retention.ms is 7",)), "topic.md"),
     ("log-identity", Severity.PROBLEM, log(topic_id="other"), "do not serve"),
     ("log-database", Severity.PROBLEM, log(database="postgres:7301:2"), "do not serve"),

@@ -269,4 +269,22 @@ def test_what_is_shipped_can_be_imported_and_is_the_same_each_time(tmp_path: Pat
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
     names = set(zipfile.ZipFile(tmp_path / "a.zip").namelist())
     assert {"pipeline/jobs/rebuild.py", "replica/notary/errors.py", "ha/invariant.py"} <= names
-    assert not [name for name in names if not name.endswith(".py")]
+    assert not [name for name in names if name.endswith(".pyc")]
+
+
+def test_what_is_shipped_reads_its_sql_from_the_archive(tmp_path: Path) -> None:
+    """Goal: a task on a worker, which has our code as one file, finds statements and migrations of each database.
+
+    Method: a Python of its own that has the archive in the place of the checkout.
+    """
+    write_archive(tmp_path / "shipped.zip", Path(cli.__file__).parents[2])
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'shipped.zip')!r})\n"
+        "from replica.store import schema\n"
+        "assert '.zip' in schema.__file__, schema.__file__\n"
+        "for dialect in ('postgres', 'oracle'):\n"
+        "    print(bool(schema.read_statement(dialect, 'export_completions')), len(schema.read_migrations(dialect)))\n"
+    )
+    said = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stderr) == (0, "")
+    assert [line.split()[0] for line in said.stdout.splitlines()] == ["True", "True"]
