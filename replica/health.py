@@ -76,6 +76,7 @@ class HealthDocument(msgspec.Struct, frozen=True, kw_only=True):
     registry_differs: int | None = None  # keys that its registry file has otherwise than the log; None: not compared
     site: str | None = None  # whether its site has the term: ha/site/core.py, Standing; None: no site is configured
     site_detail: str = ""  # why it has not
+    front_ends_silent: int = 0  # connected, and not heard for `link.front_end_silent_s`: not among `front_ends`
 
     def as_json_object(self) -> dict[str, object]:
         """Plain values, in the same order."""
@@ -132,6 +133,7 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     registry_differs: _Int64 | None = None  # None: not compared, as under rules before 3
     site: str | None = None  # None: no site is configured, or an older release
     site_detail: str = ""
+    front_ends_silent: _Int64 = 0  # connected, and not heard: they do not answer, and are started anew
 
     @property
     def leads(self) -> bool:

@@ -203,7 +203,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         link=link,
         pulse=LoopPulse(clock),
         scrubber=_scrubber(settings, start, participant=participant, request_log=request_log, index=index, clock=clock),
-        front_ends=_front_ends(settings, start, clock),
+        front_ends=_front_ends(settings, start, clock, link),
         shared_bound=None
         if ledger is None or not isinstance(request_log, WordsLog)
         else SharedBound(request_log, ledger, participant.prune_own, clock),
@@ -417,7 +417,7 @@ def _scrubber(
     )
 
 
-def _front_ends(settings: ReplicaSettings, start: Start, clock: Clock) -> FrontEnds:
+def _front_ends(settings: ReplicaSettings, start: Start, clock: Clock, link: LinkServer) -> FrontEnds:
     def document(number: int) -> Mapping[str, object]:
         return {
             "name": f"{settings.name}/api-{number + 1}",
@@ -442,6 +442,8 @@ def _front_ends(settings: ReplicaSettings, start: Start, clock: Clock) -> FrontE
         document,
         clock,
         drain_max_s=settings.front_end_drain_max_s,
+        silence_s=link.silence_s,
+        hung_s=settings.link.front_end_hung_s,
     )
 
 

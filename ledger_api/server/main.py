@@ -44,7 +44,7 @@ from replica.notary.own_process import raise_open_files
 from replica.notary.signatures import SCHEMES, algorithm_of
 from replica.store.open import open_reader
 from replica.telemetry.counts import ApiCounts
-from replica.telemetry.log_lines import set_up_logging
+from replica.telemetry.log_lines import lines_dropped, set_up_logging
 from replica.telemetry.traces import open_traces
 
 DOCUMENT_MAX_BYTES = 1_000_000
@@ -216,6 +216,7 @@ class FrontEnd:
 
     def _report(self, link: LinkClient, server: HttpServer) -> None:
         self._counts.connections = len(server.connections)
+        self._counts.lines_dropped = lines_dropped()
         link.report(self._counts)
 
     def _reload(

@@ -155,7 +155,12 @@ class ApiSettings(BaseModel):
         "they match or not; twice as many at once. 0: any.",
     )
     scan_max: int = Field(20_000, ge=1_000, le=1_000_000, description="Offsets that one page looks through.")
-    report_interval_s: float = Field(1.0, gt=0, le=60, description="How often the counts are sent to the core.")
+    report_interval_s: float = Field(
+        0.2,
+        gt=0,
+        le=0.5,
+        description="How often the counts are sent to the core, which shows that the front end works.",
+    )
     problem_logs_per_s: int = Field(10, ge=0, le=10_000, description="Refused calls that are logged.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     tls: TlsSettings | None = Field(None, description="TLS of the API.")

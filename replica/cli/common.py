@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 from rich.console import Console
@@ -22,6 +22,7 @@ from ha.errors import HaError
 from replica.failure import error_document
 from replica.notary.errors import Code, ConfigError, InvariantBroken, NotaryError
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED
+from replica.telemetry.standard_output import STANDARD_ERROR, LogLines
 
 if TYPE_CHECKING:  # slow to import, and not needed for the help of most commands
     from replica.config.model import Config
@@ -139,6 +140,12 @@ def make_table(*columns: str, title: str | None = None) -> Table:
 def add_texts(table: Table, *texts: str, style: str | None = None) -> None:
     """A row of what others wrote: brackets in it are no markup, so nobody hides or colours a part of it."""
     table.add_row(*map(escape, texts), style=style)
+
+
+def never_wait_for_readers() -> None:
+    """Drop what the terminal, or the pipe behind it, does not take: for commands that keep others running."""
+    out.file = cast(IO[str], LogLines())
+    err.file = cast(IO[str], LogLines(STANDARD_ERROR))
 
 
 def say(part: str, text: str) -> None:

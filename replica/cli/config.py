@@ -225,8 +225,8 @@ def _print_stalls(config: Config) -> None:
 def _stalls(config: Config) -> dict[str, float]:
     """The stalls that are forgiven, in seconds."""
     haproxy = config.haproxy_settings()
-    beside_s = haproxy.stall_max_s
-    core_s = min(config.election.stall_max_s, beside_s)
+    beside_s = min(haproxy.stall_max_s, config.link.front_end_silent_s)
+    core_s = min(config.election.stall_max_s, config.link.standing_max_age_s, beside_s)
     found = {"core_s": core_s, "front_ends_and_haproxy_s": beside_s}
     if haproxy.take_out is not None:
         found["one_of_several_s"] = haproxy.take_out.cut_min_s

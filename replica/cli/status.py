@@ -229,6 +229,10 @@ def _facts(path: Path, config: Config, status: Status) -> Table:
             text = f"lacks the acceptances of {health.commands_lag_records} records: notary format raise waits for them"
             facts.add_row(f"[yellow]commands of {name}[/]", text)
     for name, health in status.replicas.items():
+        if health is not None and health.front_ends_silent:
+            text = f"{health.front_ends_silent} do not answer; they are started anew"
+            facts.add_row(f"[red]front ends of {name}[/]", text)
+    for name, health in status.replicas.items():
         if health is not None and health.site_detail:
             facts.add_row(f"[red]site of {name}[/]", f"may not serve: {escape(health.site_detail)}")
     if status.pause is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replica.cli.common import DATA_FOLDER, out, run, say
+from replica.cli.common import DATA_FOLDER, never_wait_for_readers, out, run, say
 from replica.cli.profiles import KnownProfileOption, Profile, RaisedOption, check_raised, profile_of
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ async def _serve(settings: ClusterSettings) -> None:
 
     async with LocalCluster(settings, say) as cluster:
         show_where(cluster)
+        never_wait_for_readers()
         async with asyncio.TaskGroup() as group:
             group.create_task(watch_roles(cluster, say))
             group.create_task(cluster.balancer.keep(say))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replica.cli.common import CONFIG_NAME, ConfigOption, load, run, say
+from replica.cli.common import CONFIG_NAME, ConfigOption, load, never_wait_for_readers, run, say
 from replica.notary.own_process import module_argv
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def watch_replicas(names: NamesOption = None, config: ConfigOption = Path(CONFIG
     """
     settings = load(config)
     watch = make_watch(settings, config.resolve(), names or [replica.name for replica in settings.replicas])
+    never_wait_for_readers()
     try:
         run(watch.run())
     except KeyboardInterrupt:

@@ -329,7 +329,12 @@ def _versions(facts: Facts) -> Verdict:
 
 @CHECKS.check("front-ends")
 def _front_ends(facts: Facts) -> Verdict:
-    """Every replica that runs has front ends to serve with."""
+    """Every replica that runs has front ends to serve with, and they answer."""
+    silent = [replica for replica in facts.replicas if replica.front_ends_silent]
+    if silent:
+        fix = "they are started anew by themselves; if it goes on, look for what slows the machine: haproxy-loss.md"
+        found = ", ".join(f"{one.front_ends_silent} of {one.name}" for one in silent)
+        return problem(f"front ends are connected to their core and do not answer: {found}", fix)
     without = [replica.name for replica in facts.replicas if replica.answers and not replica.front_ends]
     if without:
         fix = "see its log for front_end_ended and front_end_misconfigured; is its API port taken?"
@@ -400,5 +405,7 @@ def _haproxy(facts: Facts) -> Verdict:
 def _endpoint(facts: Facts) -> Verdict:
     """Applications reach the notary at its endpoint."""
     if facts.balancer.endpoint_problem:
+        if any(replica.front_ends_silent for replica in facts.replicas):
+            return problem(facts.balancer.endpoint_problem, "front ends do not answer: see front-ends above")
         return problem(facts.balancer.endpoint_problem, "start HAProxy, check endpoint.host: runbooks/haproxy-loss.md")
     return ok("answers")

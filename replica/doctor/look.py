@@ -213,6 +213,7 @@ async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddre
         may_lead=address.may_lead,
         version=health.version,
         front_ends=health.front_ends,
+        front_ends_silent=health.front_ends_silent,
         has_admin_port=steerable,
         index_digests=health.index_digests,
         epoch=health.epoch,

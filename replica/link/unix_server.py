@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -56,8 +56,20 @@ class LinkServer:
 
     @property
     def front_ends(self) -> tuple[str, ...]:
-        """Names of the front ends that are connected and were let in."""
-        return tuple(sorted(connection.name for connection in self._connections if connection.name))
+        """Names of the front ends that were let in and are heard: a connection alone answers nobody."""
+        return tuple(sorted(one.name for one in self._named() if one.silent_s < self.settings.front_end_silent_s))
+
+    @property
+    def silent_front_ends(self) -> tuple[str, ...]:
+        """Names of those that are connected and not heard."""
+        return tuple(sorted(one.name for one in self._named() if one.silent_s >= self.settings.front_end_silent_s))
+
+    def silence_s(self, name: str) -> float | None:
+        """For how long a front end was not heard, while this core itself ran; None: it is not connected."""
+        return next((one.silent_s for one in self._named() if one.name == name), None)
+
+    def _named(self) -> Iterator[_FrontEnd]:
+        return (one for one in self._connections if one.name)
 
     async def start(self) -> None:
         """Listen, for this user only. Replaces what an earlier core left at the path. Raises ConfigError."""
@@ -120,9 +132,19 @@ class LinkServer:
         self._ended.add(counts)
 
     async def _announce_for_ever(self) -> None:
+        loop, keep_alive_s = asyncio.get_running_loop(), self.settings.keep_alive_s
         while True:
-            await asyncio.sleep(self.settings.keep_alive_s)
+            asked_s = loop.time()
+            await asyncio.sleep(keep_alive_s)
+            for connection in self._connections:
+                connection.silent_s += counted_s(loop.time() - asked_s, keep_alive_s)
             self.announce()
+
+
+def counted_s(passed_s: float, pause_s: float) -> float:
+    """How much of the time since the last look counts as the other side's silence. If we stood still ourselves, what it
+    sent meanwhile is read only after this look."""
+    return min(passed_s, 2 * pause_s)
 
 
 class _FrontEnd(FrameProtocol[FromFrontEnd]):
@@ -132,6 +154,7 @@ class _FrontEnd(FrameProtocol[FromFrontEnd]):
         super().__init__(msgspec.msgpack.Decoder(FromFrontEnd), server.settings.frame_max_bytes)
         self.name = ""  # known once it was let in
         self.counts = ApiCounts()
+        self.silent_s = 0.0
         self._server = server
         self._open_tickets = 0
         self._writing_paused = False
@@ -160,6 +183,7 @@ class _FrontEnd(FrameProtocol[FromFrontEnd]):
         self._writing_paused = False
 
     def received(self, frame: FromFrontEnd) -> None:
+        self.silent_s = 0.0
         if isinstance(frame, Hello):
             self._let_in(frame)
         elif not self.name:

@@ -1,4 +1,7 @@
-"""Starts the front-end processes of a replica and keeps them running; they end with their core."""
+"""Starts the front-end processes of a replica and keeps them running; they end with their core.
+
+One that hangs is alive and connected, and takes connections that it never answers. What shows it is its silence.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,8 @@ log = structlog.get_logger()
 
 _RESTARTS = RestartPolicy(person_code=EXIT_CONFIGURATION, pause_s=0.2, pause_max_s=0.2)
 _STOP_SLACK_S = 0.5  # for a front end to end once it has drained
+_LOOK_S = 0.2
+UNCONNECTED_MAX_S = 60.0  # from its start until it is connected, and from the end of its link until its own
 
 
 class FrontEnds:
@@ -32,15 +37,28 @@ class FrontEnds:
         clock: Clock,
         *,
         drain_max_s: float,
+        silence_s: Callable[[str], float | None],
+        hung_s: float,
     ) -> None:
-        """`drain_max_s`: how long a front end that is asked to stop may wait for answers under way."""
+        """`drain_max_s`: how long a front end that is asked to stop may wait for answers under way.
+
+        `silence_s`: for how long the one of that name was not heard, None while it is not connected; after `hung_s` it
+        is killed.
+        """
         self._stop_max_s = drain_max_s + _STOP_SLACK_S
         self._argv = tuple(argv)
         self._count = count
         self._document = document
         self._clock = clock
+        self._silence_s = silence_s
+        self._hung_s = hung_s
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self.restarts = 0
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of those that run, by number."""
+        return [process.pid for _, process in sorted(self._processes.items()) if process.returncode is None]
 
     async def run(self) -> None:
         """Keep all running until cancelled. Raises ConfigError when one cannot run as it is configured."""
@@ -63,13 +81,30 @@ class FrontEnds:
         while True:
             process = await asyncio.create_subprocess_exec(*self._argv, stdin=asyncio.subprocess.PIPE)
             self._processes[number] = process
-            await process.communicate(json.dumps(self._document(number)).encode())
+            document = self._document(number)
+            watch = asyncio.create_task(self._kill_when_hung(process, str(document["name"])))
+            try:
+                await process.communicate(json.dumps(document).encode())
+            finally:
+                watch.cancel()
             after = after_end(process.returncode, 0, self._clock.boottime_s(), _RESTARTS)
             if isinstance(after, GiveUp):
                 raise ConfigError("a front end cannot run as configured; its last log line says why")
             self.restarts += 1
             log.warning("front_end_ended", number=number, exit_code=process.returncode)
             await self._clock.sleep_s(after.pause_s)
+
+    async def _kill_when_hung(self, process: asyncio.subprocess.Process, name: str) -> None:
+        unconnected_s = 0.0
+        while True:
+            await self._clock.sleep_s(_LOOK_S)
+            silent_s = self._silence_s(name)
+            unconnected_s = 0.0 if silent_s is not None else unconnected_s + _LOOK_S
+            if hangs(silent_s, unconnected_s, self._hung_s):
+                log.error("front_end_hangs", front_end=name, silent_s=silent_s, unconnected_s=unconnected_s)
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                return
 
     async def _stop(self) -> None:
         running = [process for process in self._processes.values() if process.returncode is None]
@@ -83,3 +118,8 @@ class FrontEnds:
             except TimeoutError:
                 process.kill()
                 await process.wait()
+
+
+def hangs(silent_s: float | None, unconnected_s: float, hung_s: float) -> bool:
+    """Whether a front end is past hope: connected and silent for `hung_s`, or not connected for far too long."""
+    return unconnected_s >= UNCONNECTED_MAX_S if silent_s is None else silent_s >= hung_s

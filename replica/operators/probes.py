@@ -96,6 +96,7 @@ def make_probes(
             registry_differs=registry.differing,
             site=None if site is None else site.standing().value,
             site_detail="" if out_of_term is None else out_of_term.detail,
+            front_ends_silent=len(link.silent_front_ends),
         ).as_json_object()
 
     return Probes(

@@ -9,6 +9,8 @@ from typing import Annotated
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from replica.telemetry.log_lines import lines_dropped
+
 LATENCY_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _BUCKETS = len(LATENCY_BOUNDS_S) + 1  # the last one has no upper bound
 
@@ -50,6 +52,7 @@ class ApiCounts(msgspec.Struct):
     connections: Count = 0
     in_flight: Count = 0
     streams: Count = 0
+    lines_dropped: Count = 0
 
     def add(self, other: ApiCounts) -> None:
         """Add the counts of another front end."""
@@ -63,6 +66,7 @@ class ApiCounts(msgspec.Struct):
         self.connections += other.connections
         self.in_flight += other.in_flight
         self.streams += other.streams
+        self.lines_dropped += other.lines_dropped
 
 
 def metric_families(counts: ApiCounts) -> Iterator[Metric]:
@@ -87,6 +91,8 @@ def metric_families(counts: ApiCounts) -> Iterator[Metric]:
     yield GaugeMetricFamily("notary_api_connections", "Client connections open", value=counts.connections)
     yield GaugeMetricFamily("notary_api_in_flight", "Submissions and look-ups under way", value=counts.in_flight)
     yield GaugeMetricFamily("notary_api_streams", "Streams of completions and updates open", value=counts.streams)
+    dropped = counts.lines_dropped + lines_dropped()  # the front ends', and this process's own
+    yield CounterMetricFamily("notary_log_lines_dropped", "Log lines that nobody took in time", value=dropped)
 
 
 def _cumulative(latency: Latency) -> list[tuple[str, float]]:

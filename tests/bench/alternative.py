@@ -165,7 +165,15 @@ async def serve(settings: Mapping[str, Any]) -> None:
             "version": "0",
         }
 
-    front_ends = FrontEnds(front_end_argv(), settings["workers"], document, SystemClock(), drain_max_s=1.0)
+    front_ends = FrontEnds(
+        front_end_argv(),
+        settings["workers"],
+        document,
+        SystemClock(),
+        drain_max_s=1.0,
+        silence_s=link.silence_s,
+        hung_s=link_settings.front_end_hung_s,
+    )
     await asyncio.gather(handler.work(), front_ends.run())
 
 

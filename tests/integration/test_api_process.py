@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from ha.clock import SystemClock
 from ledger_api.client import NotaryClient, Party, RetryPolicy, certifies
 from ledger_api.server.registry import write_registry
 from ledger_api.wire.problems import ProblemDocument
@@ -23,6 +24,7 @@ from replica.link.settings import LinkSettings
 from replica.link.unix_server import LinkServer
 from replica.local.ports import PortReservation
 from replica.notary.answers import Notarised, NotNow
+from replica.operators.front_ends import FrontEnds
 from tests.closing import ended
 from tests.waiting import eventually
 from tests.worlds.api_world import BANK, NOTARY_KEY, PASSIVE, StubHandler, make_submission
@@ -102,6 +104,37 @@ async def core(folder: Path, ports: PortReservation) -> AsyncIterator[Core]:
 
 async def connected(core: Core, count: int = 1) -> None:
     await eventually(lambda: _holds(len(core.link.front_ends) == count), timeout_s=30)
+
+
+async def test_one_that_hangs_does_not_count_and_is_started_anew(core: Core) -> None:
+    """Goal: an outage of front ends ends by itself. Method: the supervisor of real processes; SIGSTOP one of two, then
+    all."""
+    sped = LINK.model_copy(update={"front_end_silent_s": 0.5})
+    core.link.settings = sped
+    front_ends = FrontEnds(
+        (sys.executable, "-m", "ledger_api.server"),
+        2,
+        lambda number: core.document(f"r1/api-{number + 1}"),
+        SystemClock(),
+        drain_max_s=1.0,
+        silence_s=core.link.silence_s,
+        hung_s=1.0,
+    )
+    running = asyncio.create_task(front_ends.run())
+    try:
+        await connected(core, 2)
+        for count in (1, 2):
+            stopped = front_ends.pids[:count]
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            await connected(core, 2 - count)
+            assert len(core.link.silent_front_ends) == count
+            await connected(core, 2)
+            assert not set(stopped) & set(front_ends.pids)
+        assert front_ends.restarts == 3
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_two_front_ends_serve_one_port(core: Core) -> None:

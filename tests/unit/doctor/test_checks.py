@@ -312,6 +312,7 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("clock-replicas", Severity.WARNING, replicas({"clock": ClockFacts(ahead_s=-3.6, within_s=0.05)}), "clock of r1"),
     ("versions", Severity.WARNING, replicas({"version": "1.1"}), "rolling upgrade"),
     ("front-ends", Severity.PROBLEM, replicas({"front_ends": 0}), "front_end_ended"),
+    ("front-ends", Severity.PROBLEM, replicas({"front_ends": 0, "front_ends_silent": 2}), "started anew"),
     ("steering", Severity.WARNING, replicas({"has_admin_port": False}), "admin_port|switchover"),
     ("operators-trail", Severity.PROBLEM, database(trail_problem="entry 7 is missing"), "exports"),
     ("failover-paused", Severity.WARNING, database(paused_because="new disks"), "notary resume"),

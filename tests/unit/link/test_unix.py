@@ -17,7 +17,7 @@ from replica.link.frames import Hello, LinkBroken, Submit, encode_frame
 from replica.link.interface import PeerSeen, Standing
 from replica.link.settings import LinkSettings
 from replica.link.unix_client import LinkClient
-from replica.link.unix_server import LinkServer
+from replica.link.unix_server import LinkServer, counted_s
 from replica.notary.answers import Notarised, NotNow, Refused
 from replica.notary.errors import ConfigError
 from replica.notary.requests import parse_tx_id
@@ -169,6 +169,27 @@ async def test_a_change_of_standing_is_told_at_once(socket_path: Path) -> None:
         handler.word = PASSIVE
         server.announce()
         await eventually(lambda: _holds(client.standing == PASSIVE), timeout_s=1.0)
+
+
+async def test_a_front_end_counts_while_it_is_heard(socket_path: Path) -> None:
+    """Goal: a connection is no answer. Method: one that said hello and is silent; a frame of its later."""
+    settings = QUICK.model_copy(update={"front_end_silent_s": 0.2})
+    async with linked(socket_path, StubHandler(), settings) as (server, client):
+        assert server.front_ends == ("r1/api-1",)
+        await eventually(lambda: _holds(server.silent_front_ends == ("r1/api-1",)))
+        assert server.front_ends == ()
+        assert (server.silence_s("r1/api-1") or 0.0) >= 0.2
+        assert server.silence_s("r1/api-9") is None
+        client.report(ApiCounts())
+        await eventually(lambda: _holds(server.front_ends == ("r1/api-1",)))
+        assert server.silent_front_ends == ()
+
+
+def test_a_core_that_stood_still_does_not_blame_its_front_ends() -> None:
+    """Goal: a stalled core kills nobody. Method: the time that counts after a pause of any length."""
+    assert counted_s(0.2, 0.2) == 0.2
+    assert counted_s(60.0, 0.2) == 0.4
+    assert counted_s(60.0, 0.2) < LinkSettings().front_end_silent_s
 
 
 async def test_generations_do_not_mix(socket_path: Path) -> None:

@@ -124,7 +124,13 @@ async def test_a_front_end_that_ends_breaks_a_promise(tmp_path: Path) -> None:
 async def words_about_a_crash() -> MutableMapping[str, object]:
     """What a core logs when one of its front ends ends with code 70."""
     front_ends = FrontEnds(
-        ["sh", "-c", "cat > /dev/null; exit 70"], 1, lambda number: {}, SystemClock(), drain_max_s=1.0
+        ["sh", "-c", "cat > /dev/null; exit 70"],
+        1,
+        lambda number: {"name": f"r1/api-{number}"},
+        SystemClock(),
+        drain_max_s=1.0,
+        silence_s=lambda name: 0.0,
+        hung_s=5.0,
     )
     with capture_logs() as told:
         running = asyncio.create_task(front_ends.run())

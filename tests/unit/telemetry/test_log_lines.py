@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from time import sleep
 
 import pytest
 from structlog.testing import capture_logs
 
 from replica.telemetry.library_lines import LibraryLines
+from replica.telemetry.standard_output import LogLines
 
 CORE = "from replica.telemetry.log_lines import set_up_logging; set_up_logging(replica='r1')"
 FRONT_END = "from replica.telemetry.log_lines import set_up_logging; set_up_logging('info', replica='r1')"
@@ -37,6 +42,77 @@ def test_a_full_disk_takes_lines_and_nothing_else(set_up: str, tmp_path: Path) -
     with Path("/dev/full").open("w") as full:
         subprocess.run([sys.executable, "-c", code], stdout=full, check=True)
     assert (tmp_path / "on").exists()
+
+
+@pytest.mark.parametrize("set_up", [CORE, FRONT_END], ids=["core", "front end"])
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_a_reader_that_stands_still_stops_nobody(set_up: str, kind: str, tmp_path: Path) -> None:
+    """Goal: a hanging container runtime or journal costs lines, not service. Method: a process whose output is full
+    logs and warns; then its output is read, and its last line says how many are missing."""
+    code = f"""{set_up}
+import structlog, sys, warnings
+from pathlib import Path
+log = structlog.get_logger()
+for number in range(5_000):
+    log.info("many", number=number, text="x" * 200)
+    print("a warning" * 20, file=sys.stderr)
+Path({str(tmp_path / "through")!r}).touch()
+sys.stdin.readline()
+log.info("last")
+"""
+    ours, theirs = socket.socketpair() if kind == "socket" else (None, None)
+    out = subprocess.PIPE if theirs is None else theirs
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=out, stderr=out) as process:
+        for _ in range(600):
+            if (tmp_path / "through").exists():
+                break
+            sleep(0.05)
+        assert (tmp_path / "through").exists(), "it waits for its reader"
+        source = process.stdout if ours is None else ours.makefile("rb")
+        assert source is not None and process.stdin is not None
+        lines = [source.readline() for _ in range(100)]
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        if theirs is not None:
+            theirs.close()
+        lines += source.readlines()
+        source.close()
+    if ours is not None:
+        ours.close()
+    *_, last = [json.loads(line) for line in lines if line.startswith(b"{")]
+    assert last["event"] == "last"
+    assert 1_000 < last["lines_dropped"] < 5_000
+    first = [json.loads(line)["number"] for line in lines[:100] if line.startswith(b"{")]
+    assert first == list(range(len(first)))
+
+
+def test_a_line_that_went_out_in_part_is_ended_before_the_next() -> None:
+    """Goal: no line is torn. Method: lines longer than what a pipe takes at once, read to the end of each."""
+    source, sink = os.pipe()
+    fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, 4_096)
+    lines = LogLines(sink)
+    lines.write("a" * 6_000 + "\n")
+    lines.write("lost\n")
+    assert lines.dropped == 1
+    assert os.read(source, 8_192) == b"a" * 4_096
+    lines.write("b\n")
+    assert os.read(source, 8_192) == b"a" * 1_904 + b"\nb\n"
+    assert os.get_blocking(sink)  # what others share is as it was
+    os.close(source)
+    os.close(sink)
+
+
+def test_an_output_that_was_closed_is_nobody_elses(tmp_path: Path) -> None:
+    """Goal: a file that gets the number of a closed output gets no log lines. Method: close, open another, write."""
+    with (tmp_path / "file").open("w") as file:
+        fd = os.dup(1)
+        os.close(fd)
+        lines = LogLines(fd)
+        os.dup2(file.fileno(), fd)
+        lines.write("line\n")
+        os.close(fd)
+    assert lines.dropped == 1
+    assert (tmp_path / "file").read_text() == ""
 
 
 @pytest.mark.parametrize("set_up", [CORE, FRONT_END], ids=["core", "front end"])
