@@ -26,7 +26,7 @@ from tests.simulation.mutants.registry import mutant
 @mutant("the activation does not wait for its barrier to come into force")
 def barrier_not_checked(patch: MonkeyPatch) -> None:
     async def trusting(self: Opening) -> Position:
-        self._appender.append_barrier(self.epoch)
+        self._appender.append_barrier(self.epoch, pauses=False)
         position = self._read_back.in_force = await until_applied(self._parts, lambda _: True, "any")
         return position
 
@@ -51,9 +51,9 @@ def _named(patch: MonkeyPatch, activation_id: Callable[[Appender, int, int], byt
     """Activation ids come from a function of appender, epoch and length, not from chance."""
     append = Appender.append_barrier
 
-    def named(self: Appender, epoch: int) -> None:
+    def named(self: Appender, epoch: int, *, pauses: bool) -> None:
         self._parts = replace(self._parts, random_bytes=lambda count: activation_id(self, epoch, count))
-        append(self, epoch)
+        append(self, epoch, pauses=pauses)
 
     patch.setattr(Appender, "append_barrier", named)
 

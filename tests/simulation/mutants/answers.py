@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import MutableMapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from pytest import MonkeyPatch
@@ -20,6 +20,7 @@ from replica.active.appending import Appender
 from replica.active.look_ups import LookUps
 from replica.active.waiting import Waiting
 from replica.following.apply import Applied, judge_reading, judge_records
+from replica.index.interface import Index
 from replica.notary.answers import NotNow, Refused
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import Code
@@ -53,7 +54,9 @@ def answer_before_read_back(patch: MonkeyPatch) -> None:
     def answer(self: Activation, waiting: Waiting, ahead: int) -> None:
         parts = self._parts
         record = RequestRecord(1, self.appender.activation_id, 0, parts.clock.wall_us(), waiting.submission)
-        start = msgspec.structs.replace(parts.follower.position, seen=())
+        position = parts.follower.position
+        assert position is not None
+        start = msgspec.structs.replace(position, seen=())
         run = [(start.offset + 1, encode_record(record))]
         applied, _ = judge_records(parts.index, start, run)
         for entry, verdict in applied.decided():
@@ -81,7 +84,9 @@ def verdict_from_memory(patch: MonkeyPatch) -> None:
             return [self._memory[key] for key in keys]
 
     patch.setattr(
-        replica.following.apply, "judge_reading", lambda index, *rest: judge_reading(Remembering(index), *rest)
+        replica.following.apply,
+        "judge_reading",
+        lambda index, *rest: judge_reading(cast(Index, Remembering(index)), *rest),
     )
 
 
@@ -141,6 +146,7 @@ def recorded_answer_with_wrong_offset(patch: MonkeyPatch) -> None:
     answer = Answering.answer_accepted
 
     def wrong(self: Answering, accepted: Sequence[tuple[Waiting, AdmissionResult]]) -> None:
+        assert isinstance(self._appender, Appender)
         newest = self._appender._parts.follower.applied_offset
         answer(self, [(one, msgspec.structs.replace(found, notarised_offset=newest)) for one, found in accepted])
 

@@ -23,7 +23,7 @@ from replica.active.terms import Terms, terms_after, terms_of
 from replica.active.waiting import Waiting, send
 from replica.following.apply import judge_records
 from replica.following.log_reading import open_after
-from replica.index.commands import offset_of
+from replica.index.commands import due, offset_of
 from replica.index.interface import Index
 from replica.link.interface import SubmitOptions
 from replica.log.interface import RequestLog
@@ -154,8 +154,6 @@ def older_release_moves_the_mark(patch: MonkeyPatch) -> None:
 
 @mutant("acceptances of a run are written whole, although the table has some of them")
 def table_ahead_written_again(patch: MonkeyPatch) -> None:
-    due = tests.simulation.doubles.disk.due
-
     def whole(accepted: Mapping[bytes, bytes], *positions: Any) -> Mapping[bytes, bytes] | None:
         return None if due(accepted, *positions) is None else accepted
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from typing import Any
 
 from pytest import MonkeyPatch
@@ -27,8 +27,8 @@ def offset_is_inclusive(patch: MonkeyPatch) -> None:
 def page_taken_for_all(patch: MonkeyPatch) -> None:
     read = Feed._read
 
-    async def hasty(self: Feed, after: int, standing: Any) -> list[Entry]:
-        entries = list(await read(self, after, standing))
+    async def hasty(self: Feed, after: int, standing: Any, holder: Hashable) -> list[Entry]:
+        entries = list(await read(self, after, standing, holder))
         return [*entries, Entry(standing.ledger_end, entries[-1].completion)]
 
     patch.setattr(Feed, "_read", hasty)

@@ -10,7 +10,7 @@ from pytest import MonkeyPatch
 import ha.lock.lease
 import replica.notary.reading
 import tests.simulation.lives
-from ha.lock.silence import LeaseView, Silence
+from ha.lock.silence import LeaseView, Silence, heard, is_free
 from ha.settings import ElectionSettings
 from replica.active.lease_log import FollowedLease
 from replica.notary.formats import CLAIMED_LEAST, Formats
@@ -31,8 +31,6 @@ def _watched(seed: int) -> Plan:
 
 @mutant("a waiting replica claims once a heartbeat is missing", _under_a_lease)
 def one_missing_heartbeat(patch: MonkeyPatch) -> None:
-    is_free = ha.lock.lease.is_free
-
     def early(view: LeaseView, silence: Silence, settings: ElectionSettings) -> bool:
         return is_free(view, replace(silence, silent_s=5 * silence.silent_s), settings)
 
@@ -74,8 +72,6 @@ def any_loss_is_an_end(patch: MonkeyPatch) -> None:
 
 @mutant("a silence that the log's servers told is counted again at each look", _watched)
 def told_silence_counted_twice(patch: MonkeyPatch) -> None:
-    heard = ha.lock.lease.heard
-
     def adding(silence: Silence | None, view: LeaseView, now_s: float) -> Silence:
         found = heard(silence, view, now_s)
         return found if silence is None else replace(found, silent_s=silence.silent_s + view.quiet_s)

@@ -16,13 +16,14 @@ from replica.notary.position import Position
 from replica.notary.reading import RunReader, VoidReason
 from replica.notary.records import (
     BarrierRecord,
+    decode_record,
 )
 from tests.simulation.mutants.registry import mutant
 
 
 @mutant("a record counts whatever activation it is from")
 def records_of_any_activation_count(patch: MonkeyPatch) -> None:
-    decode = replica.notary.reading.decode_record
+    decode = decode_record
     take = RunReader.take
 
     def lenient(self: RunReader, offset: int, value: bytes) -> None:

@@ -10,7 +10,7 @@ import replica.notary.words
 import replica.store.sqlite.looking
 import tests.simulation.words
 from replica.active.shared_bound import SharedBound
-from replica.notary.words import UNSAID, NewWord, WordsLog
+from replica.notary.words import UNSAID, NewWord, WordsLog, replace
 from replica.store.bulletin import Bulletin
 from replica.store.words import PRUNED, Bound, bound_in, written
 from tests.simulation.draw import draw, leased, worded
@@ -43,8 +43,6 @@ def overtaken_word_given_up(patch: MonkeyPatch) -> None:
 
 @mutant("who resumes says nothing where nothing is paused yet, and a pause that was on its way counts later", _worded)
 def resumed_without_a_word(patch: MonkeyPatch) -> None:
-    replace = replica.store.sqlite.looking.replace
-
     async def sparing(log: WordsLog, name: str, change: Callable[[bytes], bytes], *, always: bool) -> object:
         return await replace(log, name, change)
 
