@@ -91,10 +91,21 @@ class LossyDisk:
         self.detach()
         self.image.unlink(missing_ok=True)
 
-    def copy(self, image: Path) -> Path:
-        """A copy of the image as it is now. Call it while nothing is written."""
-        _run("cp", "--sparse=always", str(self.image), str(image))
+    def snapshot(self) -> Path:
+        """A copy of the disk as it is now, its writers paused meanwhile."""
+        image = self.image.with_suffix(".snapshot")
+        _run("fsfreeze", "--freeze", str(self.folder))
+        try:
+            _run("cp", "--sparse=always", str(self.image), str(image))
+        finally:
+            _run("fsfreeze", "--unfreeze", str(self.folder))
         return image
+
+    def replace_by(self, image: Path) -> None:
+        """Put another disk in its place, while nothing uses this one."""
+        self.detach()
+        image.replace(self.image)
+        self.attach()
 
     def settle(self) -> None:
         """Return once all of it is on disk."""

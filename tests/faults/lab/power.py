@@ -68,7 +68,7 @@ class LabOnDisks(Lab):
     # ---- power ----
 
     async def lose_power(self, *machines: str) -> None:
-        """These machines lose power at this moment: the disks of those that were armed lose what was not synced.
+        """These machines lose power at this moment, and the disks that were armed lose what was not synced.
 
         First all their processes stand still, so that nothing is answered between the cut of one disk and another's.
         """
@@ -76,15 +76,14 @@ class LabOnDisks(Lab):
         self.disks.cut()
         await asyncio.gather(*(end for name in machines for end in self._ends(name)))
 
-    async def return_power(self, *machines: str) -> tuple[int, str]:
-        """The disks are attached and all parts of these machines start, as a service manager starts them.
+    async def power_on(self, *machines: str) -> int:
+        """All parts of these machines start, as a service manager starts them; their disks are attached again.
 
-        Returns the moment, monotonic ns, and what the disks lost. Raises CutVoid when that was no power cut.
+        Returns the moment, monotonic ns, from which on they started.
         """
-        lost = self.disks.bring_back()
         moment_ns = monotonic_ns()
         await asyncio.gather(*(start for name in machines for start in self._starts(name)))
-        return moment_ns, lost
+        return moment_ns
 
     def _pids(self, machine: str) -> list[int]:
         if machine in REPLICAS:
