@@ -61,6 +61,13 @@ class UnsafeCommitMode(HaError):
     remedy = "Set synchronous_commit to on (or remote_apply) for this database and role."
 
 
+class WritesNotSynced(HaError):
+    """`fsync` or `full_page_writes` is off: a power cut may take back an epoch, or what was published, or tear it."""
+
+    code = "HA_FSYNC_OFF"
+    remedy = "Set fsync and full_page_writes to on in postgresql.conf, and reload it; no restart is needed."
+
+
 class SessionSettingIgnored(HaError):
     """The server does not run the session under the timeouts that make the lock a lease."""
 

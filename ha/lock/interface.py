@@ -148,7 +148,7 @@ class LockSession(Protocol):
         """Connect, and check scope, pooler, writability, durability of commits, and that the timeouts are in force.
 
         Raises LockUnavailable or ReadOnlyServer (worth retrying, with a new session), ScopeMismatch, PoolerDetected,
-        UnsafeCommitMode, SessionSettingIgnored or DatabaseNotPrepared (not worth it).
+        UnsafeCommitMode, WritesNotSynced, SessionSettingIgnored or DatabaseNotPrepared (not worth it).
         """
 
     async def try_lock(self) -> LockAnswer:

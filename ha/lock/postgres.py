@@ -27,7 +27,14 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 
 from ha.clock import Clock
-from ha.errors import LockUnavailable, PoolerDetected, ScopeMismatch, SessionSettingIgnored, UnsafeCommitMode
+from ha.errors import (
+    LockUnavailable,
+    PoolerDetected,
+    ScopeMismatch,
+    SessionSettingIgnored,
+    UnsafeCommitMode,
+    WritesNotSynced,
+)
 from ha.hosts import first_connected
 from ha.invariant import InvariantBroken
 from ha.lock.ids import Counter, lock_id
@@ -62,6 +69,7 @@ _HOLDERS: LiteralString = """
 """
 _CHECK: LiteralString = f"""
     select current_database(), pg_backend_pid(), current_setting('synchronous_commit'),
+           current_setting('fsync') = 'on' and current_setting('full_page_writes') = 'on',
            (select setting::bigint from pg_catalog.pg_settings where name = 'idle_session_timeout'),
            {_READ_ONLY}, {_WALL}
 """  # noqa: S608
@@ -244,13 +252,15 @@ class PostgresLockSession(DatabaseSession[DirectConnection]):
 
     async def _check(self) -> None:
         async with self.statement("lock.check") as connection:
-            database, pid, commit, idle_ms, read_only, _ = await self._one(connection, _CHECK)
+            database, pid, commit, synced, idle_ms, read_only, _ = await self._one(connection, _CHECK)
             if database != self._scope:
                 raise ScopeMismatch(f"the configured scope is {self._scope!r}, the server's database is {database!r}")
             if pid != connection.info.backend_pid:
                 raise PoolerDetected(f"the protocol's backend is {connection.info.backend_pid}, the session's is {pid}")
             if commit in ("off", "local"):  # local waits for no standby: a promotion may take an epoch back
                 raise UnsafeCommitMode("the session commits asynchronously")
+            if not synced:
+                raise WritesNotSynced("fsync or full_page_writes is off at the server")
             if idle_ms != _ms(self._settings.lease_s):
                 raise SessionSettingIgnored(f"idle_session_timeout is {idle_ms} ms")
             self._refuse_read_only(read_only)

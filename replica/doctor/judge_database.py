@@ -18,6 +18,7 @@ _SESSION_FIXES = {
     "HA_SCOPE_MISMATCH": "set database.scope to the name that the server reports, in every replica",
     "HA_POOLER_DETECTED": "connect to the database itself: a pooler shares the lock's session",
     "HA_SYNCHRONOUS_COMMIT_OFF": "ALTER ROLE ... SET synchronous_commit = on",
+    "HA_FSYNC_OFF": "set fsync and full_page_writes to on in postgresql.conf, and reload it",
     "HA_SESSION_SETTING_IGNORED": "connect directly to Postgres 14 or newer",
     "HA_READ_ONLY_SERVER": "name every host in conninfo, on Postgres with target_session_attrs=read-write",
     "HA_DATABASE_NOT_PREPARED": "notary store migrate, and run what notary store roles prints: runbooks/oracle.md",
