@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from replica.config.file import Setting
     from replica.config.model import Config
     from replica.health import ReplicaHealth
+    from replica.log.promises import Promise
 
 app = typer.Typer(help="Check and show a participant's configuration.", no_args_is_help=True)
 
@@ -29,12 +30,13 @@ _CONNECTION_STRINGS = {("database", "conninfo"), ("log", "postgres", "conninfo")
 
 @app.command()
 def check(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
-    """Validate the configuration and the files it names, and print the time budget of a fail-over.
+    """Validate the configuration and the files it names, print what an answer rests on, and a fail-over's time budget.
 
     The steps of an activation are measured ones when a replica is active, else they are left out and said to be.
     """
     from ledger_api.client.retry import RetryPolicy
     from replica.cli.budget import end_seen_by, failover_budget, faults_of
+    from replica.log.promises import promise
 
     path = find_config(config)
     settings = load(path)
@@ -54,6 +56,8 @@ def check(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
         document = {
             "config": str(path),
             "valid": True,
+            "promise": promise(log)._asdict(),
+            "warnings": warnings(settings),
             "rules": rules,
             "stalls": _stalls(settings),
             "budgets": [_document(each) for each in budgets],
@@ -61,6 +65,7 @@ def check(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
         print_json(document | _log_document(settings))
         return
     out.print(f"[bold green]{path} is valid[/]: {len(settings.replicas)} replicas, standby = {settings.core.standby}\n")
+    _print_promise(promise(log), warnings(settings))
     _print_rules(settings)
     _print_log(settings)
     for budget in budgets:
@@ -195,6 +200,32 @@ def _document(budget: Budget) -> dict[str, Any]:
         "known_s": round(budget.known_s, 3),
         "complete": budget.complete,
     }
+
+
+def warnings(config: Config) -> list[str]:
+    """What is allowed, and weakens what the log promises."""
+    log = config.log.settings
+    if log.survives_power_loss or log.one_machine_only:
+        return []
+    replicas: dict[str, list[str]] = {}
+    for replica in config.replicas:
+        replicas.setdefault(replica.host, []).append(replica.name)
+    return [
+        f"{' and '.join(names)} are on one host, {host}: one power cut may set back the seen files of all of them, and "
+        "answers that it takes from the log are then not noticed. Move them apart, or set log.kafka.durability = "
+        '"synced".'
+        for host, names in replicas.items()
+        if len(names) > 1
+    ]
+
+
+def _print_promise(promise: Promise, warned: list[str]) -> None:
+    table = make_table("request log", "an answer is given when", "one machine lost", "all power lost at once")
+    table.add_row(*promise)
+    out.print(table)
+    for warning in warned:
+        out.print(f"[yellow]warning[/] {warning}")
+    out.print()
 
 
 def _print_rules(config: Config) -> None:

@@ -22,6 +22,7 @@ DANGERS = {  # what each would do is far away: nothing is lost while the scenari
     "retention.ms": ("86400000", "-1"),
     "retention.bytes": (str(2**40), "-1"),
     "unclean.leader.election.enable": ("true", "false"),
+    "flush.messages": ("10000", "1"),
 }
 
 

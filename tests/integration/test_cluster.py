@@ -169,7 +169,8 @@ async def test_the_time_budget_counts_the_steps_that_were_measured(world: World)
     """Goal: `notary config check` prints what a fail-over costs here. Method: every step of every sum is known."""
     code, printed = await _notary(world, "config", "check", "--json")
     found = json.loads(printed)
-    assert (code, found["valid"]) == (0, True)
+    assert (code, found["valid"], found["warnings"]) == (0, True, [])
+    assert found["promise"]["answered_when"] == "the only broker has it on disk"
     assert [budget["fault"] for budget in found["budgets"]] == ["stopped", "killed", "frozen"]
     for budget in found["budgets"]:
         assert budget["complete"]
