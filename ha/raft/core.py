@@ -113,8 +113,11 @@ class Raft:
         if src in s.expelled:
             s.send(src, Expelled(s.view))
             return
-        if message.view > s.view and _moves_view(s, src, message):
-            s.adopt(message.view)
+        if message.view > s.view:
+            if electing.must_wait(s, src):
+                return
+            if _moves_view(s, src, message):
+                s.adopt(message.view)
         match message:
             case AppendEntries():
                 following.receive_entries(s, src, message)

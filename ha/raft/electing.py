@@ -112,9 +112,21 @@ def _is_up_to_date(s: State, message: RequestVote | RequestPreVote) -> bool:
     return TxId(message.view_of_last_committable, message.last_committable_idx) >= s.log.last_committable
 
 
+def must_wait(s: State, src: NodeId) -> bool:
+    """Whether a message of a later view is dropped: it is a stranger's, and this node has a leader.
+
+    A stranger is in no configuration that this node knows. It may be a member all the same, of a configuration that
+    has not arrived here. So it is heard as soon as there is no leader: perhaps it is the only one that can win.
+    """
+    return s.settings.strangers_wait and src not in s.peers and _hears_leader(s)
+
+
 def _sticks_to_leader(s: State) -> bool:
-    heard = s.is_leader or (s.leader_id is not None and s.leader_age_ms < s.settings.sticky_ms)
-    return s.settings.sticky_voters and heard
+    return s.settings.sticky_voters and _hears_leader(s)
+
+
+def _hears_leader(s: State) -> bool:
+    return s.is_leader or (s.leader_id in s.peers and s.leader_age_ms < s.settings.sticky_ms)
 
 
 def receive_vote(s: State, src: NodeId, message: VoteResponse | PreVoteResponse) -> None:

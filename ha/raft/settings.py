@@ -43,6 +43,7 @@ class RaftSettings:
     pre_vote: bool = True  # ask whether an election can be won before a view is used for it
     durable: bool = False  # this node returns with its log, view and vote; a leader counts only what it has synced
     sticky_voters: bool = False  # no pre-vote while a leader was heard lately
+    strangers_wait: bool = False  # a node of no known configuration raises no view while a leader was heard lately
     joiners_catch_up: bool = False  # a new member must have the log before it can be added
     ordered_links: bool = False  # a node's messages arrive in order, at most once: shows a disk that was set back
     core_silence_ms: int = 0  # a leader whose core is silent for so long nominates another node; 0: never

@@ -18,7 +18,11 @@ SettingsOption = Annotated[
 ]
 NodeNameOption = Annotated[str | None, typer.Option("--name", help="Which of the nodes in log.raft.nodes.")]
 NewGroupOption = Annotated[
-    bool, typer.Option("--new-group", help="Start a new log, with this node as its only member. On an empty disk only.")
+    bool,
+    typer.Option(
+        "--new-group",
+        help="Start a new log, with this node as its only member: on an empty disk, while no peer has the log.",
+    ),
 ]
 
 

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -294,6 +294,58 @@ async def test_a_word_whose_answer_was_lost_is_not_said_again_after_another_one(
     assert await replace(log, "pause", lambda _: b"for r1") == (b"", b"for r1")
     for opened in (log, other):
         await opened.close()
+
+
+async def test_a_node_that_begins_another_log_stops_nobody(topic_under_test: NodesHere) -> None:
+    """Goal: one node with an empty disk and `--new-group` neither leads the others nor ends a replica. Method: make it
+    one, raise its view, have it asked for members; meanwhile the replica beside it, and a new one, go on."""
+    before, others = topic_under_test.raft_log("r1"), ("r2", "r3")
+    log_id, reader = await before.check(), await before.open_reader(0)
+    await topic_under_test.put(*numbered(3))
+    await topic_under_test.stop_node("r1")
+    shutil.rmtree(topic_under_test.folder / "r1")
+    topic_under_test.start_node("r1", new_group=True)
+    stranger = topic_under_test.nodes["r1"]
+    async with asyncio.timeout(WAIT_S):
+        while stranger.raft.commit_idx < 2:
+            await asyncio.sleep(0.02)
+    stranger.raft.state.view += 1_000
+    client = await LogClient.connect(topic_under_test.addresses["r1"], GROUP)
+    adding = asyncio.create_task(client.change([topic_under_test.nodes[name].node_id for name in ("r1", *others)]))
+    with suppress(LogUnavailable):  # its connection has ended with the node
+        await reader.read(1, 0.1)
+    after = topic_under_test.raft_log("r1")
+    assert await after.check() == log_id
+    for log in (before, after):
+        writer = await log.open_writer()
+        writer.append(b"more")
+        await writer.close() if await read_all(await log.open_reader(3), 1) else None
+        assert await log.end_offset() >= 4
+    assert stranger.links.connected == ()
+    assert all(topic_under_test.nodes[name].raft.view < 1_000 for name in others)
+    assert not adding.done()
+    adding.cancel()
+    await client.close()
+    for log in (before, after):
+        await log.close()
+
+
+async def test_a_client_takes_another_log_for_created_anew_once_most_nodes_have_it(topic_under_test: NodesHere) -> None:
+    """Goal: with no majority for any log nobody is told that the log is another one. Method: one of two nodes that are
+    up has another log."""
+    log = topic_under_test.raft_log("r1")
+    await log.check()
+    for name in ("r1", "r3"):
+        await topic_under_test.stop_node(name)
+    shutil.rmtree(topic_under_test.folder / "r1")
+    topic_under_test.start_node("r1", new_group=True)
+    async with asyncio.timeout(WAIT_S):
+        while not topic_under_test.nodes["r1"].links.log_id:
+            await asyncio.sleep(0.02)
+    for known in (log, topic_under_test.raft_log("r1")):
+        with pytest.raises(LogUnavailable, match=r"r1.* has another log|no majority of 3 log nodes has one log"):
+            await known.check()
+        await known.close()
 
 
 async def test_too_few_members_are_refused(topic_under_test: NodesHere) -> None:
@@ -608,6 +660,8 @@ async def test_what_a_leader_alone_had_is_pending_and_then_invalid(topic_under_t
     await topic_under_test.put(b"before")
     log = topic_under_test.raft_log("r1")
     leader = await log.leader()
+    beside = topic_under_test.raft_log(leader)
+    await beside.check()
     followers = [name for name in topic_under_test.nodes if name != leader]
     for name in followers:
         await topic_under_test.kill_node(name)
@@ -618,7 +672,6 @@ async def test_what_a_leader_alone_had_is_pending_and_then_invalid(topic_under_t
     )
     async with asyncio.timeout(WAIT_S):
         place = await placed
-    beside = topic_under_test.raft_log(leader)
     assert await status_at(beside, place, "Pending", "Committed", "Invalid", "Unknown") == "Pending"
     await topic_under_test.kill_node(leader)
     await asyncio.gather(appending, return_exceptions=True)

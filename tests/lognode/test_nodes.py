@@ -317,6 +317,35 @@ async def test_an_isolated_frozen_leader_acknowledges_nothing_more(nodes: Nodes)
         assert b"late" in bodies_of(await nodes.log_of(leader, outcome.last_idx))
 
 
+async def test_no_second_log_is_begun_beside_one_and_none_that_was_disturbs_it(nodes: Nodes) -> None:
+    """Goal: the install page's command on an empty disk harms nobody. Method: it is refused while another node
+    answers; while all others are frozen it begins another log, which then leads, adds and stops nobody."""
+    ids = await nodes.start_group()
+    await nodes.append(batch(1))
+    nodes.kill("r1")
+    shutil.rmtree(nodes.folder / "data-r1")
+    nodes.start("r1", "--new-group")
+    assert nodes.running.pop("r1").wait(WAIT_S) == 2
+    assert "without --new-group" in nodes.lines("r1", "log_node_failed")[0]["detail"]
+    for name in ("r2", "r3"):
+        nodes.terminate(name)
+    nodes.start("r1", "--new-group")
+    await nodes.until(lambda states: states.get("r1", {}).get("commit_idx") == 2)
+    for name in ("r2", "r3"):
+        nodes.start(name)
+    last = await nodes.append(batch(2), among={"r2", "r3"})
+    assert bodies_of(await nodes.log_of("r2", last.last_idx)) == batch(1) + batch(2)
+    assert (await nodes.status("r1") or {})["connected"] == []
+    shown = json.loads(nodes.command("log", "members", "--json").stdout)  # by r1's settings
+    assert shown["configurations"][0]["nodes"] == sorted(ids.values())
+    client = await nodes.client("r1")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(3):
+            await client.change([client.node_id, ids["r2"], ids["r3"]])
+    await client.close()
+    assert any("this node has" in line["why"] for line in nodes.lines("r2", "log_link_refused"))
+
+
 async def test_another_group_is_refused(nodes: Nodes) -> None:
     """Goal: a client of another log gets the reason. Method: connect with another group's name."""
     nodes.start("r1", "--new-group")

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from ha.raft.core import LogIncomplete
-from ha.raft.messages import Kind, NodeId
+from ha.raft.messages import AppendEntries, Kind, Message, NodeId, RequestPreVote, RequestVote
 from ha.raft.quorums import majority
 from ha.raft.settings import RaftSettings
 from tests.raft.invariants import Violated, answered
-from tests.raft.world import SCENARIO, Node, World
+from tests.raft.world import SCENARIO, STRANGER, Node, World
 
 SYNC_ROUNDS_MAX = 20
 DISPATCH_ROUNDS_MAX = 5
@@ -308,6 +308,15 @@ class Scenario:
     def do_leader_ended(self, node_id: str) -> None:
         """This node learns that its leader's process has ended, or believes so."""
         self.world.leader_ended(self._node(node_id))
+
+    def do_stranger_says(self, dst: str, kind: str, view: str) -> None:
+        """A node that no configuration names sends a heartbeat, or asks for a vote with the longest log of all."""
+        messages: dict[str, Message] = {
+            "heartbeat": AppendEntries(int(view), 0, 0, 0, 0, 0),
+            "vote": RequestVote(int(view), 1_000_000, int(view)),
+            "pre_vote": RequestPreVote(int(view), 1_000_000, int(view)),
+        }
+        self.world.hear(self._node(dst), STRANGER, messages[kind])
 
     def do_assert_answered(self, node_id: str, value: str) -> None:
         """Whether its newest question is answered."""

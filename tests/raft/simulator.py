@@ -71,6 +71,7 @@ class Simulation:
         self.arrivals: dict[tuple[NodeId, NodeId], float] = {}
         self.counts: Counter[str] = Counter()
         self.disks = Random(f"disks of {seed}")  # apart: the other draws stay as they were
+        self.strange = Random(f"stranger of {seed}")
 
     # ------------------------------------------------------------------------------------------------------- running
 
@@ -96,6 +97,7 @@ class Simulation:
         self._do(f"switch,batch_entries_first,{weather.batch_entries}")
         self._do(f"switch,unacknowledged_max,{weather.unacknowledged_max}")
         self._do("switch,ids_once,true")
+        self._do(f"switch,strangers_wait,{str(bool(weather.stranger_every_ms)).lower()}")
         self._do(f"switch,core_silence_ms,{weather.core_silence_ms}")
         self._do(f"disks,{str(weather.durable).lower()}")
         self._do("start_node,0")
@@ -122,7 +124,9 @@ class Simulation:
             (weather.end_feared_every_ms, self._fear_end),
         ):
             if every_ms:
-                self._repeat(every_ms, duty)
+                self._repeat(every_ms, duty, self.random)
+        if weather.stranger_every_ms:
+            self._repeat(weather.stranger_every_ms, self._speak_strangely, self.strange)
 
     def _grow(self, members: int) -> None:
         """The first members; those that must catch up first are taught."""
@@ -149,12 +153,12 @@ class Simulation:
         self.order += 1
         heapq.heappush(self.events, (self.now_ms + ms, self.order, duty))
 
-    def _repeat(self, every_ms: float, duty: Duty) -> None:
+    def _repeat(self, every_ms: float, duty: Duty, random: Random) -> None:
         def again() -> None:
             duty()
-            self._after(self.random.uniform(0, 2 * every_ms), again)
+            self._after(random.uniform(0, 2 * every_ms), again)
 
-        self._after(self.random.uniform(0, 2 * every_ms), again)
+        self._after(random.uniform(0, 2 * every_ms), again)
 
     # ------------------------------------------------------------------------------------------- nodes and messages
 
@@ -444,6 +448,12 @@ class Simulation:
         if not self.is_calm:
             self._do(f"leader_ended,{self.random.choice(self._ids())}")
             self.counts["ends feared"] += 1
+
+    def _speak_strangely(self) -> None:
+        """In the calm as well: it goes on, and yet somebody must lead."""
+        view = max(node.raft.view for node in self.world.nodes.values()) + self.strange.choice((0, 1, 100))
+        kind = self.strange.choice(("heartbeat", "vote", "pre_vote"))
+        self._do(f"stranger_says,{self.strange.choice(self._ids())},{kind},{view}")
 
     def _stall(self) -> None:
         if not self.is_calm:

@@ -45,7 +45,7 @@ class Polling(Simulation):
         self.shown: dict[TxId, str] = {}
         self.moves: set[tuple[TxStatus, TxStatus]] = set()
         self.polls = 0
-        self._repeat(POLL_EVERY_MS, self.poll)
+        self._repeat(POLL_EVERY_MS, self.poll, self.random)
 
     def poll(self) -> None:
         up = [node for _, node in sorted(self.world.nodes.items()) if node.is_up]

@@ -118,6 +118,7 @@ def test_every_misfortune_strikes() -> None:
         "leader_ended",
         "ends feared",
         "disks lied",
+        "stranger_says",
     }
     assert wanted <= counts.keys()
 

@@ -52,6 +52,7 @@ class Weather:
     core_silent_every_ms: int  # a core falls silent, mostly the leader's
     end_noticed_share: float  # of nodes that notice at once when another one dies
     end_feared_every_ms: int  # a node believes wrongly that its leader has ended
+    stranger_every_ms: int  # a node of no configuration sends to somebody, in a view of its own
 
 
 def draw(random: Random, seed: int) -> Weather:
@@ -104,4 +105,5 @@ def draw(random: Random, seed: int) -> Weather:
         core_silent_every_ms=4 * core_silence_ms,
         end_noticed_share=(end_noticed_share := Random(f"ends of {seed}").choice((0.0, 0.0, 0.0, 0.5, 0.9))),
         end_feared_every_ms=300 if end_noticed_share else 0,
+        stranger_every_ms=Random(f"strangers of {seed}").choice((0, 0, 0, 200)),
     )

@@ -19,6 +19,7 @@ from ha.raft.settings import RaftSettings
 from ha.raft.state import Leadership, Peer
 from tests.raft.invariants import Invariants, chained
 
+STRANGER = "stranger"
 SCENARIO = RaftSettings(message_timeout_ms=10, election_timeout_ms=100)
 
 
@@ -219,9 +220,13 @@ class World:
                 return False
             entries = tuple(log[message.prev_idx : message.idx])
             message = msgspec.structs.replace(message, entries=entries)
-        target.raft.receive(src, message)
-        self.carry_out(target)
+        self.hear(target, src, message)
         return True
+
+    def hear(self, target: Node, src: NodeId, message: Message) -> None:
+        if target.is_up:
+            target.raft.receive(src, message)
+            self.carry_out(target)
 
     def sync(self, node: Node) -> None:
         """Sync the disk, and send what waited for it. A full disk syncs nothing."""
@@ -294,6 +299,8 @@ class World:
 
     def _send(self, node: Node, messages: list[Outgoing]) -> None:
         for out in messages:
+            if out.to == STRANGER:  # it reads nothing
+                continue
             self.serial += 1
             letter = Letter(out.to, out.message, self.serial)
             node.outbox.append(letter)

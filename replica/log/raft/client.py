@@ -96,6 +96,7 @@ class LogClient:
         self._is_kept = False
         self._reading = asyncio.create_task(self._read_for_ever(), name="log client")
         self.node_id: NodeId = ""
+        self.log_id = ""  # that the node named; "": it had none yet, or is of an older release
 
     @classmethod
     async def connect(
@@ -117,7 +118,7 @@ class LogClient:
                 try:
                     give_up_on_silence(writer.transport, _SILENCE_MAX_S)
                     writer.write(encode_frame(Hello(wire.PROTOCOL, group, "client", core_of)))
-                    node_id = await _greeted(reader, frames)
+                    hello = await _greeted(reader, frames)
                 except BaseException:  # a node refused, or was silent: nothing else would close it
                     writer.transport.abort()
                     raise
@@ -125,7 +126,7 @@ class LogClient:
             raise LogUnavailable(f"{address}: {str(error) or 'no answer in time'}") from None
         frames.max_bytes = frame_max_bytes
         client = cls(reader, writer, frames)
-        client.node_id = node_id
+        client.node_id, client.log_id = hello.node_id, hello.log_id
         return client
 
     @property
@@ -273,7 +274,7 @@ class LogClient:
                     future.set_exception(why)
 
 
-async def _greeted(reader: asyncio.StreamReader, frames: Frames) -> NodeId:
+async def _greeted(reader: asyncio.StreamReader, frames: Frames) -> Hello:
     while data := await reader.read(_CHUNK_BYTES):
         for frame in frames.feed(data):
             hello = wire.decode(wire.greeting, frame)
@@ -281,5 +282,5 @@ async def _greeted(reader: asyncio.StreamReader, frames: Frames) -> NodeId:
                 raise LogUnavailable(f"the log node refused: {hello.why}")
             if hello.role != "node":  # a connection to a port without a listener may connect to itself
                 raise LogUnavailable("whoever answers is no log node")
-            return cast(NodeId, hello.node_id)
+            return cast(Hello, hello)
     raise LogUnavailable("the log node closed the connection")

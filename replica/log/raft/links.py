@@ -20,6 +20,7 @@ import structlog
 
 from ha.raft.messages import Message, NodeId
 from replica.log.raft import wire
+from replica.log.raft.identity import is_other_log
 from replica.log.raft.lives import has_closed, is_same_machine
 from replica.log.raft.settings import LogNodeSettings, split_address
 from replica.log.raft.wire import (
@@ -118,6 +119,7 @@ class Links:
         self.settings = settings
         self.node_id = node_id
         self.key = key  # public
+        self.log_id = ""  # of the log that this node has; "": none yet
         self.handler = handler
         self._tls = self._contexts()
         self._servers: list[asyncio.Server] = []
@@ -189,7 +191,15 @@ class Links:
 
     def hello(self) -> Hello:
         """Who we are."""
-        return Hello(wire.PROTOCOL, self.settings.group, "node", self.node_id, self.key)
+        return Hello(wire.PROTOCOL, self.settings.group, "node", self.node_id, self.key, self.log_id)
+
+    def has_log(self, log_id: str) -> None:
+        """This node has the first entry of this log. Nodes that were greeted before are greeted anew with it."""
+        if log_id != self.log_id:
+            self.log_id = log_id
+            for connection in tuple(self._connections):
+                if connection.node_id:
+                    connection.end()
 
     def refused(self, where: object, why: str) -> None:
         """Report that a connection was ended, and why."""
@@ -202,18 +212,20 @@ class Links:
             return f"protocol version {hello.protocol}, this node speaks {wire.PROTOCOL}"
         if hello.group != self.settings.group:
             return f"group {hello.group!r}, this node belongs to {self.settings.group!r}"
-        return None if hello.role == "client" else self._objection_to_node(hello.node_id, certificate, expected)
+        return None if hello.role == "client" else self._objection_to_node(hello, certificate, expected)
 
     def _objection_to_node(
-        self, node_id: NodeId, certificate: Mapping[str, Any] | None, expected: str | None
+        self, hello: Hello, certificate: Mapping[str, Any] | None, expected: str | None
     ) -> str | None:
-        name = name_of(node_id)
+        node_id, name = hello.node_id, name_of(hello.node_id)
         if name not in self.settings.peers:
             return f"node {node_id!r} is not among this node's peers"
         if expected is not None and name != expected:
             return f"node {node_id!r} answers at the address of {expected!r}"
         if self._tls is not None and name not in certificate_names(certificate or {}):
             return f"node {node_id!r} has a certificate for {sorted(certificate_names(certificate or {}))}"
+        if is_other_log(self.log_id, hello.log_id):
+            return f"node {node_id!r} has the log {hello.log_id}, this node has {self.log_id}"
         return None
 
     def made(self, connection: _Connection) -> None:

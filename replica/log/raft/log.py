@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from ha.raft.messages import Kind, TxId
 from replica.log.interface import LogEnd, LogRecords, RoundTrip
 from replica.log.raft.client import CallFailed, LogClient
+from replica.log.raft.identity import believed_log
 from replica.log.raft.lifelines import Lifelines, wait_for_end
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.raft.operating import Membership, membership_of
@@ -47,7 +48,8 @@ class RaftLog:
     def __init__(self, settings: RaftLogSettings) -> None:
         self._settings = settings
         self._tls = None if settings.tls is None else settings.tls.contexts()[1]
-        self._log_id: str | None = None  # of the log that was checked, or seen first
+        self._log_id = ""  # of the log that a majority had when it was checked, or first asked for
+        self._named: dict[str, str] = {}  # by node: the log that it named last
         self._clients: dict[str, LogClient] = {}  # by node, for questions
         self._open: set[RaftReader | RaftWriter] = set()
 
@@ -58,7 +60,8 @@ class RaftLog:
 
     async def check(self) -> str:
         """See `RequestLog.check`: the log's id is that of its first entry, which has the first node's key."""
-        client, self._log_id = await self._first(self._seen)
+        self._log_id = await self._believed()
+        client = await self.connect_near()
         try:
             problems = await self._problems(client)
         finally:
@@ -77,11 +80,8 @@ class RaftLog:
 
     async def log_id(self) -> str:
         """The identity of the log, whether or not it keeps the contract. Raises LogUnavailable."""
-        client = await self.connect_near()
-        try:
-            return await self._id_of(client)
-        finally:
-            await client.close()
+        self._log_id = self._log_id or await self._believed()
+        return self._log_id
 
     async def consensus(self) -> Mapping[str, object]:
         """See `ConsensusLog.consensus`."""
@@ -389,38 +389,60 @@ class RaftLog:
 
     async def connect_near(self) -> LogClient:
         """A connection to the node beside this replica, else to any that has the log. Raises LogUnavailable."""
-        return (await self._first(self._checked))[0]
-
-    async def _first(
-        self, connected: Callable[[str], Coroutine[Any, Any, tuple[LogClient, str]]]
-    ) -> tuple[LogClient, str]:
         failure = LogUnavailable("the log has no nodes")
         for name in self._names:
             try:
-                return await connected(name)
+                return await self.connect(name)
             except LogUnavailable as error:
                 failure = error
         raise failure
 
-    async def _checked(self, name: str) -> tuple[LogClient, str]:
-        return await self.connect(name), name
+    async def _believed(self) -> str:
+        """The id of the log that a majority of the nodes has. Raises LogUnavailable."""
+        asked = [asyncio.create_task(self._log_of(name)) for name in self._names]
+        found: list[str] = []
+        failure = LogUnavailable("the log has no nodes")
+        try:
+            for answer in asyncio.as_completed(asked):
+                try:
+                    found.append(await answer)
+                except LogUnavailable as error:
+                    failure = error
+                if (log_id := believed_log(filter(None, found), len(asked))) is not None:
+                    return log_id
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        if (log_id := believed_log(found, len(asked))) is not None:
+            return log_id
+        named = ", ".join(sorted({log_id or "none yet" for log_id in found}))
+        raise LogUnavailable(f"no majority of {len(asked)} log nodes has one log: {named}" if found else str(failure))
 
-    async def _seen(self, name: str) -> tuple[LogClient, str]:
-        """A connection, and the id of the node's log."""
+    async def _log_of(self, name: str) -> str:
         client = await self._connect(name)
         try:
-            return client, await self._id_of(client)
+            return await self._id_of(client)
+        finally:
+            await client.close()
+
+    async def connect(self, name: str) -> LogClient:
+        """A connection to a node of this very log. Raises LogUnavailable, also for a single node that has another log,
+        and LogRefused where most nodes have another one."""
+        self._log_id = self._log_id or await self._believed()
+        client = await self._connect(name)
+        try:
+            found = self._named[name] = await self._id_of(client)
+            if not found:
+                raise LogUnavailable(f"{client.node_id} has nothing of the log yet")
+            believed = believed_log(self._named.values(), len(self._settings.addresses), known=self._log_id)
+            if believed != self._log_id:
+                raise LogRefused(f"the log was created anew: {believed}, it was {self._log_id}")
+            if found != self._log_id:
+                raise LogUnavailable(f"{client.node_id} has another log: {found}, this one is {self._log_id}")
         except BaseException:
             await client.close()
             raise
-
-    async def connect(self, name: str) -> LogClient:
-        """A connection to a node of this very log. Raises LogUnavailable, and LogRefused for another log."""
-        client, found = await self._seen(name)
-        self._log_id = self._log_id or found
-        if found != self._log_id:
-            await client.close()
-            raise LogRefused(f"the log was created anew: {found}, it was {self._log_id}")
         return client
 
     async def _connect(self, name: str) -> LogClient:
@@ -445,10 +467,11 @@ class RaftLog:
         return client
 
     async def _id_of(self, client: LogClient) -> str:
+        """The log that the node has, "": none yet. One of an older release names none as it greets."""
+        if client.log_id:
+            return client.log_id
         entries, _ = await self._within(client.read(1, 1))
-        if not entries:
-            raise LogUnavailable(f"{client.node_id} has nothing of the log yet")
-        return log_id_of(entries[0])
+        return log_id_of(entries[0]) if entries else ""
 
     async def _within(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
         return await within(call, self._settings.answer_max_s)

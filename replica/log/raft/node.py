@@ -28,6 +28,7 @@ from replica.log.raft.lives import Lives
 from replica.log.raft.members import objection
 from replica.log.raft.opening import Opened
 from replica.log.raft.outbox import HELD_MAX, Calls, Outbox, Questions, Recent, Waiting
+from replica.log.raft.proof import log_id_of
 from replica.log.raft.quiet import Quiet
 from replica.log.raft.segments import Job
 from replica.log.raft.settings import LogNodeSettings
@@ -112,6 +113,7 @@ class LogNode:
         self._tick_s = core.tick_ms / 1_000
         self._key = opened.signed.public_key
         self.links = Links(settings, node_id, self, self._key)
+        self._learn_log(log.read(1, 1) if log.last_idx else [])
         self._recent = Recent(log.last_idx + 1, settings.recent_max_bytes)
         self._framed: tuple[AppendEntries | None, list[bytes]] = None, []  # the newest message, encoded
         self._late: dict[NodeId, deque[Outgoing]] = {}  # to nodes that lag
@@ -233,6 +235,7 @@ class LogNode:
             self._recent.cut(effects.truncated_to)
             self._job.steps.append(effects.truncated_to)
         if effects.appended:
+            self._learn_log(effects.appended)
             self._verify(effects.appended)
             self._words.append(effects.appended)
             self._quiet.appended(effects.appended, asyncio.get_running_loop().time())
@@ -261,6 +264,10 @@ class LogNode:
         self._report()
         if self.raft.is_expelled:
             self.fail(LogIncomplete("the leader found that this disk has less than it once acknowledged"))
+
+    def _learn_log(self, appended: list[Entry]) -> None:
+        if appended and appended[0].idx == 1:
+            self.links.has_log(log_id_of(appended[0]))
 
     def _verify(self, appended: list[Entry]) -> None:
         """Compare what others signed with this log; a leader's own are in the tree already. Raises LogDiffers."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from ha.raft.messages import NodeId
 from replica.log.raft.client import CallFailed, LogClient
+from replica.log.raft.identity import believed_log, is_other_log
 from replica.log.raft.members import Standing, standing
 from replica.log.raft.settings import LogNodeSettings
 from replica.log.raft.wire import Appended, name_of
@@ -75,8 +76,13 @@ async def leader_of(settings: LogNodeSettings) -> AsyncIterator[tuple[LogClient,
     addresses = [settings.listen, *settings.peers.values()]
     found = await asyncio.gather(*(_ask(address, settings.group, tls) for address in addresses))
     answers = [answer for answer in found if answer is not None]
-    leaders = [answer for answer in answers if answer[1].get("leadership_state") == "Leader"]
     try:
+        log_id = _log_of([client for client, _ in answers], len(addresses))
+        leaders = [
+            (client, status)
+            for client, status in answers
+            if status.get("leadership_state") == "Leader" and not is_other_log(log_id, client.log_id)
+        ]
         if not leaders:
             raise LogUnavailable(f"of {len(addresses)} nodes {len(answers)} answer, and none of them leads")
         client, status = max(leaders, key=lambda answer: answer[1]["current_view"])
@@ -84,6 +90,18 @@ async def leader_of(settings: LogNodeSettings) -> AsyncIterator[tuple[LogClient,
     finally:
         for client, _ in answers:
             await client.close()
+
+
+def _log_of(clients: Sequence[LogClient], nodes: int) -> str:
+    """The log that is named; where several are, a majority decides. "": nobody names one. Raises LogUnavailable."""
+    named = {client.log_id for client in clients} - {""}
+    if len(named) <= 1:
+        return "".join(named)
+    believed = believed_log((client.log_id for client in clients), nodes)
+    if believed is None:
+        told = ", ".join(f"{client.node_id} {client.log_id or 'none'}" for client in clients)
+        raise LogUnavailable(f"the nodes have different logs, and no majority has one: {told}")
+    return believed
 
 
 async def _ask(address: str, group: str, tls: ssl.SSLContext | None) -> tuple[LogClient, dict[str, Any]] | None:

@@ -57,6 +57,24 @@ def find_identity(settings: LogNodeSettings, *, new_group: bool) -> tuple[Identi
     return identity, Folder(settings.data_dir / identity.node_id)
 
 
+async def refuse_second_log(settings: LogNodeSettings) -> None:
+    """Raise ConfigError if a peer that answers has the group's log: this node must join it, not begin another."""
+    tls = None if settings.tls is None else settings.tls.contexts()[1]
+    for name, address in settings.peers.items():
+        with suppress(LogUnavailable, CallFailed, TimeoutError):
+            client = await LogClient.connect(address, settings.group, tls, answer_max_s=settings.hello_max_s)
+            try:
+                async with asyncio.timeout(settings.hello_max_s):
+                    has_log = bool(client.log_id or (await client.status())["last_idx"])
+            finally:
+                await client.close()
+            if has_log:
+                raise ConfigError(
+                    f"{name} has the log of {settings.group!r} already: start this node without --new-group, and add it"
+                    " with notary log add"
+                )
+
+
 def lock_folder(folder: Path) -> int:
     """Keep other processes out for as long as this one lives; returns the open file. Raises ConfigError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -76,6 +94,8 @@ async def run_node(settings: LogNodeSettings, *, new_group: bool = False) -> Non
     """
     lock = lock_folder(settings.data_dir)
     try:
+        if new_group:
+            await refuse_second_log(settings)
         identity, folder = find_identity(settings, new_group=new_group)
         opening = Opening(settings.group, identity.node_id, identity.key, folder, settings.segment_bytes)
         await _repair(settings, opening.log)

@@ -129,6 +129,7 @@ class LogNodeSettings(GroupSettings):
             probes=True,
             durable=True,
             sticky_voters=True,
+            strangers_wait=True,
             joiners_catch_up=True,
             ordered_links=True,
             ids_once=True,

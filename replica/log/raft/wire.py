@@ -44,6 +44,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag="HI"):
     role: Literal["node", "client"]
     node_id: _Text = ""  # of a node; of a client the name of the replica that it is the core of, if any
     key: Annotated[bytes, msgspec.Meta(max_length=32)] = b""  # a node's public key
+    log_id: Annotated[str, msgspec.Meta(max_length=64)] = ""  # of a node that has its first entry
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, tag="NO"):

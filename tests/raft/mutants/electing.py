@@ -282,6 +282,16 @@ def _(original: Any) -> Any:
     return become_leader
 
 
+@mutant("strangers_raise_views", "A stranger raises no view while a leader is heard", electing, "must_wait")
+def _(_: Any) -> Any:
+    return lambda s, src: False
+
+
+@mutant("strangers_wait_for_good", "A stranger is heard once there is no leader", electing, "must_wait")
+def _(_: Any) -> Any:
+    return lambda s, src: s.settings.strangers_wait and src not in s.peers
+
+
 @mutant(
     "sticky_voters_let_go", "A sticky voter gives no pre-vote while its leader is heard", electing, "_sticks_to_leader"
 )
