@@ -301,6 +301,12 @@ class Participant(Generic[SessionT]):
         """How far the ledger is that this replica derives; None where completions are published to a database."""
         return None if self._ledger is None else self._ledger.state()
 
+    def reaches_log(self) -> bool:
+        """Whether the log answers, and what writes to it here has a connection."""
+        writes = self.activation is None or self.activation.appender.is_connected
+        serves = self.worker is None or self.worker.is_connected
+        return writes and serves and self.follower.reaches_log()
+
     def readiness(self) -> Readiness:
         """Whether to ask for the lock, and how far the index lags."""
         barred = not (self.may_lead and self.in_term()) or self._notes.is_barred()

@@ -78,7 +78,7 @@ class Activation:
         self._answering = answering
         self.noting = Noting(parts, self.appender)
         self.admission: Admission | LogAdmission = self._admit_with(Admission)
-        self._watchdog = StallWatchdog(parts, self.appender.waiting)
+        self._watchdog = StallWatchdog(parts, self.appender.waiting, lambda: self.appender.is_connected)
         self._opening = Opening(
             parts,
             store,

@@ -52,6 +52,11 @@ class Appender:
         if self._writer is None:
             self._writer = await self._parts.request_log.open_writer()
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the log's writer has a connection, once it was opened."""
+        return self._writer is None or self._writer.is_connected
+
     async def close(self) -> None:
         """Stop writing; records that were not sent yet are purged."""
         if self._writer is not None:

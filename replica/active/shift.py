@@ -109,6 +109,11 @@ class WorkerAppender:
         """Whether the log takes nothing more from this writer. Nothing is lost meanwhile: what is admitted is held."""
         return self._writer.has_ended
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the writer has a connection to the log."""
+        return self._writer.is_connected
+
     async def renew(self, writer: LogWriter) -> None:
         """Log with this writer from now on. What the former one was given is not given to this one."""
         former, self._writer, self.has_failed = self._writer, writer, False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from ha.ending import Cause, Ending
@@ -17,8 +17,10 @@ _SILENT_TICKS_MAX = 5  # beyond the follower's own patience: one look at a thawe
 class StallWatchdog:
     """Steps down when our oldest record does not read back, or the log does not answer at all, for too long."""
 
-    def __init__(self, parts: Parts, waiting: Mapping[int, Waiting]) -> None:
-        """`waiting`: the waiting submissions by sequence number, the oldest first."""
+    def __init__(self, parts: Parts, waiting: Mapping[int, Waiting], is_connected: Callable[[], bool]) -> None:
+        """`waiting`: the waiting submissions by sequence number, the oldest first. `is_connected`: whether the log's
+        writer has a connection."""
+        self._is_connected = is_connected
         self._parts = parts
         self._waiting = waiting
         self._ending = asyncio.Event()
@@ -29,13 +31,17 @@ class StallWatchdog:
 
     async def run(self) -> None:
         """Watch until stopped, or until there is a reason to step down."""
-        oldest, ticks, silent_ticks = -1, 0, 0
+        oldest, ticks, silent_ticks, apart_ticks = -1, 0, 0, 0
         stalled_s = self._parts.settings.log_stall_max_s
         while not await self._stops_within(_TICK_S):
             first = next(iter(self._waiting), -1)
             ticks = ticks + 1 if first >= 0 and first == oldest else 0
             oldest = first
             silent_ticks = 0 if self._parts.follower.reaches_log() else silent_ticks + 1
+            apart_ticks = 0 if self._is_connected() else apart_ticks + 1
+            if apart_ticks * _TICK_S >= stalled_s:
+                self._step_down(f"the log's writer had no connection for {stalled_s} s")
+                return
             if ticks * _TICK_S >= stalled_s:
                 self._step_down(f"record {oldest} did not read back for {stalled_s} s")
                 return

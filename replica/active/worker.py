@@ -217,6 +217,11 @@ class Worker:
             return await request_log.open_shared_writer()
         return await request_log.open_writer()
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether its writer has a connection to the log, if it has one."""
+        return self._shift is None or self._shift.appender.is_connected
+
     async def _writes(self, shift: Shift) -> bool:
         """Whether the log takes the shift's records, after another writer was opened in place of one that has ended."""
         if not shift.appender.writer_has_ended:

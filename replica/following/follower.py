@@ -28,6 +28,7 @@ from replica.telemetry.core_spans import UNTRACED, Trace
 
 log = structlog.get_logger()
 
+_RETURN_S = 0.05  # after a connection that worked has ended
 _NEVER = float("-inf")
 _HAZARDS_MAX_S = 0.5  # the log's end is not asked meanwhile
 GATHER_FROM = 16  # records in one read: fewer came one by one, and somebody waits for each
@@ -144,11 +145,14 @@ class Follower:
     async def run(self) -> None:
         """Read and apply for ever."""
         while True:
+            began_s = self._clock.boottime_s()
             try:
                 await self._session()
             except LogUnavailable as error:
                 log.warning("log_unreachable", detail=error.detail, applied_offset=self.applied_offset)
-                await self._clock.sleep_s(self._settings.log_retry_s)
+                retry_s = self._settings.log_retry_s
+                worked = self._clock.boottime_s() - began_s > retry_s
+                await self._clock.sleep_s(min(_RETURN_S, retry_s) if worked else retry_s)
 
     async def wait_for(self, condition: Callable[[Position], bool]) -> Position:
         """The applied position once it meets the condition. The caller sets the deadline."""

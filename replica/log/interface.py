@@ -43,6 +43,10 @@ class LogWriter(Protocol):
     def has_ended(self) -> bool:
         """Whether it takes nothing more, ever: it was closed, or it has failed. One that can connect again has not."""
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether it has a connection to the log, as far as it knows. One that owes nothing opens another by itself."""
+
     def append(self, value: bytes) -> None:
         """Hand a record over, without waiting. Order is usual but not promised, and a record may be stored twice.
 

@@ -237,6 +237,11 @@ class MemoryWriter:
         """See `LogWriter.has_ended`."""
         return self._closed
 
+    @property
+    def is_connected(self) -> bool:
+        """See `LogWriter.is_connected`."""
+        return not self._closed
+
     def append(self, value: bytes) -> None:
         """See `LogWriter.append`."""
         if self._closed:

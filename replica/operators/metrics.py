@@ -78,7 +78,7 @@ class _CoreMetrics(Collector, Generic[SessionT]):
         yield _gauge("notary_commands_lag_records", text, participant.follower.commands_lag_records)
         hazards = float(len(participant.follower.hazards))
         yield _gauge("notary_log_hazards", "Broken rules of the topic's contract, lost first records included", hazards)
-        yield _gauge("notary_log_reached", "1 while the log answers", float(participant.follower.reaches_log()))
+        yield _gauge("notary_log_reached", "1 while the log answers", float(participant.reaches_log()))
         skew_s = election.status()["clock_skew_s"]
         yield _gauge("notary_clock_skew_seconds", "Own wall clock minus the database's", skew_s)
         yield from self._intake_metrics()

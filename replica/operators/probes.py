@@ -75,7 +75,7 @@ def make_probes(
             applied_offset=follower.applied_offset,
             lag_records=follower.lag_records,
             granted_by="" if position is None or position.barrier is None else position.barrier.database,
-            reaches_log=follower.reaches_log(),
+            reaches_log=participant.reaches_log(),
             log_hazards=follower.hazards,
             front_ends=len(link.front_ends),
             scrub=scrubber.progress(),

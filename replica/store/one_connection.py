@@ -24,6 +24,7 @@ class OneConnectionReader(ABC):
     """
 
     errors: ClassVar[tuple[type[Exception], ...]]  # the driver's, and OSError, of which TimeoutError is one
+    _connection: object | None
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
@@ -40,8 +41,15 @@ class OneConnectionReader(ABC):
     async def _ask(self, name: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
         """The rows of one of the named statements. Raises StoreUnavailable."""
         async with self._turn:
+            was_open = self._connection is not None
             try:
                 async with asyncio.timeout(ANSWER_MAX_S):
+                    try:
+                        return await self._rows(name, values)
+                    except self.errors:
+                        if not was_open:
+                            raise
+                    await self._hang_up()  # it may have ended long ago, while nobody asked
                     return await self._rows(name, values)
             except self.errors as error:
                 await self._hang_up()

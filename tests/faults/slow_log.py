@@ -40,6 +40,10 @@ class SlowWriter:
         return self._inner.failed_count
 
     @property
+    def is_connected(self) -> bool:
+        return self._inner.is_connected
+
+    @property
     def has_ended(self) -> bool:
         """See LogWriter."""
         return self._inner.has_ended

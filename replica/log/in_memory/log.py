@@ -206,6 +206,11 @@ class MemoryLogWriter:
         """See `LogWriter.has_ended`."""
         return bool(self._over)
 
+    @property
+    def is_connected(self) -> bool:
+        """See `LogWriter.is_connected`."""
+        return not self._over
+
     def append(self, value: bytes) -> None:
         """See `LogWriter.append`."""
         self.append_all([value])

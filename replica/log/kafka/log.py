@@ -366,6 +366,11 @@ class KafkaWriter:
         """See `LogWriter.has_ended`."""
         return self._producer is None
 
+    @property
+    def is_connected(self) -> bool:
+        """See `LogWriter.is_connected`: librdkafka connects by itself."""
+        return self._producer is not None
+
     def append(self, value: bytes) -> None:
         """Hand a record to librdkafka; see `LogWriter.append`. Raises InvariantBroken past RECORD_MAX_BYTES."""
         producer = self._open_for([value])

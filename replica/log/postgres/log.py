@@ -27,6 +27,7 @@ from replica.notary.records import check_sizes
 log = structlog.get_logger()
 
 IDLE_LOOK_S = 60.0  # of a writer that nobody gives anything
+RECONNECT_S = 0.05  # between two tries of a writer whose connection has ended
 FLUSH_POLL_S = 0.001  # first wait for the standbys; doubled up to `poll_every_s`
 MIB = 1 << 20
 
@@ -144,6 +145,16 @@ class PostgresLog:
 
     async def open_writer(self) -> PostgresWriter:
         """See `RequestLog.open_writer`."""
+        session, bounds = await self._to_write()
+        writer = PostgresWriter(
+            session, bounds, self._settings, reopen=self._to_write, on_append=self._offer, on_close=self._closed
+        )
+        self._open[writer] = None
+        return writer
+
+    async def _to_write(self, instead_of: int = 0) -> tuple[Session, Bounds]:
+        """A session to append on; `instead_of`: the backend of one that has ended."""
+        self._own_backends.discard(instead_of)
         session = await self._session()
         try:
             await self._require_visible(session)
@@ -154,10 +165,8 @@ class PostgresLog:
         except BaseException:
             session.hang_up()
             raise
-        writer = PostgresWriter(session, bounds, self._settings, self._offer, self._closed)
-        self._open[writer] = None
         self._own_backends.add(session.backend)
-        return writer
+        return session, bounds
 
     async def close(self) -> None:
         """See `RequestLog.close`."""
@@ -205,15 +214,24 @@ class PostgresLog:
     async def _ask(self, question: Callable[[Session], Awaitable[T]]) -> T:
         """Ask on the connection for questions. A failure ends that connection."""
         async with self._turn:
-            if self._asker is None:
-                self._asker = await self._session()
+            was_open = self._asker is not None
             try:
-                return await question(self._asker)
-            except BaseException:
-                if self._asker is not None:
-                    self._asker.hang_up()
-                self._asker = None
-                raise
+                return await self._ask_once(question)
+            except LogUnavailable:
+                if not was_open:  # else the connection may have ended long ago, while nobody asked
+                    raise
+            return await self._ask_once(question)
+
+    async def _ask_once(self, question: Callable[[Session], Awaitable[T]]) -> T:
+        if self._asker is None:
+            self._asker = await self._session()
+        try:
+            return await question(self._asker)
+        except BaseException:
+            if self._asker is not None:
+                self._asker.hang_up()
+            self._asker = None
+            raise
 
     async def _session(self) -> Session:
         session = await self._connect(self._settings, self._server.judge)
@@ -427,6 +445,7 @@ class PostgresWriter:
     """A `LogWriter` with its own connection and one statement in progress. Appends made meanwhile are sent together.
 
     The first append that is not known to be in the log ends the writer. Neither it nor anything after it is sent again.
+    A connection that ends between two appends is replaced, while nobody asks: nothing is in doubt then.
     """
 
     def __init__(
@@ -434,6 +453,8 @@ class PostgresWriter:
         session: Session,
         bounds: Bounds,
         settings: PostgresLogSettings,
+        *,
+        reopen: Callable[[int], Awaitable[tuple[Session, Bounds]]],
         on_append: Callable[[ServerIdentity, Look], None],
         on_close: Callable[[PostgresWriter], None],
     ) -> None:
@@ -442,6 +463,8 @@ class PostgresWriter:
         self._partition_records = bounds.partition_records
         self._end = bounds.end_offset  # of the log, as far as this writer knows
         self._settings = settings
+        self._reopen = reopen
+        self._is_connected = True
         self._on_append = on_append
         self._on_close = on_close
         self._queue: deque[bytes] = deque()
@@ -472,8 +495,13 @@ class PostgresWriter:
 
     @property
     def has_ended(self) -> bool:
-        """See `LogWriter.has_ended`: also once the server has hung up."""
+        """See `LogWriter.has_ended`: also once the server has hung up, and takes no other connection."""
         return bool(self._over)
+
+    @property
+    def is_connected(self) -> bool:
+        """See `LogWriter.is_connected`."""
+        return self._is_connected and not self._over
 
     def append(self, value: bytes) -> None:
         """See `LogWriter.append`."""
@@ -496,6 +524,8 @@ class PostgresWriter:
         self._over = self._over or "the writer is closed"
         self._queue.clear()
         self._session.hang_up()
+        if not self._is_connected:
+            self._appending.cancel()
         await asyncio.wait([self._appending], timeout=CLOSE_MAX_S)
         self._session.hang_up()
         self._on_close(self)
@@ -507,12 +537,36 @@ class PostgresWriter:
                     await self._append(batch)
                     if 1 < len(self._queue) < self._settings.append_batch_max // 2:
                         await asyncio.sleep(self._settings.append_linger_s)
-                await self._session.heard(IDLE_LOOK_S)  # fails when the server hangs up: nobody need append to learn it
+                try:  # fails when the server hangs up: nobody need append to learn it
+                    await self._session.heard(IDLE_LOOK_S)
+                except LogUnavailable as failure:
+                    await self._connect_again(failure)
         except NotaryError as failure:
             self._give_up(failure)
         except Exception as error:  # a bug: it must not leave a writer that accepts records and sends none
             self._give_up(LogUnavailable(repr(error)))
             raise
+
+    async def _connect_again(self, failure: LogUnavailable) -> None:
+        """Another connection to the same server. Raises what ended the last one where there is none in time."""
+        loop, identity, self._is_connected = asyncio.get_running_loop(), self.identity, False
+        log.info("log_writer_connects_again", detail=failure.detail)
+        self._session.hang_up()
+        until_s = loop.time() + self._settings.answer_max_s
+        while not self._over:
+            try:
+                async with asyncio.timeout(max(0.0, until_s - loop.time())):
+                    session, bounds = await self._reopen(self.backend)
+            except (LogUnavailable, TimeoutError):
+                if loop.time() >= until_s:
+                    raise failure from None
+                await asyncio.sleep(RECONNECT_S)
+                continue
+            if self._over or session.identity != identity or bounds.end_offset < self._end:
+                session.hang_up()
+                raise failure
+            self._session, self._end, self._is_connected = session, bounds.end_offset, True
+            return
 
     def _next_batch(self) -> list[bytes]:
         """The next batch: the first record, and as many more as the limits allow."""

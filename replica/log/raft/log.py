@@ -30,6 +30,7 @@ from replica.notary.records import check_sizes
 from replica.notary.words import UNSAID, NewWord, Word, decode_word
 
 _RETRY_S = 0.01
+_RECONNECT_S = 0.05  # between two tries of a writer that nobody gives anything
 _CLOCK_MAX_S = 0.25  # for one node's answer; whoever compares clocks allows for the wait
 _LOOK_S = 0.01  # between two looks at who leads
 _NOMINATE_MAX_S = 0.1  # longest wait for the node beside the writer to have the whole log
@@ -632,7 +633,7 @@ class RaftWriter:
 
     async def start(self) -> None:
         """Connect to the leader. Raises LogUnavailable."""
-        self._client = await self._log.connect(await self._find_leader())
+        await self._connect()
         self._writing = asyncio.create_task(self._write_for_ever(), name="log writer")
 
     @property
@@ -644,6 +645,11 @@ class RaftWriter:
     def has_ended(self) -> bool:
         """See `LogWriter.has_ended`."""
         return self._is_closed
+
+    @property
+    def is_connected(self) -> bool:
+        """See `LogWriter.is_connected`."""
+        return self._client is not None and not self._client.has_ended
 
     def append(self, value: bytes) -> None:
         """See `LogWriter.append`."""
@@ -680,7 +686,7 @@ class RaftWriter:
 
     async def _write_for_ever(self) -> None:
         while True:
-            await self._gathered.wait()
+            await self._until_gathered()
             batch = self._next_batch()
             if not batch:
                 self._gathered.clear()
@@ -690,6 +696,30 @@ class RaftWriter:
             else:
                 self._give_up()
                 await asyncio.sleep(_RETRY_S)
+
+    async def _until_gathered(self) -> None:
+        """Wait for records, and meanwhile connect again when the connection ends: the next caller shall not wait."""
+        while not self._gathered.is_set():
+            if not self.is_connected:
+                try:
+                    await self._connect()
+                except (LogUnavailable, CallFailed):
+                    await asyncio.sleep(_RECONNECT_S)
+                continue
+            assert self._client is not None
+            waiting = [asyncio.create_task(self._gathered.wait()), asyncio.create_task(self._client.ended())]
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in waiting:
+                    task.cancel()
+
+    async def _connect(self) -> LogClient:
+        if self._client is not None:
+            await self._client.close()
+        self._client = None
+        self._client = await self._log.connect(await self._find_leader())
+        return self._client
 
     def _next_batch(self) -> list[_Queued]:
         batch: list[_Queued] = []
@@ -704,11 +734,10 @@ class RaftWriter:
     async def _append(self, batch: Sequence[_Queued]) -> bool:
         """Whether the records are committed; if not, they may be committed later."""
         try:
-            if self._client is None:
-                self._client = await self._log.connect(await self._find_leader())
+            client = self._client or await self._connect()
             early = any(queued.appended is not None for queued in batch)
             on_appended = partial(_report_places, batch) if early else None
-            appending = self._client.append([queued.value for queued in batch], on_appended)
+            appending = client.append([queued.value for queued in batch], on_appended)
             await within(appending, self._settings.answer_max_s)
         except (LogUnavailable, CallFailed):
             if self._client is not None:
