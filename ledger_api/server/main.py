@@ -48,6 +48,7 @@ from replica.telemetry.log_lines import lines_dropped, set_up_logging
 from replica.telemetry.traces import open_traces
 
 DOCUMENT_MAX_BYTES = 1_000_000
+ROLE_LOOK_S = 60.0  # a change wakes it at once
 _BACKLOG = 1_024
 _OTHER_FILES = 128  # open files beside the clients': listeners, the link, the reader, logs, traces, keys
 _PR_SET_PDEATHSIG = 1
@@ -125,6 +126,7 @@ class FrontEnd:
         work = [
             asyncio.create_task(self._report_for_ever(link, server), name="report"),
             asyncio.create_task(authentication.keep_fresh(), name="token keys"),
+            asyncio.create_task(close_when_passive(link, server.pre_shutdown), name="role"),
         ]
         ended = asyncio.create_task(link.wait_ended(), name="link end")
         try:
@@ -243,6 +245,22 @@ def connections_max(settings: ApiSettings) -> int:
     if most < settings.connections_max:
         _log.warning("connections_bounded", connections_max=most, setting=settings.connections_max)
     return min(most, settings.connections_max)
+
+
+async def close_when_passive(core: CoreLink, close: Callable[[], None]) -> None:
+    """Close the clients' connections whenever the core says that it serves no more, so that they find who does.
+
+    `close` ends idle ones at once, and the others after their answers. A core that is silent has said nothing: it may
+    only be slow.
+    """
+    served = False
+    while True:
+        if core.standing.active:
+            served = True
+        elif served and not core.is_silent:
+            served = False
+            close()
+        await core.standing_changes.wait(ROLE_LOOK_S)
 
 
 def _on_signals(reload: Callable[[], None]) -> asyncio.Event:

@@ -76,13 +76,6 @@ def _writer(fd: int) -> Callable[[bytes], int]:
         if stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             return partial(os.write, os.open(f"/proc/self/fd/{fd}", flags))
-    except OSError:  # another user's: what runs us made it for us alone. Or closed: each write says so
-        try:
-            os.set_blocking(fd, False)
-        except OSError:
-            return _refuse
+    except OSError:  # another user's: what runs us made it for us alone
+        os.set_blocking(fd, False)
     return partial(os.write, fd)
-
-
-def _refuse(_: bytes) -> int:
-    raise OSError("closed when the process began; the number may be another file's by now")

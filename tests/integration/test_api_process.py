@@ -137,6 +137,27 @@ async def test_one_that_hangs_does_not_count_and_is_started_anew(core: Core) -> 
         await asyncio.gather(running, return_exceptions=True)
 
 
+async def test_who_stops_being_active_closes_its_clients_connections_after_their_answers(core: Core) -> None:
+    """Goal: clients find the next active without a balancer's check. Method: an idle connection and one with a
+    question under way; the core turns passive, then the answer comes."""
+    core.handler.at_once = False
+    await core.spawn(core.document())
+    await connected(core)
+    idle, writer = await asyncio.open_connection("127.0.0.1", core.port)
+    async with NotaryClient(core.endpoint, ONCE) as client:
+        await eventually(client.describe)
+        waiting = asyncio.create_task(client.submit(make_submission()))
+        await eventually(lambda: _holds(len(core.handler.waiting) == 1))
+        core.handler.word = PASSIVE
+        core.link.announce()
+        assert await asyncio.wait_for(idle.read(), 5.0) == b""
+        assert not waiting.done()
+        core.handler.answer()
+        assert isinstance(await waiting, Notarised)
+        await client.describe()  # a passive still takes connections
+    writer.close()
+
+
 async def test_two_front_ends_serve_one_port(core: Core) -> None:
     """Goal: a submission goes the whole way; counts of both come together. Method: two processes, many connections."""
     first = await core.spawn(core.document())

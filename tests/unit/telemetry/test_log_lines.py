@@ -102,19 +102,6 @@ def test_a_line_that_went_out_in_part_is_ended_before_the_next() -> None:
     os.close(sink)
 
 
-def test_an_output_that_was_closed_is_nobody_elses(tmp_path: Path) -> None:
-    """Goal: a file that gets the number of a closed output gets no log lines. Method: close, open another, write."""
-    with (tmp_path / "file").open("w") as file:
-        fd = os.dup(1)
-        os.close(fd)
-        lines = LogLines(fd)
-        os.dup2(file.fileno(), fd)
-        lines.write("line\n")
-        os.close(fd)
-    assert lines.dropped == 1
-    assert (tmp_path / "file").read_text() == ""
-
-
 @pytest.mark.parametrize("set_up", [CORE, FRONT_END], ids=["core", "front end"])
 def test_what_libraries_log_are_lines_of_ours(set_up: str) -> None:
     """Goal: a stranger cannot fill the log through a library. Method: errors with tracebacks by the thousand, from the
