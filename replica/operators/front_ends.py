@@ -87,14 +87,17 @@ class FrontEnds:
                 await process.communicate(json.dumps(document).encode())
             finally:
                 watch.cancel()
+            hung = watch.done() and not watch.cancelled()
             after = after_end(process.returncode, 0, self._clock.boottime_s(), _RESTARTS)
             if isinstance(after, GiveUp):
                 raise ConfigError("a front end cannot run as configured; its last log line says why")
             self.restarts += 1
-            log.warning("front_end_ended", number=number, exit_code=process.returncode)
+            if not hung:
+                log.warning("front_end_ended", number=number, exit_code=process.returncode)
             await self._clock.sleep_s(after.pause_s)
 
     async def _kill_when_hung(self, process: asyncio.subprocess.Process, name: str) -> None:
+        """Return once it was killed."""
         unconnected_s = 0.0
         while True:
             await self._clock.sleep_s(_LOOK_S)

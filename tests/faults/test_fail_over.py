@@ -5,6 +5,8 @@ Each scenario's goal bounds its outage.
 
 from __future__ import annotations
 
+from time import monotonic_ns
+
 import pytest
 
 from replica.local.cluster import LocalCluster
@@ -19,6 +21,7 @@ from tests.faults.scenarios import (
     fail_over,
     freeze_beyond_lease,
 )
+from tests.faults.stalls import Stall, unnoticed
 from tests.faults.under_load import under_load
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
@@ -38,6 +41,19 @@ async def test_a_peer_takes_over_from_an_active_that_ends(
     assert take_over.successor != take_over.fallen
     scenario.outage(load, take_over.fault_ns, take_over.until_ns)
     assert scenario.summary["answers"]["NOTARISED"] > 100  # a run without load would prove nothing
+
+
+@pytest.mark.only_one_serves("where all serve, F52 and F53")
+@pytest.mark.not_on("embedded", "longer than its lease: F51")
+@pytest.mark.scenario("F50", "a stall within the lease of the lock, one broker", outage_goal_s=3.5)
+@pytest.mark.parametrize("stall", [Stall("replica", 1.9), Stall("front ends", 2.5)], ids=lambda stall: stall.what)
+async def test_a_stall_costs_time_and_nothing_else(cluster: LocalCluster, scenario: Scenario, stall: Stall) -> None:
+    """Goal: no session cut, no mark-down, the same active. Method: SIGSTOP for less than is forgiven, under load."""
+    async with under_load(cluster, scenario) as load:
+        fault_ns = monotonic_ns()
+        await unnoticed(cluster, stall)
+        scenario.fired(f"{stall.what} stood still for {stall.lasts_s:g} s")
+    scenario.outage(load, fault_ns)
 
 
 @pytest.mark.scenario("F3", "the active is frozen beyond its lease, one broker", outage_goal_s=4.5)

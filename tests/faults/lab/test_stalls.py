@@ -23,10 +23,10 @@ pytestmark = [
 TIMES = 6
 LATE_S = 1.0  # after a stall until clients are answered again
 HUNG_GOAL_S = 8.0
-one_serves = pytest.mark.only_one_serves("where all serve, F42 and F43")
-all_serve = pytest.mark.only_all_serve("where one serves, F40 and F41")
-in_a_database = pytest.mark.not_on("embedded", "longer than its lease of 0.9 s: F41")
-without_database = pytest.mark.only_embedded("with a database F40")
+one_serves = pytest.mark.only_one_serves("where all serve, F52 and F53")
+all_serve = pytest.mark.only_all_serve("where one serves, F50 and F51")
+in_a_database = pytest.mark.not_on("embedded", "longer than its lease of 0.9 s: F51")
+without_database = pytest.mark.only_embedded("with a database F50")
 
 
 async def many(lab: Lab, scenario: Scenario, stall: Stall) -> None:
@@ -43,7 +43,7 @@ async def many(lab: Lab, scenario: Scenario, stall: Stall) -> None:
 
 @one_serves
 @in_a_database
-@pytest.mark.scenario("F40", "a stall within the lease of the lock", outage_goal_s=2.5 + LATE_S)
+@pytest.mark.scenario("F50", "a stall within the lease of the lock", outage_goal_s=2.5 + LATE_S)
 @pytest.mark.parametrize(
     "stall",
     [Stall("core", 1.9), Stall("front ends", 2.5), Stall("HAProxy", 2.5), Stall("replica", 1.9)],
@@ -56,7 +56,7 @@ async def test_a_stall_costs_time_and_nothing_else(lab: Lab, scenario: Scenario,
 
 @one_serves
 @without_database
-@pytest.mark.scenario("F41", "a stall within the lease of the log", outage_goal_s=0.5 + LATE_S)
+@pytest.mark.scenario("F51", "a stall within the lease of the log", outage_goal_s=0.5 + LATE_S)
 @pytest.mark.parametrize("what", ["core", "front ends", "HAProxy", "replica"])
 async def test_a_short_stall_without_a_database(lab: Lab, scenario: Scenario, what: str) -> None:
     """Goal: likewise, with the shorter lease. Method: as above."""
@@ -64,7 +64,7 @@ async def test_a_short_stall_without_a_database(lab: Lab, scenario: Scenario, wh
 
 
 @all_serve
-@pytest.mark.scenario("F42", "all serve: one stalls", outage_goal_s=1.0 + LATE_S)
+@pytest.mark.scenario("F52", "all serve: one stalls", outage_goal_s=1.0 + LATE_S)
 @pytest.mark.parametrize("what", ["replica", "core"])
 async def test_one_of_several_that_stalls_keeps_its_sessions(lab: Lab, scenario: Scenario, what: str) -> None:
     """Goal: it gets no new connection and keeps those that it has. Method: SIGSTOP of the one that leads."""
@@ -72,7 +72,7 @@ async def test_one_of_several_that_stalls_keeps_its_sessions(lab: Lab, scenario:
 
 
 @all_serve
-@pytest.mark.scenario("F43", "all serve: all stall together", outage_goal_s=1.9 + LATE_S)
+@pytest.mark.scenario("F53", "all serve: all stall together", outage_goal_s=1.9 + LATE_S)
 @pytest.mark.parametrize("what", ["all replicas", "everything"])
 async def test_all_that_stall_together_lose_nobody(lab: Lab, scenario: Scenario, what: str) -> None:
     """Goal: where nobody else answers, nobody is taken out. Method: SIGSTOP of all replicas, with and without
@@ -80,7 +80,7 @@ async def test_all_that_stall_together_lose_nobody(lab: Lab, scenario: Scenario,
     await many(lab, scenario, Stall(what, 1.9, lead_stays=not lab.embedded))
 
 
-@pytest.mark.scenario("F44", "all front ends of the holder hang", outage_goal_s=HUNG_GOAL_S)
+@pytest.mark.scenario("F54", "all front ends of the holder hang", outage_goal_s=HUNG_GOAL_S)
 async def test_front_ends_that_hang_are_started_anew(lab: Lab, scenario: Scenario) -> None:
     """Goal: the outage ends by itself, without a fail-over. Method: SIGSTOP of the holder's front ends, for good."""
     async with scene(lab, scenario) as now:
