@@ -70,7 +70,7 @@ def alone(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_carries_what_is_not_python(wheel: Path) -> None:
     """Goal: SQL, templates, page, excerpt and runbooks are shipped. Method: list the archive."""
     names = zipfile.ZipFile(wheel).namelist()
-    assert {"haproxy/template.cfg.j2", "haproxy/keepalived.conf.j2"} <= set(names)
+    assert {"haproxy/template.cfg.j2", "haproxy/take_out.lua.j2", "haproxy/keepalived.conf.j2"} <= set(names)
     assert {"replica/status_page/page.html", "replica/status_page/page.js", "replica/status_page/page.css"} <= set(
         names
     )
