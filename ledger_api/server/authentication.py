@@ -58,9 +58,16 @@ class TokenAuthentication:
     """Checks tokens. A checked token is remembered by its text, until it expires or the keys change."""
 
     def __init__(
-        self, settings: TokenSettings, *, now_s: Callable[[], float] = time.time, fetch: Fetch | None = None
+        self,
+        settings: TokenSettings,
+        *,
+        now_s: Callable[[], float] = time.time,
+        fetch: Fetch | None = None,
+        age_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`now_s`: Unix time. `fetch` gets a JWKS by its address. Raises ConfigError for a bad file."""
+        """`now_s`: Unix time, as tokens have it. `age_s` counts whatever the clock does. `fetch` gets a JWKS by its
+        address. Raises ConfigError for a bad file."""
+        self._age_s = age_s
         self._settings = settings
         self._now_s = now_s
         self._fetch = fetch or fetch_jwks
@@ -120,13 +127,13 @@ class TokenAuthentication:
         url = self._settings.jwks_url
         if url is None:
             return False
-        asked_at_s = self._now_s()
+        asked_at_s = self._age_s()
         async with self._fetching:
             if self._fetched_at_s > asked_at_s:
                 return True  # another call has fetched them
             if asked_at_s - self._fetched_at_s < pause_s:
                 return False
-            self._fetched_at_s = self._now_s()
+            self._fetched_at_s = self._age_s()
             try:
                 keys = parse_keys(await self._fetch(url), url)
             except (ConfigError, aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:

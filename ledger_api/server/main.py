@@ -28,8 +28,9 @@ from ledger_api.server.connections import Handle, HttpServer
 from ledger_api.server.feed import Feed
 from ledger_api.server.rate import rows_limit
 from ledger_api.server.registry import Registry
+from ledger_api.server.reloading import Part, Reloading
 from ledger_api.server.settings import ApiSettings, FrontEndDocument
-from ledger_api.server.tls import load_certificates, make_tls
+from ledger_api.server.tls import expires_s, load_certificates, make_tls
 from ledger_api.server.traces import FrontEndTraces
 from ledger_api.server.validation import Validator
 from ledger_api.wire.answers import NotaryDocument
@@ -122,11 +123,13 @@ class FrontEnd:
             listener.close()
             _log.error("link_refused", detail=str(error))
             return EXIT_FAILED
-        stop = _on_signals(lambda: self._reload(registry, authentication, tls))
+        reloading = self._reloading(registry, authentication, tls)
+        stop = _on_signals(reloading.all)
         work = [
             asyncio.create_task(self._report_for_ever(link, server), name="report"),
             asyncio.create_task(authentication.keep_fresh(), name="token keys"),
             asyncio.create_task(close_when_passive(link, server.pre_shutdown), name="role"),
+            asyncio.create_task(reloading.watch(), name="files"),
         ]
         ended = asyncio.create_task(link.wait_ended(), name="link end")
         try:
@@ -221,22 +224,26 @@ class FrontEnd:
         self._counts.lines_dropped = lines_dropped()
         link.report(self._counts)
 
-    def _reload(
+    def _reloading(
         self, registry: Registry, authentication: NoAuthentication | TokenAuthentication, tls: ssl.SSLContext | None
-    ) -> None:
-        """Reread the files that may change at run time. A bad file keeps its old content; the others take effect."""
-        settings = self._document.api.tls
-        parts: list[tuple[str, Callable[[], object]]] = [
-            ("registry", registry.reload),
-            ("token_keys", authentication.reload),
+    ) -> Reloading:
+        api = self._document.api
+        tokens = [] if api.tokens is None else [api.tokens.keys_file, api.tokens.revoked_file]
+        parts = [
+            Part("registry", [api.registry_path], registry.reload),
+            Part("token_keys", [path for path in tokens if path is not None], authentication.reload),
         ]
+        settings = api.tls
         if tls is not None and settings is not None:
-            parts.append(("certificates", lambda: load_certificates(tls, settings)))
-        for part, reload in parts:
-            try:
-                _log.info("reloaded", part=part, result=reload())
-            except ConfigError as error:
-                _log.error("reload_refused", part=part, code=error.code.name, detail=error.detail)
+
+            def load() -> None:
+                load_certificates(tls, settings)
+                self._counts.certificate_expires_s = expires_s(settings)
+
+            self._counts.certificate_expires_s = expires_s(settings)
+            files = [settings.certificate_file, settings.key_file, settings.client_ca_file]
+            parts.append(Part("certificates", [path for path in files if path is not None], load))
+        return Reloading(parts)
 
 
 def connections_max(settings: ApiSettings) -> int:

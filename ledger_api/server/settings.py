@@ -23,7 +23,9 @@ class TlsSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     certificate_file: Path = Field(description="PEM of the server's certificate, then intermediate ones.")
-    key_file: Path = Field(description="PEM of its private key, mode 0600. Files are read again on SIGHUP.")
+    key_file: Path = Field(
+        description="PEM of its private key, mode 0600. Files are read again on SIGHUP, and when they have changed."
+    )
     client_ca_file: Path | None = Field(
         None,
         description="PEM of the authorities that sign clients' certificates: then every client needs one.",
@@ -38,7 +40,7 @@ class TokenSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     keys_file: Path | None = Field(
-        None, description="JWKS, or a public key or certificate in PEM. Read again on SIGHUP."
+        None, description="JWKS, or a public key or certificate in PEM. Read again on SIGHUP, and when it has changed."
     )
     jwks_url: str | None = Field(
         None, pattern="^https://", description="Where the issuer publishes its keys, instead of `keys_file`."
@@ -55,8 +57,8 @@ class TokenSettings(BaseModel):
     rights_claim: str = Field("notary", min_length=1, description="The claim that grants rights.")
     revoked_file: Path | None = Field(
         None,
-        description="Ids (`jti`) of tokens that are revoked before they expire, one a line. Read again on SIGHUP. With "
-        "it, a token without an id is refused.",
+        description="Ids (`jti`) of tokens that are revoked before they expire, one a line. Read again on SIGHUP, and "
+        "when it has changed. With it, a token without an id is refused.",
     )
     leeway_s: float = Field(5.0, ge=0, le=120, description="How far the issuer's clock may be off.")
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import ssl
 
+from cryptography.x509 import load_pem_x509_certificates
+
 from ledger_api.server.settings import TlsSettings
 from replica.notary.errors import ConfigError
 from replica.notary.secret_files import check_readable, check_secret
 
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+def expires_s(settings: TlsSettings) -> float:
+    """When the certificate expires that was just loaded, Unix time."""
+    return load_pem_x509_certificates(settings.certificate_file.read_bytes())[0].not_valid_after_utc.timestamp()
 
 
 def make_tls(settings: TlsSettings) -> ssl.SSLContext:
@@ -30,7 +37,10 @@ def load_certificates(context: ssl.SSLContext, settings: TlsSettings) -> None:
         if path is not None:
             check_readable(path)  # OpenSSL does not name the file that is missing
     try:
-        context.load_cert_chain(settings.certificate_file, settings.key_file)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.certificate_file, settings.key_file)
+        context.load_cert_chain(
+            settings.certificate_file, settings.key_file
+        )  # a pair that fits, so that it stays whole
         if settings.client_ca_file is not None:
             context.load_verify_locations(settings.client_ca_file)
             context.verify_mode = ssl.CERT_REQUIRED

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+import structlog
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509 import load_pem_x509_certificate
-from joserfc import jwt
-from joserfc.errors import InvalidKeyIdError, JoseError
+from joserfc import jws, jwt
+from joserfc.errors import BadSignatureError, InvalidKeyIdError, JoseError
 from joserfc.jwk import Key, KeySet, import_key
 
 from ledger_api.server.authorisation import Caller, Revocations
@@ -34,7 +35,17 @@ RSA_BITS_MIN = 2_048
 TOKEN_MAX_CHARACTERS = 8_192
 REVOKED_MAX_BYTES = 16 * 2**20  # some 400,000 ids of the usual size
 EXPIRES_MAX_S = 2**40  # Unix time, some 35,000 years from now
+TRIED_MAX = 8  # keys that a token which names none is checked by
 _PARTIES_MAX = 1_000
+_NOT_PUBLIC = "a symmetric or private key: tokens are checked with public keys only"
+_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_KINDS: dict[object, tuple[str, tuple[str | None, ...]]] = dict.fromkeys(_RSA, ("RSA", (None,))) | {
+    "ES256": ("EC", ("P-256",)),
+    "ES384": ("EC", ("P-384",)),
+    "ES512": ("EC", ("P-521",)),
+    "EdDSA": ("OKP", ("Ed25519", "Ed448")),
+}  # kind and curves of the keys that sign by an algorithm
+_log = structlog.get_logger(__name__)
 
 
 class TokenRefused(BadRequest):
@@ -65,27 +76,52 @@ def read_keys(path: Path) -> KeySet:
 
 
 def parse_keys(text: str, origin: str) -> KeySet:
-    """The public keys in a JWKS or PEM. Raises ConfigError: no key, too many, a symmetric or private or weak one."""
+    """The public keys in a JWKS or PEM.
+
+    An issuer may publish keys for others beside ours: one that is not understood, or may not be used here, is left out
+    with a warning. Raises ConfigError where none is left, and for too many.
+    """
     try:
-        if text.lstrip().startswith("{"):
-            check_keys(text.encode())
-            documents = json.loads(text).get("keys")
-            if not isinstance(documents, list):
-                raise ValueError("a JWKS has a list of keys")
-            keys = [_key_from_document(document, origin) for document in documents[: KEYS_MAX + 1]]
-        else:
-            keys = [_key_from_pem(text.encode())]
-    except (JoseError, ValueError, TypeError, AttributeError, RecursionError, BadRequest) as error:
+        documents = _documents(text)
+    except (ValueError, AttributeError, RecursionError, BadRequest) as error:
         raise ConfigError(f"{origin} holds no keys for tokens: {error}") from None
-    if not 1 <= len(keys) <= KEYS_MAX:
-        raise ConfigError(f"{origin} holds {len(keys)} keys for tokens; 1 to {KEYS_MAX} are taken")
-    for key in keys:
-        if key.key_type not in KEY_TYPES or key.is_private:
-            raise ConfigError(_not_public(origin))
-        raw = key.raw_value
-        if isinstance(raw, RSAPublicKey) and raw.key_size < RSA_BITS_MIN:
-            raise ConfigError(f"{origin} holds an RSA key of less than {RSA_BITS_MIN} bits")
+    if len(documents) > KEYS_MAX:
+        raise ConfigError(f"{origin} holds {len(documents)} keys for tokens; 1 to {KEYS_MAX} are taken")
+    keys, unusable = list[Key](), list[str]()
+    for place, document in enumerate(documents):
+        try:
+            keys.append(_usable(document))
+        except Exception as error:  # of any kind: the library has not foreseen everything that may be published
+            unusable.append(f"key {place}: {error}")
+    if not keys:
+        raise ConfigError(f"{origin} holds no keys for tokens: {'; '.join(unusable) or 'it is empty'}")
+    if unusable:
+        _log.warning("token_keys_left_out", origin=origin, keys=len(unusable), detail="; ".join(unusable)[:1_000])
     return KeySet(keys)
+
+
+def _documents(text: str) -> list[Any]:
+    """The keys of a JWKS, or the one PEM. Raises ValueError, AttributeError, RecursionError and BadRequest."""
+    if not text.lstrip().startswith("{"):
+        return [text.encode()]
+    check_keys(text.encode())
+    documents = json.loads(text).get("keys")
+    if not isinstance(documents, list):
+        raise ValueError("a JWKS has a list of keys")
+    return documents
+
+
+def _usable(document: Any) -> Key:
+    """A key that tokens are checked with. Raises ValueError, and what the library raises for what is no key."""
+    key = _key_from_pem(document) if isinstance(document, bytes) else _key_from_document(document)
+    if key.key_type not in KEY_TYPES or key.is_private:
+        raise ValueError(_NOT_PUBLIC)
+    raw = key.raw_value
+    if isinstance(raw, RSAPublicKey) and raw.key_size < RSA_BITS_MIN:
+        raise ValueError(f"an RSA key of less than {RSA_BITS_MIN} bits")
+    if key.get("use", "sig") != "sig":
+        raise ValueError(f"a key whose use is {key.get('use')}")
+    return key
 
 
 def read_revoked(path: Path) -> frozenset[str]:
@@ -109,13 +145,36 @@ def check_token(
     if len(token) > TOKEN_MAX_CHARACTERS:
         raise TokenRefused(f"a token has at most {TOKEN_MAX_CHARACTERS} characters")
     try:
-        decoded = jwt.decode(token, keys, algorithms=settings.algorithms.split(","))
+        decoded = _decoded(token, keys, settings.algorithms.split(","))
         _registry(settings, now_s).validate(decoded.claims)
     except InvalidKeyIdError:
         raise KeyUnknown("the token is signed by a key that is not known here") from None
     except Exception as error:  # of any kind: a stranger chose the bytes, and the library has not foreseen them all
         raise TokenRefused(f"the token is not accepted: {error}") from None
     return _caller(decoded.claims, settings, revocations)
+
+
+def _decoded(token: str, keys: KeySet, algorithms: list[str]) -> jwt.Token:
+    """The token by the key that it names, else by one of those that fit. Raises the library's errors.
+
+    A token that names no key costs a few checks at most.
+    """
+    headers = jws.extract_compact(token.encode()).headers()
+    if "kid" in headers:
+        return jwt.decode(token, keys, algorithms=algorithms)
+    for key in [key for key in keys.keys if _fits(key, headers.get("alg"))][:TRIED_MAX]:
+        try:
+            return jwt.decode(token, key, algorithms=algorithms)
+        except BadSignatureError:
+            continue
+    raise InvalidKeyIdError("the token names no key, and none that fits has signed it")
+
+
+def _fits(key: Key, algorithm: object) -> bool:
+    """Whether a key may have signed by this algorithm."""
+    kind, curves = _KINDS.get(algorithm, ("", ())) if isinstance(algorithm, str) else ("", ())
+    published = key.as_dict(private=False)
+    return key.key_type == kind and published.get("alg", algorithm) == algorithm and published.get("crv") in curves
 
 
 def token_in(header: str | None) -> str:
@@ -126,16 +185,15 @@ def token_in(header: str | None) -> str:
     return token.strip()
 
 
-def _not_public(origin: str) -> str:
-    return f"{origin} holds a symmetric or private key: tokens are checked with public keys only"
-
-
-def _key_from_document(document: dict[str, Any], origin: str) -> Key:
+def _key_from_document(document: dict[str, Any]) -> Key:
     """The key in a JWK. Its kind is checked first: a key of a refused kind is not parsed."""
     kind = document.get("kty")
     if kind == "oct":
-        raise ConfigError(_not_public(origin))
-    return import_key(document, kind)
+        raise ValueError(_NOT_PUBLIC)
+    if kind not in KEY_TYPES:
+        raise ValueError(f"kty is {str(kind)[:40]!r}, not RSA, EC or OKP")
+    key: Key = import_key(document, kind)
+    return key
 
 
 def _key_from_pem(pem: bytes) -> Key:

@@ -21,7 +21,7 @@ from ledger_api.server.authentication import fetch_jwks
 from ledger_api.server.settings import TokenSettings
 from ledger_api.server.tokens import parse_keys
 from replica.config.model import Config
-from replica.doctor.facts import BalancerFacts, ClockFacts, Facts, LogFacts, ReplicaFacts
+from replica.doctor.facts import BalancerFacts, ClockFacts, DatabaseFacts, Facts, LogFacts, ReplicaFacts
 from replica.doctor.look_around import look_around
 from replica.doctor.look_database import look_at_database
 from replica.doctor.look_here import look_at_files, look_at_machine
@@ -45,9 +45,8 @@ async def look(config: Config) -> Facts:
     """
     async with aiohttp.ClientSession() as session:
         replicas = await asyncio.gather(*(_look_at_replica(session, address) for address in config.replicas))
-        database, log, balancer, issuer_problem, around = await asyncio.gather(
-            look_at_database(config),
-            look_at_log(config),
+        (database, log), balancer, issuer_problem, around = await asyncio.gather(
+            look_at_database_and_log(config),
             look_at_balancer(config, session),
             look_at_issuer(config.api.tokens),
             look_around(config, session),
@@ -79,6 +78,13 @@ def clock_shown(clock_us: int, asked_ns: int, answered_ns: int) -> ClockFacts:
     return ClockFacts(
         ahead_s=clock_us / 1e6 - (asked_ns + answered_ns) / 2e9, within_s=abs(answered_ns - asked_ns) / 2e9
     )
+
+
+async def look_at_database_and_log(config: Config) -> tuple[DatabaseFacts, LogFacts]:
+    """First what was published, then where the log ends: both move on, and a log that ended before what is published
+    from it would count as truncated."""
+    database = await look_at_database(config)
+    return database, await look_at_log(config)
 
 
 async def look_at_log(config: Config) -> LogFacts:

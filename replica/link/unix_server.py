@@ -129,6 +129,7 @@ class LinkServer:
         self._connections.discard(connection)
         counts = connection.counts
         counts.connections = counts.in_flight = counts.streams = 0
+        counts.certificate_expires_s = 0.0
         self._ended.add(counts)
 
     async def _announce_for_ever(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Annotated
@@ -53,6 +54,7 @@ class ApiCounts(msgspec.Struct):
     in_flight: Count = 0
     streams: Count = 0
     lines_dropped: Count = 0
+    certificate_expires_s: Annotated[float, msgspec.Meta(ge=0, le=1e18)] = 0.0  # Unix time; 0: there is no TLS
 
     def add(self, other: ApiCounts) -> None:
         """Add the counts of another front end."""
@@ -67,6 +69,8 @@ class ApiCounts(msgspec.Struct):
         self.in_flight += other.in_flight
         self.streams += other.streams
         self.lines_dropped += other.lines_dropped
+        expiries = {self.certificate_expires_s, other.certificate_expires_s} - {0.0}
+        self.certificate_expires_s = min(expiries, default=0.0)
 
 
 def metric_families(counts: ApiCounts) -> Iterator[Metric]:
@@ -91,6 +95,12 @@ def metric_families(counts: ApiCounts) -> Iterator[Metric]:
     yield GaugeMetricFamily("notary_api_connections", "Client connections open", value=counts.connections)
     yield GaugeMetricFamily("notary_api_in_flight", "Submissions and look-ups under way", value=counts.in_flight)
     yield GaugeMetricFamily("notary_api_streams", "Streams of completions and updates open", value=counts.streams)
+    if counts.certificate_expires_s:
+        yield GaugeMetricFamily(
+            "notary_api_certificate_left_seconds",
+            "For how long the certificate is valid that the API presents; the first to end of the front ends'",
+            value=counts.certificate_expires_s - time.time(),
+        )
     dropped = counts.lines_dropped + lines_dropped()  # the front ends', and this process's own
     yield CounterMetricFamily("notary_log_lines_dropped", "Log lines that nobody took in time", value=dropped)
 

@@ -24,6 +24,7 @@ from replica.log.raft.opening import Opened, Opening
 from replica.log.raft.segments import SegmentLog, fresh
 from replica.log.raft.settings import LogNodeSettings
 from replica.log.raft.signing import SEED_BYTES
+from replica.notary.changed_files import CHANGES_LOOK_S, seen
 from replica.notary.errors import ConfigError, LogUnavailable
 
 IDENTITY = "identity"
@@ -121,8 +122,24 @@ async def _take_part(
     reloads: set[asyncio.Task[None]] = set()
     _on_signals(node.stop, lambda: reloads.add(asyncio.create_task(_reload(node))))
     _log.info("log_node_started", node_id=opened.node_id, last_idx=opened.log.last_idx, view=node.raft.view)
-    await node.run(new_group=new_group)
+    watching = asyncio.create_task(_watch_certificates(node), name="certificates")
+    try:
+        await node.run(new_group=new_group)
+    finally:
+        watching.cancel()
     return node.leader_ahead
+
+
+async def _watch_certificates(node: LogNode) -> None:
+    """Read renewed certificates within a minute."""
+    tls = node.settings.tls
+    files = [] if tls is None else [tls.ca_file, tls.certificate_file, tls.key_file]
+    known = seen(files)
+    while files:
+        await asyncio.sleep(CHANGES_LOOK_S)
+        if (now := seen(files)) != known:
+            known = now
+            await _reload(node)
 
 
 def _on_signals(stop: Callable[[], object], reload: Callable[[], object]) -> None:

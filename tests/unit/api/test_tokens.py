@@ -17,7 +17,15 @@ from ledger_api.server.authentication import TokenAuthentication
 from ledger_api.server.authorisation import Caller, as_submitted_by, may_see
 from ledger_api.server.rate import BUCKETS_MAX, RateExceeded, RateLimit, Rates
 from ledger_api.server.settings import ApiSettings, TokenSettings
-from ledger_api.server.tokens import KeyUnknown, TokenRefused, check_token, parse_keys, read_keys, token_in
+from ledger_api.server.tokens import (
+    TRIED_MAX,
+    KeyUnknown,
+    TokenRefused,
+    check_token,
+    parse_keys,
+    read_keys,
+    token_in,
+)
 from ledger_api.wire.submissions import RequestDocument, SubmissionDocument
 from replica.link.interface import PeerSeen, serving
 from replica.notary.errors import BadRequest, Code, ConfigError
@@ -137,6 +145,52 @@ def test_keys_from_jwks_pem_and_certificate(tmp_path: Path) -> None:
         read_keys(tmp_path / "missing")
 
 
+AKP = {"kty": "AKP", "alg": "ML-DSA-65", "kid": "pq", "pub": "A" * 100}  # RFC 9964
+OTHERS: dict[str, dict[str, Any]] = {
+    "post-quantum": AKP,
+    "no kind": {"kid": "broken"},
+    "weak": {"kty": "RSA", "e": "AQAB", "n": "sQ" * 85},
+    "another curve": ECKey.generate_key("secp256k1").as_dict(private=False),
+    "for encryption": RSAKey.generate_key(2048).as_dict(private=False) | {"use": "enc"},
+    "X25519": OKPKey.generate_key("X25519").as_dict(private=False),
+    "symmetric": OctKey.generate_key(256).as_dict(),
+    "damaged": {"kty": "RSA", "n": "?", "e": 7},
+}
+
+
+@pytest.mark.filterwarnings("ignore::joserfc.errors.SecurityWarning")
+@pytest.mark.parametrize("other", OTHERS.values(), ids=list(OTHERS))
+def test_a_key_of_another_kind_takes_no_other_key_along(other: dict[str, Any]) -> None:
+    """Goal: an issuer may publish what we do not know. Method: each beside ours, before and after it; alone."""
+    for documents in ([other, ISSUER.key.as_dict(private=False)], [ISSUER.key.as_dict(private=False), other]):
+        keys = parse_keys(json.dumps({"keys": documents}), "test")
+        settings = TokenSettings(keys_file=Path("x"), audience=AUDIENCE)
+        assert check_token(ISSUER.token(), keys, settings, NOW_S).subject == "treasury"
+    if other.get("crv") not in {"secp256k1", "X25519"}:  # these are keys, but of no algorithm that is taken
+        with pytest.raises(ConfigError):
+            parse_keys(json.dumps({"keys": [other]}), "test")
+
+
+def test_a_token_that_names_no_key_is_checked_by_those_that_fit() -> None:
+    """Goal: kid is optional (RFC 7515). Method: two keys without kid of one kind, a third of another; an unknown one;
+    more keys than are tried."""
+    keys = [RSAKey.generate_key(2048), RSAKey.generate_key(2048), ECKey.generate_key("P-256")]
+    claims = {"sub": "treasury", "aud": AUDIENCE, "exp": int(NOW_S) + 60}
+    settings = TokenSettings(keys_file=Path("x"), audience=AUDIENCE)
+
+    def published(*some: Any) -> Any:
+        return parse_keys(json.dumps({"keys": [key.as_dict(private=False) for key in some]}), "test")
+
+    for key, algorithm in zip(keys, ("RS256", "RS256", "ES256"), strict=True):
+        token = jwt.encode({"alg": algorithm}, claims, key)
+        assert check_token(token, published(*keys), settings, NOW_S).subject == "treasury"
+        with pytest.raises(KeyUnknown):
+            check_token(token, published(*(one for one in keys if one is not key)), settings, NOW_S)
+    with pytest.raises(KeyUnknown):
+        many = [ECKey.generate_key("P-256") for _ in range(TRIED_MAX)]
+        check_token(jwt.encode({"alg": "ES256"}, claims, keys[2]), published(*many, keys[2]), settings, NOW_S)
+
+
 def request(header: str | None) -> Any:
     """As much of an HTTP request as an authentication looks at."""
     headers = {} if header is None else {"Authorization": header}
@@ -147,10 +201,13 @@ class World:
     """A doorkeeper whose clock and whose issuer's page are moved by the test."""
 
     def __init__(self, keys_file: Path | None = None) -> None:
-        self.now_s, self.page, self.fetches = NOW_S, ISSUER.jwks(), 0
+        self.now_s, self.age_s, self.page, self.fetches = NOW_S, 0.0, ISSUER.jwks(), 0
         source: dict[str, Any] = {"keys_file": keys_file} if keys_file else {"jwks_url": "https://issuer/keys"}
         self.authentication = TokenAuthentication(
-            TokenSettings(**source, audience=AUDIENCE), now_s=lambda: self.now_s, fetch=self._fetch
+            TokenSettings(**source, audience=AUDIENCE),
+            now_s=lambda: self.now_s,
+            fetch=self._fetch,
+            age_s=lambda: self.age_s,
         )
 
     async def _fetch(self, url: str) -> str:
@@ -178,11 +235,12 @@ async def test_a_token_is_checked_once_and_forgotten_in_time(tmp_path: Path) -> 
 
 
 async def test_a_rotated_key_is_fetched_when_it_is_met(tmp_path: Path) -> None:
-    """Goal: rotation without a restart, and no flood of fetches. Method: a new key on the page, then unknown ones."""
+    """Goal: rotation without a restart, and no flood of fetches, wherever the clock goes. Method: a new key on the page
+    after the clock stepped back by an hour, then unknown ones."""
     world = World()
     old, new = request("Bearer " + ISSUER.token()), Issuer("k2")
     assert (await world.authentication.identify(old)).subject == "treasury"
-    world.page, world.now_s = new.jwks(ISSUER), NOW_S + 10
+    world.page, world.now_s, world.age_s = new.jwks(ISSUER), NOW_S - 3_600, 10.0
     assert (await world.authentication.identify(request("Bearer " + new.token()))).subject == "treasury"
     assert world.fetches == 2
     for _ in range(20):

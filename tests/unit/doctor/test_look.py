@@ -232,6 +232,26 @@ async def test_replicas_are_asked_before_anything_else_takes_time(
     assert answered_before == {name: ["r1", "r2"] for name in others}
 
 
+async def test_the_logs_end_is_asked_after_what_was_published(set_up: SetUp, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a busy log is not called truncated. Method: the log grows, and what is published follows it, while the
+    doctor looks."""
+    log_end = 10
+
+    async def database(_: object) -> DatabaseFacts:
+        nonlocal log_end
+        await asyncio.sleep(0.05)
+        log_end += 5
+        return DatabaseFacts(published_offset=log_end - 1)
+
+    async def log(_: object) -> LogFacts:
+        return LogFacts(topic_id="t", end_offset=log_end)
+
+    monkeypatch.setattr(look, "look_at_database", database)
+    monkeypatch.setattr(look, "look_at_log", log)
+    facts = await look.look(set_up.config())
+    assert facts.database.published_offset < facts.log.end_offset
+
+
 async def test_servers_that_are_away_are_findings(set_up: SetUp) -> None:
     """Goal: as above, with all files there. Method: nothing listens; what was met on the way to the brokers is
     reported."""
