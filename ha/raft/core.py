@@ -31,7 +31,7 @@ from ha.raft.messages import (
     VoteResponse,
 )
 from ha.raft.settings import RaftSettings
-from ha.raft.state import Leadership, State
+from ha.raft.state import Leadership, State, Withdrawal
 from ha.raft.tx_status import TxStatus, tx_status
 
 FIRST_VIEW_STEP = 2  # CCF's first view is 2
@@ -43,6 +43,16 @@ class LogIncomplete(HaError):
     code = "HA_LOG_INCOMPLETE"
     remedy = (
         "Remove this node from the configuration, and let it join as a new one, with an empty disk; see"
+        " runbooks/log-node-loss.md."
+    )
+
+
+class LogContradicted(HaError):
+    """The leader's log lacks an entry that was committed: most likely another node's disk was set back, and voted."""
+
+    code = "HA_LOG_CONTRADICTED"
+    remedy = (
+        "Stop the notary, and keep all disks: this node has records that the others have lost; see"
         " runbooks/log-node-loss.md."
     )
 
@@ -102,13 +112,13 @@ class Raft:
             s.core_age_ms += ms
         if s.is_leader:
             leading.tick(s, ms)
-        elif not s.is_expelled:
+        elif s.withdrawn is None:
             electing.tick(s)
 
     def receive(self, src: NodeId, message: Message) -> None:
         """Handle a message. A later view than ours is adopted first, if it is valid for this kind of message."""
         s = self.state
-        if s.is_expelled:
+        if s.withdrawn is not None:
             return
         if src in s.expelled:
             s.send(src, Expelled(s.view))
@@ -132,7 +142,7 @@ class Raft:
             case ProposeRequestVote():
                 electing.receive_proposal(s, message)
             case Expelled():
-                s.is_expelled, s.leadership, s.leader_id = True, Leadership.NONE, None
+                s.withdraw(Withdrawal.EXPELLED)
 
     def replicate(self, entries: Sequence[Entry], view: int) -> bool:
         """Append entries with the next indices and this view. False: refused, and nothing has changed."""
@@ -225,9 +235,9 @@ class Raft:
         return self.state.should_sign and self.state.is_leader
 
     @property
-    def is_expelled(self) -> bool:
-        """A leader found this node's disk set back: its promises may be lost. It sends nothing more; end it."""
-        return self.state.is_expelled
+    def withdrawn(self) -> Withdrawal | None:
+        """Why this node sends nothing more; end it."""
+        return self.state.withdrawn
 
     @property
     def removable_nodes(self) -> tuple[NodeId, ...]:

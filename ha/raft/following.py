@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ha.raft import committing
 from ha.raft.messages import AppendEntries, AppendResponse, NodeId, TxId
-from ha.raft.state import State
+from ha.raft.state import State, Withdrawal
 
 
 def receive_entries(s: State, src: NodeId, message: AppendEntries) -> None:
@@ -14,6 +14,9 @@ def receive_entries(s: State, src: NodeId, message: AppendEntries) -> None:
         return
     if s.is_candidate:  # another node won this view
         s.become_follower()
+    if contradicts(s, message):
+        s.withdraw(Withdrawal.CONTRADICTED)
+        return
     if not agrees(s, message):
         _refuse(s, src, message, estimate(s, message))
         return
@@ -27,6 +30,15 @@ def receive_entries(s: State, src: NodeId, message: AppendEntries) -> None:
     elif _clear(s, message):
         _append(s, message)
         acknowledge(s, src, message)
+
+
+def contradicts(s: State, message: AppendEntries) -> bool:
+    """Whether the leader has another entry where this log is committed. No leader of a later view has, unless a disk
+    was set back: one that voted for it had acknowledged that entry, and forgotten it."""
+    if message.prev_idx > s.log.commit_idx:
+        return False
+    conflict = first_conflict(s, message) if agrees(s, message) else message.prev_idx
+    return conflict is not None and conflict <= s.log.commit_idx
 
 
 def agrees(s: State, message: AppendEntries) -> bool:

@@ -25,6 +25,13 @@ class Leadership(StrEnum):
     LEADER = "Leader"
 
 
+class Withdrawal(StrEnum):
+    """Why a node takes part no more, for good: a disk was set back, its own or another one's."""
+
+    EXPELLED = "expelled"  # it has less than it once acknowledged, as a leader found
+    CONTRADICTED = "contradicted"  # the leader lacks what this node knows to be committed
+
+
 @dataclass(slots=True)
 class Peer:
     """What a leader knows about another node. A peer may be no member: one that was left out still gets messages."""
@@ -105,7 +112,7 @@ class State:
         self.leader_age_ms = 0  # since a message of the leader
         self.core_age_ms: int | None = None  # since the core beside this node was heard; None: not counted
         self.expelled: set[NodeId] = set()  # nodes that have less than they once acknowledged
-        self.is_expelled = False  # this one did
+        self.withdrawn: Withdrawal | None = None
         self.durable_idx = 0  # synced by this node's own disk
         self.batch = BatchSize(
             settings.append_limit_bytes,
@@ -181,6 +188,10 @@ class State:
             joined = sorted(node for node in entry.nodes if node != self.node_id and node not in self.peers)
             self.peers |= {node: Peer(sent_idx=entry.idx - 1) for node in joined}
         return joined
+
+    def withdraw(self, why: Withdrawal) -> None:
+        """Take part no more: neither vote, nor lead, nor acknowledge."""
+        self.withdrawn, self.leadership, self.leader_id = why, Leadership.NONE, None
 
     def rollback(self, idx: int) -> None:
         """Cut the log after `idx`. Raises InvariantBroken if that would cut committed entries."""

@@ -250,3 +250,22 @@ def _demand(holds: bool, name: str, node: Node) -> None:
         raise Violated(
             f"{name} (node {node.node_id}, view {raft.view}, last {raft.last_idx}, commit {raft.commit_idx})"
         )
+
+
+class Unchecked(Invariants):
+    """Of nodes whose promises are broken already."""
+
+    def truncating(self, node: Node, idx: int) -> None:
+        """Demand nothing."""
+
+    def crashed(self, node: Node) -> None:
+        """Demand nothing."""
+
+    def look(self, node: Node, effects: Effects) -> None:
+        """Demand nothing."""
+
+    def led_on(self, node: Node) -> None:
+        """Demand nothing."""
+
+    def quorum_log(self) -> None:
+        """Demand nothing."""

@@ -20,7 +20,7 @@ from ha.raft.core import LogIncomplete
 from ha.raft.messages import AppendEntries, Kind, Message, NodeId, RequestPreVote, RequestVote
 from ha.raft.quorums import majority
 from ha.raft.settings import RaftSettings
-from tests.raft.invariants import Violated, answered
+from tests.raft.invariants import Unchecked, Violated, answered
 from tests.raft.world import SCENARIO, STRANGER, Node, World
 
 SYNC_ROUNDS_MAX = 20
@@ -389,9 +389,13 @@ class Scenario:
         self.world.invariants.lost.add(node_id)
         self.world.invariants.crashed(node)
 
-    def do_assert_expelled(self, node_id: str, value: str) -> None:
-        found = self._node(node_id).raft.is_expelled
-        _demand(found is (value == "true"), f"it is {found}")
+    def do_promises_broken(self) -> None:
+        """A disk was set back in a way that breaks promises: from now on only what the scenario asserts is checked."""
+        self.world.invariants = Unchecked(self.world.nodes)
+
+    def do_assert_withdrawn(self, node_id: str, value: str) -> None:
+        found = self._node(node_id).raft.withdrawn
+        _demand(str(found) == value, f"it is {found}")
 
     def do_restart_refused(self, node_id: str) -> None:
         """The node finds its own disk too short, and does not come back."""

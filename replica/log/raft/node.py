@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from ha.raft.core import LogIncomplete, Raft
+from ha.raft.core import LogContradicted, LogIncomplete, Raft
 from ha.raft.membership import Phase
 from ha.raft.messages import AppendEntries, Entry, Kind, Message, NodeId, Outgoing, TxId
-from ha.raft.state import Leadership
+from ha.raft.state import Leadership, Withdrawal
 from ha.raft.tx_status import TxStatus
 from replica.log.raft import wire
 from replica.log.raft.links import Lines, Links, failed
@@ -262,8 +262,13 @@ class LogNode:
         if self.raft.should_sign or self._cleanup or (self._questions.wait and effects.committed_idx is not None):
             self._turn_soon()
         self._report()
-        if self.raft.is_expelled:
-            self.fail(LogIncomplete("the leader found that this disk has less than it once acknowledged"))
+        if self.raft.withdrawn is not None:
+            self.fail(self._why_withdrawn(self.raft.withdrawn))
+
+    def _why_withdrawn(self, why: Withdrawal) -> LogIncomplete | LogContradicted:
+        if why is Withdrawal.EXPELLED:
+            return LogIncomplete("the leader found that this disk has less than it once acknowledged")
+        return LogContradicted(f"entries up to {self.raft.commit_idx} are committed here, and the leader has others")
 
     def _learn_log(self, appended: list[Entry]) -> None:
         if appended and appended[0].idx == 1:

@@ -85,6 +85,11 @@ def _(_: Any) -> Any:
     return lambda s, peer, refusal: False
 
 
+@mutant("ignores_a_contradiction", "A node whose leader lacks what is committed withdraws", following, "contradicts")
+def _(_: Any) -> Any:
+    return lambda s, message: False
+
+
 @mutant("ids_come_back", "An id that left for good does not come back", Membership, "may_join")
 def _(_: Any) -> Any:
     return lambda members, nodes: True
