@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests run demo-pipeline drill test check lint fmt bench bench-pipeline faults power-cuts kill-loop overload faults-quick runbooks profile-postgres lognode watch workers soak fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests try run demo-pipeline drill test check lint fmt bench bench-pipeline faults power-cuts kill-loop overload faults-quick runbooks profile-postgres lognode watch workers soak fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,6 +17,10 @@ setup-tests:
 run: ## Bring up the whole cluster, notarise, kill the active, check every answer; ARGS="--profile postgres": without Java
 	@scripts/setup.sh $(if $(filter postgres raft embedded --memory-log,$(ARGS)),--without-java)
 	@$(BIN)/notary demo $(ARGS)
+
+try: ## Notarise a first request on a replicated notary of this machine, which needs Python alone; ARGS=--exit: end it then
+	@scripts/setup.sh --to-try
+	@scripts/try.sh $(ARGS)
 
 demo-pipeline: setup ## Archive, audit, rebuild, compare, restore and report what `make run` left, and show the page
 	@$(BIN)/notary demo-pipeline

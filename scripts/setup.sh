@@ -2,6 +2,7 @@
 # Prepares a Debian 12 machine: system packages, the Python environment in .venv, Apache Kafka and Spark's connector to
 # it in .tools.
 # --for-tests: also what only tests need. --without-java: neither Java nor jars, for profiles that have no Kafka.
+# --to-try: Python alone, with what a replica imports.
 # May be repeated: each step looks first at what is there. Where packages may not be installed, it names them and stops.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,9 +10,10 @@ cd "$(dirname "$0")/.."
 source scripts/common.sh
 
 PYTHON_OLDEST="3, 11"
-FOR_TESTS= WITH_JAVA=yes
+FOR_TESTS= WITH_JAVA=yes TO_TRY=
 [[ ${1:-} != --for-tests ]] || FOR_TESTS=yes
 [[ ${1:-} != --without-java ]] || WITH_JAVA=
+[[ ${1:-} != --to-try ]] || WITH_JAVA='' TO_TRY=yes
 
 # ---- System packages -----------------------------------------------------------------------------------------------
 
@@ -34,6 +36,7 @@ has() { command -v "$1" >/dev/null || [[ -x /usr/sbin/$1 ]]; }
 
 missing_packages() {
     find_python >/dev/null || echo python3 python3-venv
+    [[ -z $TO_TRY ]] || return 0
     compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || has initdb || echo postgresql
     has haproxy || echo haproxy
     [[ -z $WITH_JAVA ]] || has java || echo openjdk-17-jre-headless
@@ -118,6 +121,15 @@ install_locked() {
         .venv/bin/python -m pip install --disable-pip-version-check --require-hashes --no-deps "${@:3}" -r "$pins"
 }
 
+# What a replica imports, and what installs the project.
+install_to_try() {
+    local pins=.tools/pins.txt
+    sed -n "/^\(hatchling\|packaging\|pathspec\|pluggy\|trove-classifiers\)==/,/[^\\\\]\$/p" requirements.lock |
+        cat deploy/container/requirements.lock - >"$pins"
+    logged "Python packages: installing what deploy/container/requirements.lock pins, by hash" \
+        .venv/bin/python -m pip install --disable-pip-version-check --require-hashes --no-deps --only-binary :all: -r "$pins"
+}
+
 ensure_environment() {
     local python
     if ! .venv/bin/python -c "import sys; sys.exit(sys.version_info < ($PYTHON_OLDEST))" 2>/dev/null; then
@@ -127,6 +139,13 @@ ensure_environment() {
     fi
     if done_before .venv/packages.stamp requirements.lock; then
         say "Python packages: as locked"
+    elif [[ -n $TO_TRY ]]; then
+        if done_before .venv/try.stamp deploy/container/requirements.lock; then
+            say "Python packages: as locked"
+        else
+            install_to_try
+            remember .venv/try.stamp deploy/container/requirements.lock
+        fi
     else
         install_locked "wheels" '!' --only-binary :all:
         install_locked "PySpark and PySyncObj, which are published as source" '' --no-build-isolation

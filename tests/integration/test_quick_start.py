@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from tests.shadows import RAN, write_shadows
 ROOT = Path(__file__).parents[2]
 PRINTED_ENDPOINT = f"http://127.0.0.1:{ENDPOINT_PORT}"
 UP_MAX_S, COMMAND_MAX_S = 120.0, 60.0
+TRY_MAX_S = 480.0  # with a fetch of all packages
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 
@@ -157,3 +160,32 @@ async def test_signing_reports_what_is_wrong(terminal: Terminal, tmp_path: Path)
         assert (code, printed, errors.split(":")[0]) == (2, "", "CONFIG_INVALID")
         assert said in errors
         assert "Traceback" not in errors
+
+
+async def test_the_first_command_of_the_readme_succeeds_on_a_fresh_clone(tmp_path: Path) -> None:
+    """Goal: a newcomer's first command ends with a receipt, and the second attempt refused, with nothing set up before.
+
+    Method: README's `make try` in a copy of what git has, which has no environment; it ends by itself here.
+    """
+    assert "\n    make try " in (ROOT / "README.md").read_text()
+    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, files.split("\0")):
+        if not name.startswith("tests/"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tmp_path / name)
+    process = await asyncio.create_subprocess_exec(
+        *("make", "try", "ARGS=--exit"), cwd=tmp_path, stdout=PIPE, stderr=STDOUT, start_new_session=True
+    )
+    try:
+        async with asyncio.timeout(TRY_MAX_S):
+            printed, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGINT)
+            await process.wait()
+    said = printed.decode()
+    assert process.returncode == 0, said
+    assert ["notarised at log offset" in said, "valid by the notary's key" in said, "STATE_CONFLICT" in said] == [
+        True
+    ] * 3
+    assert "openjdk" not in said and "Kafka" not in said

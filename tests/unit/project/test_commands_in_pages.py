@@ -301,6 +301,7 @@ BY_CI = {
     "setup": ("Makefile", "setup-tests"),
     "soak": ("scripts/test.sh", "tests/simulation"),
     "test": (".ci/run", "make test"),
+    "try": ("tests/integration/test_quick_start.py", '"make", "try"'),
 }
 """Targets of README and docs: what CI runs of each, whole or in part: the file that runs it, its words there."""
 
