@@ -295,6 +295,7 @@ BY_CI = {
     "kms": ("scripts/setup.sh", "scripts/local-kms"),
     "lake": ("scripts/setup.sh", "scripts/versitygw"),
     "lognode": ("scripts/test.sh", "tests/lognode"),
+    "power-cuts": ("scripts/test.sh", "tests/faults"),
     "run": ("tests/integration/test_demo_logs.py", '"demo"'),
     "runbooks": ("scripts/test.sh", "tests/runbooks"),
     "sbom": ("tests/unit/project/test_sbom.py", "sbom"),

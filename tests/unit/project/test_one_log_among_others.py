@@ -19,6 +19,8 @@ ROOMS = (
 FILES = {
     "replica/log/settings.py": "the kinds of logs that can be chosen",
     "replica/log/open.py": "builds each kind by name",
+    "replica/log/promises.py": "what an answer from each kind rests on",
+    "replica/cli/config.py": "the setting that makes a topic survive a power cut",
     "replica/config/former_names.py": "the table's name in earlier files",
     "replica/cli/init.py": "the example of a configuration",
     "replica/cli/profiles.py": "the profiles: which servers a participant is made of",
