@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Middleware
 
 from ha.clock import Clock
 
@@ -26,7 +27,7 @@ PULSE_S = 0.1
 KEEPALIVE_S = 15.0  # longer than any load balancer's pause between checks
 SHUTDOWN_MAX_S = 0.5
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-Handler = Callable[[web.Request], Awaitable[web.Response]]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class LoopPulse:
@@ -68,6 +69,22 @@ class Probes:
     detail: Callable[[], Mapping[str, object]]  # JSON-serialisable
 
 
+def _any_host(_: str | None) -> bool:
+    return True
+
+
+def _asked_by_name(takes_host: Callable[[str | None], bool]) -> Middleware:
+    """Refuse what names another host: a page in a browser whose name was let resolve to this address."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not takes_host(request.headers.get("Host")):
+            return web.Response(text="WRONG_HOST: host_names in the configuration takes further names\n", status=403)
+        return await handler(request)
+
+    return check
+
+
 class HealthListener:
     """Serves the probes over HTTP, from `start` to `stop`."""
 
@@ -78,11 +95,12 @@ class HealthListener:
         host: str,
         port: int,
         metrics: Callable[[], bytes] | None = None,
+        takes_host: Callable[[str | None], bool] = _any_host,
     ) -> None:
-        """`port` 0: any free one. `metrics`: the Prometheus exposition."""
+        """`port` 0: any free one. `metrics`: the Prometheus exposition. `takes_host`: by the Host header, or None."""
         self._host = host
         self._port = port
-        app = web.Application(client_max_size=1024)
+        app = web.Application(client_max_size=1024, middlewares=[_asked_by_name(takes_host)])
         app.router.add_get("/health/live", _check(probes.is_live, "live", "stalled"))
         app.router.add_get("/health/ready", _check(probes.is_ready, "ready", "not ready"))
         app.router.add_get("/health/active", _check(probes.is_active, "active", "passive"))

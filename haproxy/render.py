@@ -29,6 +29,8 @@ Url = Annotated[
 ]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 LUA_FILE = "take_out.lua"
+SOURCE_PERIOD_S = 10
+MAINTENANCE_CONNECTIONS = 100  # beside the clients': statistics, and keepalived's look whether it answers
 
 
 def _plain_path(text: str) -> str:
@@ -58,6 +60,11 @@ class ReplicaAddress(BaseModel):
     host: Host = Field(description="Address that the replica listens on, as HAProxy reaches it.")
     api_port: Port = Field(description="Port of the ledger API.")
     health_port: Port = Field(description="Port of the health checks and metrics.")
+    proxy_port: Port | None = Field(
+        None,
+        description="Port of the API for HAProxy alone, which names its clients there (PROXY protocol); from "
+        "`haproxy.sources` only. Without it, all that come through HAProxy share what one address may have.",
+    )
     api_url: Url | None = Field(
         None,
         description="URL at which applications reach this replica's API themselves, listed by GET /v1/endpoints; for "
@@ -80,6 +87,9 @@ def _network_address(text: str) -> str:
 
 
 IpAddress = Annotated[str, AfterValidator(lambda text: str(ipaddress.ip_address(text)))]
+
+
+Network = Annotated[str, AfterValidator(lambda text: str(ipaddress.ip_network(text, strict=False)))]
 
 
 class KeepalivedSettings(BaseModel):
@@ -209,7 +219,25 @@ class HaproxySettings(BaseModel):
         300.0, description="A connection silent for so long is closed; above any long poll."
     )
     connections_max: int = Field(
-        4_000, ge=1, le=1_000_000, description="Client connections at a time; further ones wait."
+        4_000,
+        ge=1,
+        le=1_000_000,
+        description="Client connections at a time; further ones wait. No address (of IPv6: no network of 64 bits) has "
+        "more than it leaves free.",
+    )
+    source_connects_per_s: float = Field(
+        2_000.0,
+        gt=0,
+        le=1e6,
+        description="New connections a second of one address, on average of 10 s; further ones are refused.",
+    )
+    first_byte_max_s: Seconds = Field(5.0, description="A client that sends no byte for so long at first is left.")
+    closing_max_s: Seconds = Field(5.0, description="A client that does not close what the replica closed is left.")
+    sources: tuple[Network, ...] = Field(
+        ("127.0.0.0/8", "::1/128"),
+        min_length=1,
+        description="Addresses or networks that HAProxy connects from to `replicas.proxy_port`; those of "
+        "`[haproxy.keepalived]` count in any case.",
     )
     old_worker_max_s: Seconds = Field(
         5.0,
@@ -238,6 +266,17 @@ class HaproxySettings(BaseModel):
         return self.fall * self.check_timeout_s + (self.fall - 1) * self.check_interval_changing_s
 
     @property
+    def proxies(self) -> tuple[str, ...]:
+        """Where this participant's HAProxy may connect from."""
+        pair = self.keepalived
+        return self.sources if pair is None else (*self.sources, pair.primary_address, pair.backup_address)
+
+    @property
+    def source_connects_max(self) -> int:
+        """New connections of one address within SOURCE_PERIOD_S."""
+        return math.ceil(self.source_connects_per_s * SOURCE_PERIOD_S)
+
+    @property
     def mark_down_max_s(self) -> float:
         """Longest time until a replica that falls silent gets no more connections, in seconds.
 
@@ -262,7 +301,13 @@ def render(settings: HaproxySettings) -> str:
 
     With `take_out` it loads a second file, LUA_FILE, from its own folder.
     """
-    return _template("template.cfg.j2").render(settings=settings, lua_file=LUA_FILE, watched=WATCHED)
+    return _template("template.cfg.j2").render(
+        settings=settings,
+        lua_file=LUA_FILE,
+        watched=WATCHED,
+        source_period_s=SOURCE_PERIOD_S,
+        maintenance_connections=MAINTENANCE_CONNECTIONS,
+    )
 
 
 def render_lua(settings: HaproxySettings) -> str | None:

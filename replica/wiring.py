@@ -37,7 +37,7 @@ from replica.following.scrub import BOOKMARK, Scrubber
 from replica.index.quarantine import open_or_start_anew, quarantined
 from replica.index.rocks import RocksIndex
 from replica.link.interface import PeerSeen
-from replica.link.settings import LinkSettings
+from replica.link.settings import LINK_SOCKET, LinkSettings
 from replica.link.unix_server import LinkServer
 from replica.log.interface import ConsensusLog, RequestLog
 from replica.log.open import open_log, open_log_admin
@@ -49,6 +49,7 @@ from replica.notary.keys import NotaryKey
 from replica.notary.own_process import module_argv
 from replica.notary.parties import Pair, PeriodUs
 from replica.notary.salvage import Salvages
+from replica.notary.web_hosts import WebHosts
 from replica.notary.words import WordsLog
 from replica.operators.admin import AdminListener, Steering
 from replica.operators.consent import TrailConsent
@@ -75,6 +76,7 @@ from replica.telemetry.settings import TracingSettings
 from replica.telemetry.traces import open_traces
 
 SIGNS_PER_CLAIM = 8  # so many times over could a sign of life wait for the pipeline before the claim is over
+HAPROXY_ASKS_FOR = "notary"  # the Host header of its checks (haproxy/template.cfg.j2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,7 @@ class ReplicaSettings:
     front_end_drain_max_s: float
     registry_file: Callable[[], Mapping[Pair, PeriodUs]]  # the parties' keys in it, read anew; raises ConfigError
     front_end_document: Mapping[str, object]  # `api` settings, as the front end takes them
+    proxy_document: Mapping[str, object] | None = None  # where HAProxy connects, likewise
     log: LogSettings
     election: ElectionSettings
     core: CoreSettings
@@ -109,6 +112,7 @@ class ReplicaSettings:
     serving: Literal["one", "all"] = "one"
     cluster: str = "notary"  # name of the whole, for people
     endpoint: str = ""  # URL that applications are given
+    host_names: tuple[str, ...] = ()  # by which browsers may ask for API and health
     listing: Mapping[str, object]  # what GET /v1/endpoints lists, as the front end takes it
     site: SiteSettings | None = None  # where another site may take over
     site_witness: Callable[[], str] = str  # its witness' connection string with the password
@@ -178,7 +182,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         may_lead=settings.name not in settings.barred,
         in_term=_always if site is None else site.in_term,
     )
-    link = LinkServer(settings.folder / "link.sock", start.generation, participant, settings.link)
+    link = LinkServer(settings.folder / LINK_SOCKET, start.generation, participant, settings.link)
     participant.on_standing_changed(link.announce)
     return Core(
         clock=clock,
@@ -423,16 +427,18 @@ def _front_ends(settings: ReplicaSettings, start: Start, clock: Clock, link: Lin
             "name": f"{settings.name}/api-{number + 1}",
             "replica": settings.name,
             "core_pid": os.getpid(),
-            "link_path": str(settings.folder / "link.sock"),
+            "link_path": str(settings.folder / LINK_SOCKET),
             "generation": start.generation,
             "link": settings.link.model_dump(mode="json"),
             "api": settings.front_end_document,
+            "proxy": settings.proxy_document,
             "tracing": settings.tracing.model_dump(mode="json"),
             "database": settings.database.reader_address,
             "notary_key": start.signer.public_key.hex(),
             "notary_keys": msgspec.to_builtins(start.keys),
             "version": settings.version,
             "listing": settings.listing,
+            "hosts": settings.host_names,
             "log_nodes": isinstance(settings.log, RaftLogSettings),
         }
 
@@ -469,7 +475,10 @@ async def _serve_health(
         neighbours=lambda: core.neighbourhood.found,
         own_ledger=core.participant.own_ledger,
     )
-    health = HealthListener(probes, host=settings.health_host, port=settings.health_port, metrics=metrics)
+    hosts = WebHosts((*settings.host_names, HAPROXY_ASKS_FOR), addresses=True)
+    health = HealthListener(
+        probes, host=settings.health_host, port=settings.health_port, metrics=metrics, takes_host=hosts.takes_host
+    )
     await health.start()
     stack.push_async_callback(health.stop)
 

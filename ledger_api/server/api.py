@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import re
+from collections.abc import Sequence
 
 import msgspec
 from aiohttp import web
@@ -13,6 +14,7 @@ from aiohttp import web
 from ledger_api.server.authentication import Authentication, NoAuthentication
 from ledger_api.server.authorisation import EVERYBODY, Caller, holder_of
 from ledger_api.server.bodies import body_size, read_body
+from ledger_api.server.browsers import Browsers
 from ledger_api.server.capacity import Capacity
 from ledger_api.server.contract import Contract
 from ledger_api.server.endpoint_routes import EndpointRoutes
@@ -70,11 +72,14 @@ class Api:
         authentication: Authentication | None = None,
         log_nodes: bool = False,
         listing: Listing = UNLISTED,
+        hosts: Sequence[str] = (),
     ) -> None:
         """The byte budget of `feed` is for all answers, those to submissions as well.
 
         `log_nodes`: the request log is on nodes of the participant's own. `listing`: where applications reach it.
+        `hosts`: the names by which browsers may ask for it.
         """
+        self._browsers = Browsers(settings, hosts)
         self._log_nodes = log_nodes
         self._loop = asyncio.get_running_loop()
         self._core = core
@@ -147,6 +152,7 @@ class Api:
         self, request: web.BaseRequest, found: Found | None, request_id: str, progress: Progress
     ) -> Reply:
         """The answer of the route. Raises BadRequest when there is none, or the caller may not use it."""
+        self._browsers.check(request)
         path, _, query = request.raw_path.partition("?")
         if found is None:
             raise BadRequest(f"there is no {path[:100]!r}", Code.ROUTE_NOT_FOUND)

@@ -26,6 +26,7 @@ from ledger_api.server.authentication import NoAuthentication, TokenAuthenticati
 from ledger_api.server.byte_budget import ByteBudget
 from ledger_api.server.connections import Handle, HttpServer
 from ledger_api.server.feed import Feed
+from ledger_api.server.proxied import ProxyListener
 from ledger_api.server.rate import rows_limit
 from ledger_api.server.registry import Registry
 from ledger_api.server.reloading import Part, Reloading
@@ -116,11 +117,13 @@ class FrontEnd:
         if traces is not None:
             handle = traces.around(handle)
         server = HttpServer(handle, document.api, connections_max(document.api))
-        listener = await self._listen(server, tls)  # before the link: a front end that the core sees is one that serves
+        listener = await self._listen(server, tls)
+        proxied = None if document.proxy is None else ProxyListener(server, document.proxy, document.api.host, tls)
+        # both before the link: a front end that the core sees is one that serves
         try:
             await link.connect()
         except LinkBroken as error:
-            listener.close()
+            _close(listener, proxied)
             _log.error("link_refused", detail=str(error))
             return EXIT_FAILED
         reloading = self._reloading(registry, authentication, tls)
@@ -135,7 +138,7 @@ class FrontEnd:
         try:
             await asyncio.wait((ended, asyncio.create_task(stop.wait())), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            listener.close()
+            _close(listener, proxied)
             await feed.close()
             await self._drain(server)
             for task in work:
@@ -186,6 +189,7 @@ class FrontEnd:
             authentication=authentication,
             log_nodes=document.log_nodes,
             listing=document.listing,
+            hosts=document.hosts,
         )
 
     def _open_traces(self) -> FrontEndTraces | None:
@@ -244,6 +248,12 @@ class FrontEnd:
             files = [settings.certificate_file, settings.key_file, settings.client_ca_file]
             parts.append(Part("certificates", [path for path in files if path is not None], load))
         return Reloading(parts)
+
+
+def _close(listener: asyncio.Server, proxied: ProxyListener | None) -> None:
+    listener.close()
+    if proxied is not None:
+        proxied.close()
 
 
 def connections_max(settings: ApiSettings) -> int:

@@ -29,7 +29,7 @@ _NAMED = (  # parts that are kept raw, and lines
     CompletionDocument,
     UpdateDocument,
 )
-_ALWAYS = (Code.HTTP_MALFORMED, Code.INTERNAL)
+_ALWAYS = (Code.WRONG_HOST, Code.HTTP_MALFORMED, Code.INTERNAL)
 _WITH_BODY = (
     Code.MALFORMED_JSON,
     Code.BODY_TOO_LARGE,

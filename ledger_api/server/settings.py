@@ -204,6 +204,16 @@ class Listing(BaseModel):
 UNLISTED = Listing()
 
 
+class ProxySettings(BaseModel):
+    """Where HAProxy names its clients to a front end."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    port: int = Field(ge=0, le=65_535, description="Port that all front ends of the replica share.")
+    sources: tuple[str, ...] = Field(min_length=1, description="Addresses or networks that may connect.")
+    handshake_max_s: float = Field(5.0, gt=0, le=60, description="Longest wait for a client's TLS handshake.")
+
+
 class FrontEndDocument(BaseModel):
     """What the core writes to a front end's standard input: the token must not show in arguments or environment."""
 
@@ -216,8 +226,10 @@ class FrontEndDocument(BaseModel):
     generation: str = Field(min_length=16, description="Random token of this core's life.")
     link: LinkSettings = Field(description="The link's settings, the core's own.")
     api: ApiSettings = Field(description="The API's settings.")
+    proxy: ProxySettings | None = Field(None, description="Where HAProxy connects with its clients' addresses.")
     tracing: TracingSettings = Field(TracingSettings(), description="Where traces go; the core's own.")
     database: str = Field(min_length=1, repr=False, description="Where completions are read; with the password.")
+    hosts: tuple[str, ...] = Field((), description="Names, beside loopback ones, by which browsers may ask for it.")
     notary_key: str = Field(pattern=NOTARY_KEY_PATTERN, description="The notary's public key.")
     notary_keys: tuple[dict[str, str], ...] = Field(
         (), description="All keys that its receipts may name, as in the API."

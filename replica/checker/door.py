@@ -47,6 +47,7 @@ UNCHECKED = {  # they are about bytes in transit, terms and the kind of log; a h
     Code.BODY_TOO_LARGE,
     Code.MEDIA_TYPE_UNSUPPORTED,
     Code.UPGRADE_REQUIRED,
+    Code.WRONG_HOST,
     Code.HTTP_MALFORMED,
     Code.QUERY_INVALID,
     Code.ROUTE_NOT_FOUND,

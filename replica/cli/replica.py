@@ -11,6 +11,7 @@ import typer
 from replica.cli.common import CONFIG_NAME, ConfigOption, NameOption, load
 
 if TYPE_CHECKING:
+    from haproxy.render import ReplicaAddress
     from ledger_api.server.registry import periods_in
     from replica.config.model import Config
     from replica.wiring import ReplicaSettings
@@ -36,6 +37,7 @@ def replica_settings(config: Config, name: str) -> ReplicaSettings:
         front_end_drain_max_s=api.drain_max_s,
         registry_file=lambda: periods_in(api.registry_path),
         front_end_document=api.model_dump(mode="json"),
+        proxy_document=_proxy_document(config, address),
         log=config.log.beside(name),
         election=config.election,
         core=config.core,
@@ -50,11 +52,19 @@ def replica_settings(config: Config, name: str) -> ReplicaSettings:
         serving=config.serving,
         cluster=config.cluster,
         endpoint=config.endpoint_url,
+        host_names=config.known_hosts,
         listing=config.listing.model_dump(mode="json"),
         site=config.site,
         site_witness=config.site_witness,
         health_urls={replica.name: f"http://{replica.host}:{replica.health_port}" for replica in config.replicas},
     )
+
+
+def _proxy_document(config: Config, address: ReplicaAddress) -> dict[str, object] | None:
+    if address.proxy_port is None:
+        return None
+    tls = {} if config.api.tls is None else {"handshake_max_s": config.api.tls.handshake_max_s}
+    return {"port": address.proxy_port, "sources": config.haproxy_settings().proxies, **tls}
 
 
 def run(name: NameOption, config: ConfigOption = Path(CONFIG_NAME)) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from socket import gethostname
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, field_validator, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
@@ -246,6 +248,11 @@ class Config(BaseSettings):
         description="URL of that endpoint as applications reach it: GET /v1/endpoints lists it alone. Either this or "
         "replicas.api_url; without both, nothing is listed.",
     )
+    host_names: tuple[Host, ...] = Field(
+        (),
+        description="Further names by which API (without tokens or TLS) and health may be asked for. A Host header "
+        "with a name that is not in the configuration is refused (WRONG_HOST), against foreign pages in browsers.",
+    )
     replicas: tuple[ReplicaAddress, ...] = Field(min_length=1, description="All replicas of the participant.")
     database: DatabaseSettings
     log: LogChoice
@@ -274,7 +281,14 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _haproxy_is_valid(self) -> Self:
-        self.haproxy_settings()
+        """Check HAProxy's settings, and that front ends on other machines take its connections."""
+        proxies = self.haproxy_settings().proxies
+        beyond = [one.name for one in self.replicas if one.proxy_port is not None and not is_loopback(one.host)]
+        if beyond and all(is_loopback(one.partition("/")[0]) for one in proxies):
+            raise ValueError(
+                f"replicas.proxy_port of {', '.join(beyond)}: say in haproxy.sources which addresses HAProxy connects"
+                " from; connections from elsewhere are closed there"
+            )
         return self
 
     @model_validator(mode="after")
@@ -293,8 +307,8 @@ class Config(BaseSettings):
             raise ValueError("a replica's name is the name of its folder, so it cannot be '.' or '..'")
         taken = {(self.endpoint.host, self.endpoint.port): "the endpoint"}
         for replica in self.replicas:
-            ports = {"api_port": replica.api_port, "health_port": replica.health_port, "admin_port": replica.admin_port}
-            for what, port in ports.items():
+            for what in ("api_port", "proxy_port", "health_port", "admin_port"):
+                port = getattr(replica, what)
                 user = f"{what} of {replica.name}"
                 if port is not None and (other := taken.setdefault((replica.host, port), user)) != user:
                     raise ValueError(f"{replica.host}:{port} is given twice: {other}, {user}")
@@ -409,6 +423,14 @@ class Config(BaseSettings):
             ListedReplica(name=replica.name, url=replica.api_url) for replica in self.replicas if replica.api_url
         ]
         return Listing(replicas=tuple(replicas), balanced=self.public_url)
+
+    @property
+    def known_hosts(self) -> tuple[str, ...]:
+        """Names and addresses by which this machine and its endpoint are asked for."""
+        urls = (self.public_url, *(replica.api_url for replica in self.replicas))
+        named = [urlsplit(url).hostname or "" for url in urls if url is not None]
+        hosts = (self.endpoint.host, *(replica.host for replica in self.replicas), *named, *self.host_names)
+        return tuple(dict.fromkeys((*hosts, gethostname())))
 
     @property
     def endpoint_url(self) -> str:

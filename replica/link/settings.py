@@ -6,6 +6,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+LINK_SOCKET = "link.sock"  # in a replica's folder
 _WORDS_MISSED_MAX = 3  # a single late keep-alive must not refuse requests
 
 

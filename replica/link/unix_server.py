@@ -33,10 +33,9 @@ from replica.link.frames import (
 )
 from replica.link.interface import Handler, PeerSeen, TicketedAnswer
 from replica.link.settings import LinkSettings
-from replica.notary.errors import ConfigError
+from replica.notary.socket_paths import check_socket_path
 from replica.telemetry.counts import ApiCounts
 
-_PATH_MAX_BYTES = 107  # of the kernel
 _log = structlog.get_logger(__name__)
 
 
@@ -73,8 +72,7 @@ class LinkServer:
 
     async def start(self) -> None:
         """Listen, for this user only. Replaces what an earlier core left at the path. Raises ConfigError."""
-        if len(os.fsencode(self._path)) > _PATH_MAX_BYTES:
-            raise ConfigError(f"a Unix socket's path has at most {_PATH_MAX_BYTES} bytes: {self._path}")
+        check_socket_path(self._path)
         self._path.unlink(missing_ok=True)
         mask = os.umask(0o177)
         try:

@@ -26,14 +26,15 @@ from replica.config.former_names import in_todays_names
 from replica.config.load import load_config
 from replica.config.model import WITHOUT_DATABASE, Config
 from replica.health import ReplicaHealth
+from replica.link.settings import LINK_SOCKET
 from replica.local.forwarder import Forwarder
-from replica.local.haproxy import HaproxyServer
+from replica.local.haproxy import SOCKET_PATH_MAX, STATS_SOCKET, HaproxyServer
 from replica.local.health import fetch_health
 from replica.local.kept import Say
 from replica.local.log_nodes import LogNodeProcess, log_is_created, make_log_nodes, ports_in, values_of
 from replica.local.machine import THIS_MACHINE, Machine
 from replica.local.memory_log import MemoryLogProcess
-from replica.local.participant import DATABASE, OWNER, READER, ROLE, ParticipantFiles, merged
+from replica.local.participant import DATABASE, OWNER, READER, REPLICAS_FOLDER, ROLE, ParticipantFiles, merged
 from replica.local.ports import PortReservation
 from replica.local.process import ServerFailed, until
 from replica.local.replica import ReplicaProcess
@@ -43,6 +44,7 @@ from replica.log.kafka.settings import KafkaSettings
 from replica.log.open import open_log_admin
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.notary.errors import Code, NotaryError
+from replica.notary.socket_paths import check_socket_path
 from replica.store.sqlite.kind import SQLITE
 
 if TYPE_CHECKING:  # slow to import, with the clients of servers that an embedded participant has none of
@@ -78,6 +80,7 @@ class ClusterSettings:
     parties: int = 5
     log: LogKind | None = None
     embedded: bool | None = None  # no database: lease, and ledgers of the replicas' own; None: as it was made
+    proxy_ports: bool = True  # HAProxy names its clients to the front ends, which releases before 0.2 do not know
     haproxy: bool | None = None  # in front of the replicas; None: where they share a database, else a forwarder
     brokers: int = 1
     database_standby: bool = False
@@ -159,6 +162,9 @@ class LocalCluster:
 
         Raises NotaryError. What was started is left to `stop`, also when this fails or is cancelled.
         """
+        for number in range(1, self.settings.replicas + 1):
+            check_socket_path(self.folder / REPLICAS_FOLDER / f"r{number}" / LINK_SOCKET)
+        check_socket_path(self.folder / "haproxy" / STATS_SOCKET, SOCKET_PATH_MAX)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o755)  # Postgres may run as an account of its own
         self._stack.callback(_lock(self.folder / LOCK_NAME))
@@ -451,7 +457,7 @@ class LocalCluster:
             "log": self._log_values(before),
             "core": {"standby": self.settings.standby or before.get("core", {}).get("standby", "following")},
             "haproxy": {
-                "stats_socket": str(socket_folder / "admin.sock"),
+                "stats_socket": str(socket_folder / STATS_SOCKET),
                 "state_file": str(socket_folder / "server.state"),
                 "threads": 1,  # the machine is shared with all the rest
             },
@@ -521,7 +527,10 @@ class LocalCluster:
     def _address(self, number: int, before: Mapping[str, Any]) -> dict[str, Any]:
         known = before.get("replicas", [])
         old = known[number - 1] if number <= len(known) else {}
-        ports = {name: self._port(old.get(name)) for name in ("api_port", "health_port", "admin_port")}
+        wanted = ["api_port", "health_port", "admin_port"]
+        if self.settings.proxy_ports and not self.settings.machines:  # another machine's address is not loopback's
+            wanted.append("proxy_port")
+        ports = {name: self._port(old.get(name)) for name in wanted}
         name = f"r{number}"
         host = self._machine(name).address
         api_url = self._api_url(host, ports["api_port"], before) if self.embedded else None

@@ -14,6 +14,7 @@ from haproxy.runtime import HaproxyRuntime, ServerState
 from replica.local.machine import THIS_MACHINE, Machine
 from replica.local.process import Command, ManagedProcess, ServerFailed, SoftwareMissing, how_it_ended, run_to_end
 from replica.notary.errors import NotaryError
+from replica.notary.socket_paths import check_socket_path
 
 READY_MAX_S = 10.0
 RESTARTS = RestartPolicy(pause_s=0.1, pause_max_s=2.0)
@@ -21,6 +22,7 @@ CHECK_MAX_S = 10.0
 RELOAD_MAX_S = 10.0
 STOP_GRACE_S = 5.0
 SOCKET_PATH_MAX = 90  # HAProxy adds a suffix for a moment, and the kernel takes 107 characters
+STATS_SOCKET = "admin.sock"
 NO_STATE = "1\n"  # the version of the server-state file, and no server
 
 
@@ -28,8 +30,7 @@ class HaproxyServer:
     """HAProxy in master-worker mode. A reload starts a new worker on the same sockets; the old one finishes."""
 
     def __init__(self, folder: Path, settings: HaproxySettings, machine: Machine = THIS_MACHINE) -> None:
-        if len(settings.stats_socket) > SOCKET_PATH_MAX:
-            raise ServerFailed(f"path longer than {SOCKET_PATH_MAX} for a socket: {settings.stats_socket}")
+        check_socket_path(Path(settings.stats_socket), SOCKET_PATH_MAX)
         self.folder = folder.absolute()
         self.settings = settings
         self._machine = machine
@@ -102,10 +103,11 @@ class HaproxyServer:
         candidate.replace(self.config_path)
 
     def _as_reached(self, settings: HaproxySettings) -> HaproxySettings:
-        """The settings with the address at which this machine reaches each replica, for both of its ports."""
+        """The settings with the address at which this machine reaches each replica, for all of its ports."""
         found = []
         for replica in settings.replicas:
-            hosts = [self._machine.reach(replica.host, port) for port in (replica.api_port, replica.health_port)]
+            ports = (replica.proxy_port or replica.api_port, replica.health_port)
+            hosts = [self._machine.reach(replica.host, port) for port in ports]
             found.append(replica.model_copy(update={"host": hosts[0]}))
         return settings.model_copy(update={"replicas": tuple(found)})
 

@@ -22,6 +22,7 @@ from replica.notary.untrusted import parse_toml
 CONFIG_NAME = "notary.toml"
 DATABASE = "notary"  # where replicas share one
 OWNER, ROLE, READER = "notary_owner", "notary", "notary_api"  # who migrates; what cores and front ends log in as
+REPLICAS_FOLDER = "replicas"  # of the replicas' own data
 PARTIES = "parties"  # the folder of the parties' keys
 _TITLE = (
     "A local cluster: all of it on loopback, for development. Written at each start: addresses change, other settings "
@@ -96,7 +97,7 @@ class ParticipantFiles:
         do, which only read; None: there is no database.
         """
         own: dict[str, Any] = {
-            "data_dir": "replicas",
+            "data_dir": REPLICAS_FOLDER,
             "api": {"registry_path": self._registry_path.name, "rate_per_s": 0},  # measured and attacked at full speed
         }
         if roles is not None:

@@ -77,6 +77,7 @@ class PostgresServer:
         if not data.exists():
             await self._initialise(binaries, data)
         options = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
+        _drop_stale_lock(data)
         command = self._command("postgres", [str(binaries / "postgres"), "-D", str(data), *options])
         self._process = ManagedProcess(command)
         self._process.start()
@@ -253,6 +254,18 @@ class PostgresServer:
 
     async def _connect(self) -> psycopg.AsyncConnection[tuple[object, ...]]:
         return await psycopg.AsyncConnection.connect(self.dsn(), autocommit=True, connect_timeout=CONNECT_TIMEOUT_S)
+
+
+def _drop_stale_lock(data: Path) -> None:
+    """Remove what a server that is gone left: Postgres takes any process that has its number by now for it."""
+    lock = data / "postmaster.pid"
+    try:
+        number = int(lock.read_text().split(maxsplit=1)[0])
+        folder = Path(f"/proc/{number}/cwd").readlink()  # a server's is its data folder
+    except (OSError, ValueError, IndexError):
+        return  # no lock; or no such process, or none of this account: Postgres sees that itself
+    if folder != data:
+        lock.unlink(missing_ok=True)
 
 
 def find_binaries(root: Path = Path("/usr/lib/postgresql")) -> Path:

@@ -83,6 +83,11 @@ class Code(Enum):
         "The resource is a WebSocket",
         "Open it with a WebSocket client; docs/api.md describes the frames.",
     )
+    WRONG_HOST = (
+        403,
+        "The request names another host than this notary, or comes from a foreign page",
+        "Use a loopback address, or a name of the configuration: `host_names` takes further ones.",
+    )
     WINDOW_EXCEEDED = (
         400,
         "The stream has more submissions without an answer than its window",

@@ -39,8 +39,9 @@ from replica.notary.one_value import check_keys
 from replica.notary.parties import PartyNote, decode_party_note
 from replica.notary.records import Undecodable
 from replica.notary.untrusted import UNREADABLE
+from replica.notary.web_hosts import WebHosts
 from replica.operators.party_book import PartyPage
-from replica.settings import LOOPBACK_HOSTS, AdminSettings
+from replica.settings import AdminSettings
 from replica.store.four_eyes import prune_details
 from replica.store.interface import Pruned
 
@@ -58,6 +59,7 @@ _TRANSACTION = re.compile(r"([1-9]\d{0,15})\.([1-9]\d{0,15})")
 NOTES_MAX = 100  # in one call
 NOTE_HEX_MAX = 16_384  # the longest list of officers has 3,600 bytes
 _BODY_MAX_BYTES = 262_144
+_HERE = WebHosts()  # nothing but a loopback name
 ReplicaName = Annotated[str, msgspec.Meta(max_length=128)]  # a refusal repeats what was asked for
 CallT = TypeVar("CallT")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -377,8 +379,8 @@ async def _as_task(answer: Awaitable[object]) -> object:
 
 @web.middleware
 async def _from_here_only(request: web.Request, handler: Handler) -> web.StreamResponse:
-    if request.url.host not in LOOPBACK_HOSTS:
-        return _json(Refusal("WRONG_HOST", "call the admin listener by its loopback address"), status=403)
+    if not _HERE.takes_host(request.headers.get("Host")):
+        return _json(Refusal(Code.WRONG_HOST.name, "call the admin listener by its loopback address"), status=403)
     return await handler(request)
 
 

@@ -35,7 +35,9 @@ READERS, PAGES_MAX = 3, 5  # of either kind at a replica, and pages that each of
 ROW_MAX_BYTES = 2 * 2**20  # a page has its first row at any size: here the largest conflict's
 DEEP = b"[" * 100_000
 HUGE = (b"1e303", b"1e999", b"1e13", b"9223372036854775807", b"9223372036854775808", b"9" * 5_000, b"-1", b"NaN")
-SUBMIT_LARGE = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 8000000\r\n\r\n" % SUBMISSIONS.encode() + b" " * 500_000
+SUBMIT_LARGE = (
+    b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000000\r\n\r\n" % SUBMISSIONS.encode() + b" " * 500_000
+)
 # Not the caller's mistake: another replica is active, or other callers have the room.
 NOT_ACTIVE = (503, "NOT_ACTIVE")
 AWAY = {NOT_ACTIVE, (503, "OVERLOADED"), (503, "USER_OVERLOADED")}
@@ -88,7 +90,7 @@ async def besieged(attacks: Sequence[Attack], targets: Sequence[Target]) -> Asyn
 async def malformed_handshakes(target: Target) -> None:
     """WebSockets that are none."""
     for name, headers in HANDSHAKES.items():
-        raw = b"GET %b HTTP/1.1\r\nHost: x\r\n%b\r\n" % (STREAM.encode(), headers)
+        raw = b"GET %b HTTP/1.1\r\nHost: localhost\r\n%b\r\n" % (STREAM.encode(), headers)
         status, body = await _ask(target, raw)
         told = (status, _code(body))
         promised(told in MISTAKES or told == NOT_ACTIVE, (name, status, body[:500]))
@@ -121,7 +123,7 @@ async def hostile_frames(target: Target) -> None:
 
 async def half_closed(target: Target) -> None:
     """A caller that ends its side gets its answer; half a request gets none, or the answer that it is invalid."""
-    status, _ = await _ask(target, b"GET /v1/notary HTTP/1.1\r\nHost: x\r\n\r\n", half_close=True)
+    status, _ = await _ask(target, b"GET /v1/notary HTTP/1.1\r\nHost: localhost\r\n\r\n", half_close=True)
     promised(status == 200, status)
     for raw in (b"", _post(b" " * 1_000)[:40], _post(b" " * 1_000)[:-9]):
         status, body = await _ask(target, raw, half_close=True)
@@ -146,7 +148,7 @@ async def pages(target: Target) -> None:
 async def unread_streams(target: Target) -> None:
     """Follows the largest completions and takes nothing."""
     async with _connected(target) as (reader, writer):
-        writer.write(b"GET /v1/completions?follow=true&after=%d HTTP/1.1\r\nHost: x\r\n\r\n" % target.after)
+        writer.write(b"GET /v1/completions?follow=true&after=%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % target.after)
         async with asyncio.timeout(ANSWER_MAX_S):
             await reader.readuntil(b"\r\n\r\n")
         await asyncio.sleep(1.0)
@@ -246,7 +248,7 @@ async def _ask_stream(target: Target, frame: bytes) -> FromServer:
 
 
 def _post(body: bytes) -> bytes:
-    head = b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" % SUBMISSIONS.encode()
+    head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" % SUBMISSIONS.encode()
     return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 

@@ -53,7 +53,9 @@ _NO_NODES = "there are no log nodes"
 async def test_a_rolling_upgrade_and_back(scenario: Scenario, short_folder: Path) -> None:
     """Goal: releases side by side give one answer. Method: the wheels, the runbook's commands, a load all the time."""
     before, now = build_wheel(short_folder / "before", RELEASE_BEFORE), build_wheel(short_folder / "now")
-    async with staged(ClusterSettings(folder=short_folder / "upgrade", newest_formats=False)) as stage:
+    async with staged(
+        ClusterSettings(folder=short_folder / "upgrade", newest_formats=False, proxy_ports=False)
+    ) as stage:
         cluster = stage.cluster
         prefixes, variables = await on_release(stage, before, short_folder / "machines")
         async with under_load(cluster, scenario, singles=4, batches=1):
@@ -75,7 +77,7 @@ async def test_formats_are_raised_after_an_upgrade(
     """
     before, now = build_wheel(short_folder / "before", RELEASE_BEFORE), build_wheel(short_folder / "now")
     serving = serving_of(request.config)
-    settings = ClusterSettings(folder=short_folder / "raise", newest_formats=False, further=serving)
+    settings = ClusterSettings(folder=short_folder / "raise", newest_formats=False, proxy_ports=False, further=serving)
     async with staged(settings) as stage:
         cluster = stage.cluster
         prefixes, variables = await on_release(stage, before, short_folder / "machines")
@@ -138,7 +140,11 @@ async def test_machines_with_log_nodes_change_and_change_back(
     before = build_wheel(short_folder / "before", FIRST_WITH_LOG_NODES, "+before")
     now = build_wheel(short_folder / "now")
     settings = ClusterSettings(
-        folder=short_folder / "upgrade", log=log_of(request.config), embedded=is_embedded(request.config), haproxy=True
+        folder=short_folder / "upgrade",
+        log=log_of(request.config),
+        embedded=is_embedded(request.config),
+        haproxy=True,
+        proxy_ports=False,
     )
     async with LocalCluster(settings) as cluster:
         leave_out(cluster.config_path, SECTIONS_SINCE)

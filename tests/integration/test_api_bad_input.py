@@ -273,43 +273,52 @@ HTTP: dict[str, tuple[bytes, bytes, bytes]] = {
     "no HTTP": (b"hello there\r\n\r\n", b"400", b"HTTP_MALFORMED"),
     "a TLS greeting": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 64, b"400", b"HTTP_MALFORMED"),
     "a request line too long": (b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n", b"400", b"HTTP_MALFORMED"),
-    "a header too long": (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 20_000 + b"\r\n\r\n", b"400", b"HTTP_MALFORMED"),
-    "too many headers": (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 200 + b"\r\n", b"400", b"HTTP_MALFORMED"),
+    "a header too long": (
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"a" * 20_000 + b"\r\n\r\n",
+        b"400",
+        b"HTTP_MALFORMED",
+    ),
+    "too many headers": (
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"A: b\r\n" * 200 + b"\r\n",
+        b"400",
+        b"HTTP_MALFORMED",
+    ),
     "length and chunks together": (
-        b"POST /v1/submissions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"400",
         b"HTTP_MALFORMED",
     ),
     "two lengths": (
-        b"POST /v1/submissions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
         b"400",
         b"HTTP_MALFORMED",
     ),
     "a negative length": (
-        b"POST /v1/submissions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
         b"400",
         b"HTTP_MALFORMED",
     ),
     "broken chunks": (
-        b"POST /v1/submissions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"400",
         b"HTTP_MALFORMED",
     ),
     "chunks without an end": (
-        b"POST /v1/submissions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n" + (b"10000\r\n" + b" " * 0x10000 + b"\r\n") * 17,
         b"413",
         b"BODY_TOO_LARGE",
     ),
     "a length that is too large, and no body": (
-        b"POST /v1/submissions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
         b"Content-Length: 99999999999\r\n\r\n",
         b"413",
         b"BODY_TOO_LARGE",
     ),
     "a body that does not come": (
-        b"POST /v1/submissions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
         b'Content-Length: 100\r\n\r\n{"request":',
         b"408",
         b"BODY_TOO_SLOW",
@@ -335,7 +344,7 @@ async def test_a_connection_that_sends_nothing_whole_is_closed(tmp_path: Path) -
     participant = StubParticipant()
     async with ApiWorld(tmp_path, participant, idle_max_s=0.2).serve() as world:
         async with asyncio.timeout(5):
-            for sent in (b"", b"POST /v1/submissions HTTP/1.1\r\nHost: x\r\nContent-"):
+            for sent in (b"", b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nContent-"):
                 assert await world.exchange(sent, close=False) == b""
     assert participant.reached == 0
 

@@ -35,9 +35,9 @@ BOUNDS = {
     "stream_read_max_s": 1.0,
     "streams_max": 20,
 }
-SUBMIT = b"POST /v1/submissions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+SUBMIT = b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 UPGRADE = (
-    b"GET /v1/submissions/stream HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"GET /v1/submissions/stream HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
     b"Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n"
 )
@@ -234,7 +234,7 @@ async def test_requests_in_a_row_without_reading_are_bounded(core: Core) -> None
             with contextlib.suppress(ConnectionError, TimeoutError):
                 async with asyncio.timeout(2):
                     for _ in range(200):
-                        writer.write(b"GET /v1/notary HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
+                        writer.write(b"GET /v1/notary HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
                         await writer.drain()
             await victim.serves_others()
             writer.close()

@@ -13,7 +13,7 @@ from tests.worlds.api_world import ApiWorld, StubParticipant, make_submission
 
 def submit() -> bytes:
     body = encode_submission(make_submission())
-    head = b"POST /v1/submissions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
@@ -45,7 +45,7 @@ async def test_what_was_asked_before_a_half_close_is_answered(tmp_path: Path) ->
 
 async def test_a_half_close_where_nothing_whole_was_asked_ends_the_connection(tmp_path: Path) -> None:
     """Goal: nobody holds a connection open with half of it. Method: nothing, half a head, half a body, a stream."""
-    follow = b"GET /v1/completions?follow=true HTTP/1.1\r\nHost: x\r\n\r\n"
+    follow = b"GET /v1/completions?follow=true HTTP/1.1\r\nHost: localhost\r\n\r\n"
     participant = StubParticipant()
     async with ApiWorld(tmp_path, participant, idle_max_s=60.0, body_read_max_s=60.0).serve() as world:
         async with asyncio.timeout(8):

@@ -28,21 +28,23 @@ HANDSHAKES = {
     "another value": b"Connection: Upgrade\r\nUpgrade: websocket2\r\n" + KEY + VERSION,
 }
 REQUESTS = {
-    "a path that is no text": b"GET /v1/states/\xff\xfe HTTP/1.1\r\nHost: x\r\n",
-    "an unknown path that is no text": b"GET /\xff HTTP/1.1\r\nHost: x\r\n",
-    "a state that is no text": b"GET /v1/states/%ED%A0%80:1 HTTP/1.1\r\nHost: x\r\n",
-    "a parameter that is no text": b"GET /v1/completions?%FF=1 HTTP/1.1\r\nHost: x\r\n",
-    "a parameter of raw bytes": b"GET /v1/completions?\xff\xfe=1 HTTP/1.1\r\nHost: x\r\n",
-    "a last event that is none": b"GET /v1/completions?follow=true HTTP/1.1\r\nHost: x\r\nLast-Event-ID: \xff&x\r\n",
+    "a path that is no text": b"GET /v1/states/\xff\xfe HTTP/1.1\r\nHost: localhost\r\n",
+    "an unknown path that is no text": b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n",
+    "a state that is no text": b"GET /v1/states/%ED%A0%80:1 HTTP/1.1\r\nHost: localhost\r\n",
+    "a parameter that is no text": b"GET /v1/completions?%FF=1 HTTP/1.1\r\nHost: localhost\r\n",
+    "a parameter of raw bytes": b"GET /v1/completions?\xff\xfe=1 HTTP/1.1\r\nHost: localhost\r\n",
+    "a last event that is none": (
+        b"GET /v1/completions?follow=true HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: \xff&x\r\n"
+    ),
     "a media type that is no text": b"POST /v1/submissions HTTP/1.1\r\nContent-Type: \xff\r\nContent-Length: 0\r\n",
-    "a length that is none": b"POST /v1/submissions HTTP/1.1\r\nHost: x\r\nContent-Length: 1e3\r\n",
-    "two lengths": b"POST /v1/submissions HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n",
-    "a coding that is none": b"POST /v1/submissions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, x\r\n",
-    "a version that is none": b"GET /v1/notary HTTP/9.9\r\nHost: x\r\n",
-    "an authority": b"GET http://[::1/v1/notary HTTP/1.1\r\nHost: x\r\n",
-    "CONNECT": b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n",
-    "OPTIONS *": b"OPTIONS * HTTP/1.1\r\nHost: x\r\n",
-    "another protocol": b"GET /v1/notary HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n",
+    "a length that is none": b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1e3\r\n",
+    "two lengths": b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n",
+    "a coding that is none": b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, x\r\n",
+    "a version that is none": b"GET /v1/notary HTTP/9.9\r\nHost: localhost\r\n",
+    "an authority": b"GET http://[::1/v1/notary HTTP/1.1\r\nHost: localhost\r\n",
+    "CONNECT": b"CONNECT x:80 HTTP/1.1\r\nHost: localhost\r\n",
+    "OPTIONS *": b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n",
+    "another protocol": b"GET /v1/notary HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n",
 }
 
 
@@ -73,7 +75,7 @@ async def test_a_malformed_handshake_is_the_client_s_mistake(headers: bytes, tmp
     async with ApiWorld(tmp_path, StubParticipant(), problem_logs_per_s=3).serve() as world:
         with capture_logs() as lines:
             for _ in range(50):
-                raw = b"GET /v1/submissions/stream HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n"
+                raw = b"GET /v1/submissions/stream HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n"
                 assert status_and_code(await first_answer(world, raw)) in MISTAKES
     assert len(lines) <= 12
     assert {line["log_level"] for line in lines} == {"info"}
@@ -106,7 +108,12 @@ async def test_a_key_that_is_given_twice_is_refused(tmp_path: Path) -> None:
     async with ApiWorld(tmp_path, participant).serve() as world:
         for path, raws in bodies.items():
             for raw in raws:
-                head = f"POST /v1/submissions{path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n".encode()
-                sent = head + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw
+                head = f"POST /v1/submissions{path} HTTP/1.1\r\nHost: localhost\r\n".encode()
+                sent = (
+                    head
+                    + b"Content-Type: application/json\r\n"
+                    + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(raw)
+                    + raw
+                )
                 assert b'"code":"MALFORMED_JSON"' in await world.exchange(sent, close=False)
     assert participant.reached == 0

@@ -142,7 +142,7 @@ async def test_streams_of_the_largest_conflicts_are_bounded_in_bytes(large: Core
     async with attacked(large, **ROOM) as victim:
         asleep = [await victim.connect() for _ in range(15)]
         for _, writer in asleep:
-            writer.write(b"GET /v1/completions?follow=true HTTP/1.1\r\nHost: x\r\n\r\n")
+            writer.write(b"GET /v1/completions?follow=true HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await victim.serves_others()
         for _, writer in asleep[5:]:
             writer.close()

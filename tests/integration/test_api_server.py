@@ -37,7 +37,7 @@ NOTARY_PUBLIC_KEY = bytes(NOTARY_KEY.verify_key)
 
 def head(body: bytes, *more: bytes, version: bytes = b"1.1") -> bytes:
     """A raw POST of one submission."""
-    lines = [b"POST /v1/submissions HTTP/" + version, b"Host: x", b"Content-Type: application/json", *more]
+    lines = [b"POST /v1/submissions HTTP/" + version, b"Host: localhost", b"Content-Type: application/json", *more]
     return b"\r\n".join([*lines, b"Content-Length: %d" % len(body), b"", body])
 
 
@@ -324,7 +324,7 @@ async def test_http_manners(tmp_path: Path) -> None:
     """Goal: HTTP/1.0, pipelining, chunks and Expect work. Method: raw exchanges on one connection each."""
     body = encode_submission(make_submission())
     chunked = (
-        b"POST /v1/submissions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json; charset=UTF-8\r\n"
+        b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json; charset=UTF-8\r\n"
         b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
     )
     async with ApiWorld(tmp_path, StubParticipant()).serve() as world:

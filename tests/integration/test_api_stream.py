@@ -245,7 +245,7 @@ async def test_a_refused_upgrade_leaves_the_connection_usable(tmp_path: Path) ->
     participant.standing = PASSIVE
     async with ApiWorld(tmp_path, participant).serve() as world:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
-        call = b"GET /v1/notary HTTP/1.1\r\nHost: x\r\n\r\n"
+        call = b"GET /v1/notary HTTP/1.1\r\nHost: localhost\r\n\r\n"
         async with asyncio.timeout(10):
             writer.write(HANDSHAKE + call)
             assert (await read_answer(reader)).startswith(b"HTTP/1.1 503 ")
@@ -258,7 +258,7 @@ async def test_a_refused_upgrade_leaves_the_connection_usable(tmp_path: Path) ->
 HANDSHAKE = b"\r\n".join(
     [
         b"GET /v1/submissions/stream HTTP/1.1",
-        b"Host: x",
+        b"Host: localhost",
         b"Connection: Upgrade",
         b"Upgrade: websocket",
         b"Sec-WebSocket-Version: 13",

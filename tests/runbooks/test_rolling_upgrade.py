@@ -27,7 +27,7 @@ ONLY_INSTALLED = {"PYTHONPATH": "", "PYTHONSAFEPATH": "1"}
 async def test_rolling_upgrade(folder: Path) -> None:
     """Goal: no answer is lost or changed between releases. Method: 0.1.0, play to this one, play back, audit all."""
     before, now = build_wheel(folder / "before", RELEASE_BEFORE), build_wheel(folder / "now")
-    async with staged(ClusterSettings(folder=folder / "upgrade", newest_formats=False)) as stage:
+    async with staged(ClusterSettings(folder=folder / "upgrade", newest_formats=False, proxy_ports=False)) as stage:
         cluster = stage.cluster
         prefixes, variables = await on_release(stage, before, folder / "machines")
         assert (await versions(cluster), await leases_told(cluster)) == ({version_of(before)}, {False})

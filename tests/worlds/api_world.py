@@ -191,6 +191,7 @@ class ApiWorld:
         log_nodes: bool = False,
         listing: Listing = UNLISTED,
         registry: str = "",
+        hosts: Sequence[str] = (),
         **settings: object,
     ) -> None:
         registry_path = folder / "parties.toml"
@@ -237,6 +238,7 @@ class ApiWorld:
             authentication=authentication,
             log_nodes=log_nodes,
             listing=listing,
+            hosts=hosts,
         )
         self.server = HttpServer(self.api.handle if traces is None else traces.around(self.api.handle), self.settings)
         self.port = 0

@@ -13,6 +13,7 @@ export const RETRY_BY_CODE = {
   BODY_TOO_SLOW: "same",
   MEDIA_TYPE_UNSUPPORTED: "no",
   UPGRADE_REQUIRED: "no",
+  WRONG_HOST: "no",
   WINDOW_EXCEEDED: "no",
   HTTP_MALFORMED: "no",
   SIGNATURE_INVALID: "no",

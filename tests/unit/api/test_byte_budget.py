@@ -82,7 +82,7 @@ async def test_one_user_does_not_shut_the_others_out(tmp_path: Path, of_what: st
     size = 400_000 if of_what == "bodies" else len(body)
 
     def head(user: str, size: int) -> bytes:
-        line = f"POST /v1/submissions HTTP/1.1\r\nHost: x\r\nX-User: {user}\r\nConnection: close\r\n"
+        line = f"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nX-User: {user}\r\nConnection: close\r\n"
         return f"{line}Content-Type: application/json\r\nContent-Length: {size}\r\n\r\n".encode()
 
     async with world.serve():

@@ -17,7 +17,8 @@ async def test_what_follows_bytes_that_are_no_http_is_dropped(tmp_path: Path) ->
     participant = StubParticipant()
     participant.gate = asyncio.Event()
     body = encode_submission(make_submission())
-    head = b"POST /v1/submissions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += b"Content-Length: %d\r\n\r\n"
     async with ApiWorld(tmp_path, participant).serve() as world:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
         writer.write(head % len(body) + body)

@@ -72,7 +72,7 @@ async def test_each_check_follows_its_probe(listener: tuple[Role, int], path: st
     assert len(body) < 20
 
 
-@pytest.mark.parametrize("headers", ["", "Host: x\r\n"])
+@pytest.mark.parametrize("headers", ["", "Host: localhost\r\n"])
 async def test_http_1_0_without_a_host_is_accepted(listener: tuple[Role, int], headers: str) -> None:
     """Goal: HAProxy's plain check works. Method: its bytes, with and without a host."""
     role, port = listener

@@ -13,6 +13,7 @@ public enum Code {
     BODY_TOO_SLOW(Retry.SAME),
     MEDIA_TYPE_UNSUPPORTED(Retry.NO),
     UPGRADE_REQUIRED(Retry.NO),
+    WRONG_HOST(Retry.NO),
     WINDOW_EXCEEDED(Retry.NO),
     HTTP_MALFORMED(Retry.NO),
     SIGNATURE_INVALID(Retry.NO),
