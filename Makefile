@@ -59,8 +59,8 @@ faults: setup-tests ## Every fault against real servers, at full length; LOG=pos
 	@rm -f build/faults$(FAULTS_PROFILE:%=-%).json
 	@$(BIN)/pytest -q -m "not short" --quiet-machine $(LOG:%=--log-kind %) $(SERVING:%=--serving %) tests/faults $(ARGS); code=$$?; $(BIN)/python -m tests.faults.results $(FAULTS_PROFILE) || code=1; exit $$code
 
-power-cuts: setup-tests ## All power is lost, or a rack's, on disks that lose what was not synced; LOG, SERVING: as for faults
-	@$(BIN)/pytest -q -m "not short" $(LOG:%=--log-kind %) $(SERVING:%=--serving %) tests/integration/test_power_cut_parts.py tests/faults/power $(ARGS)
+power-cuts: setup-tests ## All power is lost, or a rack's, on disks that lose what was not synced; LOG, SERVING: as for faults; DISKS=torn or btrfs: stricter ones
+	@$(BIN)/pytest -q -m "not short" $(LOG:%=--log-kind %) $(SERVING:%=--serving %) $(DISKS:%=--disks %) tests/integration/test_lossy_disk.py tests/integration/test_power_cut_parts.py tests/faults/power $(ARGS)
 
 kill-loop: setup ## Kill the active twenty times under applications that use the client library
 	@$(BIN)/pytest -m slow tests/faults/test_kill_loop.py $(ARGS)

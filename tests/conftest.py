@@ -13,6 +13,7 @@ import pytest
 import structlog
 
 from tests.log_kind import KINDS, pytest_collection_modifyitems, pytest_report_collectionfinish
+from tests.lossy_disk import KINDS as DISKS
 from tests.promises import breaks_a_promise, note_never_repeated
 
 __all__ = ["pytest_collection_modifyitems", "pytest_report_collectionfinish"]
@@ -27,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     `embedded`: on log nodes, and without any database.
     """
     parser.addoption("--log-kind", choices=KINDS, default="kafka")
+    parser.addoption("--disks", choices=DISKS, default="ext4", help="that lose power: see tests/lossy_disk.py")
     parser.addoption("--serving", choices=["one", "all"], default="one", help="who serves in fault scenarios")
 
 

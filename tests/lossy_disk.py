@@ -5,7 +5,7 @@ then on. Stop (SIGSTOP) whatever runs on the disks first, so that nothing answer
 
 At every cut two files on every disk prove that it was one: bytes that were synced must all be there afterwards, and of
 those that were not some must be gone. Else the cut is void, and the test has failed. Dirty pages are written by
-themselves after 30 s, and by any `sync` on the machine: cut at most DIRTY_MAX_S after `arm`.
+themselves after 30 s, and by any `sync` on the machine: cut seconds after `arm`.
 
 It needs root, loop devices, `mkfs.ext4` (Debian: e2fsprogs), `mount` and `losetup` (mount).
 """
@@ -21,8 +21,9 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -36,12 +37,18 @@ IN_MEMORY_MIN_BYTES = 8 * 2**30  # images are kept in memory where there is so m
 MEMORY = Path("/dev/shm")
 SHUTDOWN = 0x8004587D  # FS_IOC_SHUTDOWN, linux/fs.h
 LOSE, FLUSH_FIRST = 2, 0  # its flags: the journal is not flushed; everything is flushed first
-DIRTY_MAX_S = 25.0
 RECORD = struct.Struct("<Q")
 ROUND_PAUSE_S = 0.01
+SYNCED_EVERY, SYNCED_MAX = 50, 512  # rounds; records
 HELD_MAX_S = 10.0
-_MAKE = ["-q", "-E", "lazy_itable_init=0,nodiscard"]
-_MOUNT = "noauto_da_alloc,commit=600"  # names are committed after ten minutes, instead of five seconds
+_MAKE = {
+    "ext4": ["mkfs.ext4", "-q", "-E", "lazy_itable_init=0,nodiscard"],
+    "btrfs": ["mkfs.btrfs", "--quiet", "--nodiscard"],
+}
+_MOUNT = {  # names are committed after minutes, instead of seconds
+    "ext4": "noauto_da_alloc,commit=600",
+    "btrfs": "commit=300",
+}
 
 
 class CutVoid(AssertionError):
@@ -55,41 +62,41 @@ class DiskFailed(Exception):
 class LossyDisk:
     """One disk, mounted at `folder` from `make` to `remove`."""
 
-    def __init__(self, image: Path, folder: Path) -> None:
+    def __init__(self, image: Path, folder: Path, file_system: str = "ext4") -> None:
         self.image = image
         self.folder = folder
-        self._loop: str | None = None
+        self._file_system = file_system
+        self._attached: tuple[str, Path] | None = None  # the loop device and its file
 
     def make(self) -> None:
         """A new file system, mounted."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.image.open("wb") as file:
             file.truncate(SIZE_MIB * 2**20)
-        _run("mkfs.ext4", *_MAKE, str(self.image))
+        _run(*_MAKE[self._file_system], str(self.image))
         self.attach()
         for name in ("synced", "unsynced"):
             self.proof(name).mkdir(parents=True)
 
     def attach(self) -> None:
         """Mount the image, as a machine does that starts; what the journal holds is replayed."""
-        self._loop = _run("losetup", "--find", "--show", str(self.image)).strip()
-        _run("mount", "-t", "ext4", "-o", _MOUNT, self._loop, str(self.folder))
+        self._mount(self.image)
+
+    def _mount(self, file: Path) -> None:
+        loop = _run("losetup", "--find", "--show", str(file)).strip()
+        self._attached = loop, file
+        _run("mount", "-t", self._file_system, "-o", _MOUNT[self._file_system], loop, str(self.folder))
 
     def detach(self) -> None:
         """Unmount it. Raises AssertionError when somebody still has it, or a mount namespace keeps it."""
-        if os.path.ismount(self.folder):
-            assert not (found := holders(self.folder)), f"{self.folder} is held by {found}"
-            _run("umount", str(self.folder))
-        if self._loop is not None:
-            loop, self._loop = self._loop, None
-            _run("losetup", "--detach", loop)
-            assert not _run("losetup", "--associated", str(self.image)), f"something keeps {loop}: a mount namespace?"
+        assert not (found := holders(self.folder)), f"{self.folder} is held by {found}"
+        _run("umount", str(self.folder))
+        assert self._attached is not None
+        (loop, file), self._attached = self._attached, None
+        _detach(loop, file)
 
-    def remove(self) -> None:
-        """Unmount and delete it, whatever state it is in: who still holds it is killed. May be repeated."""
-        end_holders(self.folder)
-        self.detach()
-        self.image.unlink(missing_ok=True)
+    def end(self) -> None:
+        """End what serves the disk. May be repeated."""
 
     def snapshot(self) -> Path:
         """A copy of the disk as it is now, its writers paused meanwhile."""
@@ -101,10 +108,13 @@ class LossyDisk:
             _run("fsfreeze", "--unfreeze", str(self.folder))
         return image
 
-    def replace_by(self, image: Path) -> None:
-        """Put another disk in its place, while nothing uses this one."""
+    def swap(self, image: Path) -> None:
+        """Put another disk in its place, while nothing uses either; this one's content is in `image` then."""
         self.detach()
-        image.replace(self.image)
+        aside = image.with_suffix(".aside")
+        self.image.rename(aside)
+        image.rename(self.image)
+        aside.rename(image)
         self.attach()
 
     def settle(self) -> None:
@@ -128,15 +138,73 @@ class LossyDisk:
         """The folder of the proof's file, `synced` or `unsynced`: of its own, so that neither saves the other."""
         return self.folder / "proof" / name
 
+    def records(self, name: str) -> int:
+        """How many records the proof's file has."""
+        return sum(number > 0 for (number,) in RECORD.iter_unpack((self.proof(name) / "records").read_bytes()))
+
+
+class StrictDisk(LossyDisk):
+    """The same over a volatile write cache: see `tests/volatile_cache.py`.
+
+    With btrfs a rename, an unlink or a truncation is lost as well unless it is synced itself. `share` of the un-synced
+    sectors are kept by chance, as a disk that reorders writes keeps some.
+    """
+
+    def __init__(self, image: Path, folder: Path, file_system: str, share: float) -> None:
+        super().__init__(image, folder, file_system)
+        self._share = share
+        self._cache: subprocess.Popen[bytes] | None = None
+
+    @property
+    def _cached(self) -> Path:
+        return self.image.with_suffix(".cache")
+
+    def attach(self) -> None:
+        self._cached.mkdir(exist_ok=True)
+        argv = [sys.executable, "-m", "tests.volatile_cache", str(self.image), str(self._cached), str(self._share)]
+        self._cache = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        self._expect(b"mounted\n")
+        self._mount(self._cached / "disk")
+
+    def detach(self) -> None:
+        super().detach()
+        _run("umount", str(self._cached))
+        self.end()
+
+    def end(self) -> None:
+        if self._cache is not None:
+            cache, self._cache = self._cache, None
+            with cache:
+                cache.kill()
+
+    def cut(self, flag: int = LOSE) -> None:
+        if flag == FLUSH_FIRST:
+            self.settle()
+        assert self._cache is not None
+        assert self._cache.stdin is not None
+        self._cache.stdin.write(b".")
+        self._expect(b"cut\n")
+        if self._file_system == "ext4":
+            super().cut()
+
+    def _expect(self, line: bytes) -> None:
+        assert self._cache is not None
+        assert self._cache.stdout is not None
+        if (said := self._cache.stdout.readline()) != line:
+            raise DiskFailed(f"the cache of {self.image} says {said!r}")
+
 
 class Proof:
-    """Two files on each disk that grow until the cut: one is synced after each record, one never."""
+    """Records in two files on each disk until the cut: one is synced after each record, one never.
+
+    The synced one has its length before, and gets a record seldom: its syncs should save nothing else.
+    """
 
     def __init__(self, disks: Iterable[LossyDisk], told: Path) -> None:
         self._disks, self._told = list(disks), told
         for disk in self._disks:
-            for name in ("synced", "unsynced"):
-                (disk.proof(name) / "records").write_bytes(b"")
+            (disk.proof("unsynced") / "records").write_bytes(b"")
+            (disk.proof("synced") / "records").write_bytes(bytes(SYNCED_MAX * RECORD.size))
             disk.settle()
         told.write_bytes(bytes(2 * RECORD.size * len(self._disks)))
         argv = [sys.executable, "-m", "tests.lossy_disk", str(told), *(str(disk.folder) for disk in self._disks)]
@@ -165,10 +233,7 @@ class Proof:
         """Once the disks are back: what was lost and kept, in words. Raises CutVoid unless it was a power cut."""
         took_s = monotonic() - self._armed_s
         told = self._counts()
-        kept = [
-            tuple((disk.proof(name) / "records").stat().st_size // RECORD.size for name in ("unsynced", "synced"))
-            for disk in self._disks
-        ]
+        kept = [tuple(map(disk.records, ("unsynced", "synced"))) for disk in self._disks]
         for disk, (told_unsynced, told_synced), (unsynced, synced) in zip(self._disks, told, kept, strict=True):
             what = f"{disk.folder.name}: {unsynced} of {told_unsynced} un-synced and {synced} of {told_synced} synced"
             if not told_unsynced or unsynced >= told_unsynced:
@@ -184,7 +249,7 @@ class Proof:
 
 
 class LossyDisks:
-    """Disks by name. `arm`, then at most DIRTY_MAX_S later `cut`, then `bring_back`."""
+    """Disks by name. `arm`, then seconds later `cut`, then `bring_back`."""
 
     def __init__(self, folder: Path, disks: Mapping[str, LossyDisk]) -> None:
         self._folder = folder
@@ -204,10 +269,15 @@ class LossyDisks:
         self._proof = Proof([self._disks[name] for name in self._armed], self._folder / "told")
         self._proof.begun()
 
-    def cut(self, flag: int | None = LOSE) -> None:
-        """Cut the power of the armed disks, on which nothing runs any more; None: only the proof's writer ends."""
+    def freeze(self) -> None:
+        """Stop writing the proof, before the cut does."""
         assert self._proof is not None, "not armed"
         self._proof.freeze()
+
+    def cut(self, flag: int | None = LOSE) -> None:
+        """Cut the power of the armed disks, on which nothing runs any more; None: only the proof's writer ends."""
+        self.freeze()
+        assert self._proof is not None
         for name in self._armed if flag is not None else ():
             self._disks[name].cut(flag)
         self._proof.end()
@@ -228,8 +298,15 @@ class LossyDisks:
             self._proof = None
 
 
+KINDS: Mapping[str, Callable[[Path, Path], LossyDisk]] = {
+    "ext4": LossyDisk,
+    "torn": partial(StrictDisk, file_system="ext4", share=0.5),
+    "btrfs": partial(StrictDisk, file_system="btrfs", share=0.0),
+}
+
+
 @contextmanager
-def lossy_disks(*names: str) -> Iterator[LossyDisks]:
+def lossy_disks(*names: str, kind: str = "ext4") -> Iterator[LossyDisks]:
     """New disks, each mounted at a folder of its own, which other accounts may enter; nothing is left of them.
 
     Where they cannot be made the test is skipped, with the reason.
@@ -240,17 +317,21 @@ def lossy_disks(*names: str) -> Iterator[LossyDisks]:
     in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= IN_MEMORY_MIN_BYTES
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=MEMORY if in_memory else None))
     folder.chmod(0o755)
-    disks = LossyDisks(folder, {name: LossyDisk(folder / f"{name}.img", folder / name) for name in names})
+    disks = LossyDisks(folder, {name: KINDS[kind](folder / f"{name}.img", folder / name) for name in names})
     try:
         try:
             for name in names:
                 disks[name].make()
         except DiskFailed as error:
+            if kind != "ext4":  # it was asked for
+                raise
             pytest.skip(f"NOT PLAYED: a power cut takes loop devices, e2fsprogs and mount, as root: {error}")
         yield disks
     finally:
         disks.disarm()
-        _remove(folder, [disks[name] for name in names])
+        remove(folder)
+        for name in names:
+            disks[name].end()
 
 
 def remove_abandoned() -> None:
@@ -259,15 +340,33 @@ def remove_abandoned() -> None:
         for folder in parent.glob(f"{PREFIX}*"):
             owner = folder.name.removeprefix(PREFIX).partition("-")[0]
             if not Path(f"/proc/{owner}").exists():
-                _remove(folder, [abandoned(image) for image in folder.glob("*.img")])
+                remove(folder)
 
 
-def abandoned(image: Path) -> LossyDisk:
-    """A disk of a process that is gone."""
-    disk = LossyDisk(image, image.with_suffix(""))
-    attached = _run("losetup", "--noheadings", "--output", "NAME", "--associated", str(image)).split()
-    disk._loop = attached[0] if attached else None
-    return disk
+def remove(folder: Path) -> None:
+    """Unmount, detach and delete all disks in a folder, whatever state they are in: who still holds one is killed."""
+    mounts = [line.split()[:2] for line in Path("/proc/mounts").read_text().splitlines()]
+    inside = [(source, Path(target)) for source, target in mounts if Path(target).parent == folder]
+    for _, target in sorted(inside, key=lambda mount: not mount[0].startswith("/dev/loop")):  # caches are below those
+        end_holders(target)
+        _run("umount", str(target))
+        for loop, file in _loops():
+            if file == target.with_suffix(".img") or file.parent == target.with_suffix(".cache"):
+                _detach(loop, file)
+    shutil.rmtree(folder)
+
+
+def _detach(loop: str, file: Path) -> None:
+    _run("losetup", "--detach", loop)
+    until_s = monotonic() + HELD_MAX_S
+    while _run("losetup", "--associated", str(file)):  # who looks for a free device opens each for a moment
+        assert monotonic() < until_s, f"something keeps {loop}: a mount namespace?"
+        sleep(ROUND_PAUSE_S)
+
+
+def _loops() -> list[tuple[str, Path]]:
+    lines = _run("losetup", "--noheadings", "--raw", "--list", "--output", "NAME,BACK-FILE").splitlines()
+    return [(loop, Path(file)) for loop, _, file in (line.partition(" ") for line in lines)]
 
 
 def freeze(pids: Iterable[int]) -> None:
@@ -306,18 +405,6 @@ def holders(folder: Path) -> set[int]:
     return found - {os.getpid()}
 
 
-def _remove(folder: Path, disks: Iterable[LossyDisk]) -> None:
-    errors = []
-    for disk in disks:
-        try:
-            disk.remove()
-        except Exception as error:  # the others are to be removed all the same
-            errors.append(error)
-    if errors:
-        raise ExceptionGroup(f"disks in {folder} are left", errors)
-    shutil.rmtree(folder)
-
-
 def _is_still(pid: int) -> bool:
     states = []
     for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
@@ -341,16 +428,26 @@ def write_proof(told: Path, folders: list[Path]) -> None:
     disks = [LossyDisk(folder, folder) for folder in folders]
     files = [[os.open(disk.proof(name) / "records", os.O_WRONLY) for name in ("unsynced", "synced")] for disk in disks]
     counts = os.open(told, os.O_WRONLY)
-    number, parent = 0, os.getppid()
+    rounds, parent = 0, os.getppid()
     while os.getppid() == parent:
+        number, is_due = divmod(rounds, SYNCED_EVERY)
         for at, (unsynced, synced) in enumerate(files):
-            for which, file in enumerate((unsynced, synced)):
-                os.pwrite(file, RECORD.pack(number), number * RECORD.size)
-                if which:
-                    os.fdatasync(file)
-                os.pwrite(counts, RECORD.pack(number + 1), (2 * at + which) * RECORD.size)
-        number += 1
+            _append(unsynced, rounds)
+            _tell(counts, 2 * at, rounds)
+            if is_due == 0 and number < SYNCED_MAX:
+                _append(synced, number)
+                os.fdatasync(synced)
+                _tell(counts, 2 * at + 1, number)
+        rounds += 1
         sleep(ROUND_PAUSE_S)
+
+
+def _append(file: int, number: int) -> None:
+    os.pwrite(file, RECORD.pack(number + 1), number * RECORD.size)
+
+
+def _tell(counts: int, which: int, number: int) -> None:
+    os.pwrite(counts, RECORD.pack(number + 1), which * RECORD.size)
 
 
 if __name__ == "__main__":

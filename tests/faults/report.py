@@ -44,7 +44,7 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    fault: str  # F1 to F39, or what was found on the way
+    fault: str  # F1 to F43, or what was found on the way
     faults: list[str]  # what was seen to take effect
     faults_fired: int
     operations: int

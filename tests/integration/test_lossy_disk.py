@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
@@ -22,13 +23,14 @@ with lossy_disks("a") as disks:
     print(disks["a"].folder, flush=True)
     time.sleep(1_000)
 """
+DIRECT_BYTES = 65_536
 RECORD = b"a record of some bytes\n"
 
 
-@pytest.fixture
-def disks() -> Iterator[LossyDisks]:
+@pytest.fixture(params=["ext4", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("torn", "btrfs"))])
+def disks(request: pytest.FixtureRequest) -> Iterator[LossyDisks]:
     """Two of them."""
-    with lossy_disks("a", "b") as disks:
+    with lossy_disks("a", "b", kind=request.param) as disks:
         yield disks
 
 
@@ -59,6 +61,7 @@ def test_each_cut_loses_what_was_not_synced_and_nothing_else(disks: LossyDisks) 
             for kind in ("appended", "appended, synced", "overwritten", "overwritten, synced"):
                 append(folder / kind, sync=False)
         disks.arm()
+        disks.freeze()
         for name in ("a", "b"):
             folder = disks[name].folder / f"round-{round_number}"
             append(folder / "appended", sync=False)
@@ -92,6 +95,41 @@ def test_what_was_synced_after_all_was_settled_is_kept(disks: LossyDisks) -> Non
     disks.bring_back()
     assert (folder / "appended").read_bytes() == 2 * RECORD
     assert (folder / "overwritten").read_bytes() == RECORD.upper()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "kept"), [("ext4", True), ("torn", None), ("btrfs", False)])
+def test_bytes_past_the_page_cache(kind: str, kept: bool | None) -> None:
+    """Goal: it is known what a kind does not lose. Method: O_DIRECT without a sync; None: some of its sectors."""
+    with lossy_disks("a", kind=kind) as disks:
+        file = disks["a"].folder / "direct"
+        file.write_bytes(bytes(DIRECT_BYTES))
+        disks.arm()
+        disks.freeze()
+        handle = os.open(file, os.O_WRONLY | os.O_DIRECT)
+        with mmap.mmap(-1, DIRECT_BYTES) as block:  # aligned
+            block[:] = b"x" * DIRECT_BYTES
+            os.write(handle, block)
+        os.close(handle)
+        disks.cut()
+        disks.bring_back()
+        written = file.read_bytes().count(b"x")
+        assert 0 < written < DIRECT_BYTES if kept is None else written == kept * DIRECT_BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "kept"), [("ext4", True), ("torn", True), ("btrfs", False)])
+def test_a_name_that_another_file_s_sync_saves(kind: str, kept: bool) -> None:
+    """Goal: it is known what a kind does not lose. Method: rename without the folder's sync; sync of another file."""
+    with lossy_disks("a", kind=kind) as disks:
+        folder = disks["a"].folder
+        (folder / "old").write_bytes(RECORD)
+        disks.arm()
+        (folder / "old").rename(folder / "new")
+        append(folder / "other", sync=True)
+        disks.cut()
+        disks.bring_back()
+        assert (folder / "new").exists() == kept
 
 
 @pytest.mark.parametrize("flag", [pytest.param(None, id="kill alone"), pytest.param(FLUSH_FIRST, id="flush first")])

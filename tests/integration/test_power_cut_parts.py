@@ -30,9 +30,9 @@ LATE = {"wal_writer_delay": "10s"}
 
 
 @pytest.fixture
-def disks() -> Iterator[LossyDisks]:
+def disks(request: pytest.FixtureRequest) -> Iterator[LossyDisks]:
     """One disk."""
-    with lossy_disks("disk") as disks:
+    with lossy_disks("disk", kind=request.config.getoption("--disks")) as disks:
         yield disks
 
 

@@ -27,13 +27,15 @@ from tests.lossy_disk import lossy_disks
 
 
 @asynccontextmanager
-async def running(log: LogKind, embedded: bool, further: Mapping[str, Any]) -> AsyncIterator[LabOnDisks]:
+async def running(
+    log: LogKind, embedded: bool, further: Mapping[str, Any], disks_kind: str
+) -> AsyncIterator[LabOnDisks]:
     """A lab, on a short path that other accounts may enter."""
     parent = Path(tempfile.mkdtemp(prefix="notary-lab-"))
     parent.chmod(0o755)
     network = network_of(machines_of(log, embedded))
     try:
-        with lossy_disks(*machines_with_disks(log, embedded)) as disks:
+        with lossy_disks(*machines_with_disks(log, embedded), kind=disks_kind) as disks:
             network.start()
             async with LabOnDisks(disks, parent / "lab", network, log, embedded, further) as lab:
                 yield lab
@@ -45,9 +47,11 @@ async def running(log: LogKind, embedded: bool, further: Mapping[str, Any]) -> A
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def labs(request: pytest.FixtureRequest) -> AsyncIterator[Renewed[LabOnDisks]]:
     """Where `lab` comes from. A module's LOG overrides the run's; its FURTHER are settings of the cluster."""
-    log = getattr(request.module, "LOG", None) or log_of(request.config)
+    log: LogKind | None = getattr(request.module, "LOG", None)
+    embedded = log is None and is_embedded(request.config)
     further = serving_of(request.config) | getattr(request.module, "FURTHER", {})
-    labs = Renewed(partial(running, log, is_embedded(request.config), further))
+    disks = request.config.getoption("--disks")
+    labs = Renewed(partial(running, log or log_of(request.config), embedded, further, disks))
     yield labs
     await labs.drop()
 

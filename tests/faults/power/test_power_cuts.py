@@ -74,10 +74,7 @@ async def test_a_primary_without_power_has_what_it_committed(lab: LabOnDisks, sc
     async with scene(lab, scenario, give_up_s=GIVE_UP_S) as now:
         await now.active_replica()
         primary = lab.machine_of(lab.primary)
-        lab.disks.arm(primary)
-        await asyncio.sleep(UNSYNCED_S)
-        await lab.lose_power(primary)
-        scenario.fired(f"{primary}: {lab.disks.bring_back()}")
+        await machine_lost(lab, now, primary)
         back_ns = await lab.power_on(primary)
         await now.served_since(back_ns)
         scenario.served_again(now.load, back_ns)
@@ -89,6 +86,31 @@ async def test_an_older_disk_is_caught_up_or_kept_out(lab: LabOnDisks, scenario:
     rack loses power and its disks come back as they were in the snapshot."""
     async with scene(lab, scenario) as now:
         await rack_lost(lab, now, set_back=True)
+
+
+@pytest.mark.scenario("F43", "a passive's machine returns with a clone of the active's disk, then with its own")
+async def test_a_cloned_disk_disturbs_nobody(lab: LabOnDisks, scenario: Scenario) -> None:
+    """Goal: a machine that takes itself for another one neither serves wrongly nor stops anybody. Method: a snapshot of
+    the active's disk under load; a passive's machine loses power and gets it, log node and all."""
+    async with scene(lab, scenario) as now:
+        active = await now.active_replica()
+        (cloned, *_) = await lab.passives()
+        clone = lab.disks[active.name].snapshot()
+        await machine_lost(lab, now, cloned.name)
+        lab.disks[cloned.name].swap(clone)
+        with ends_by_design(cloned):
+            await lab.power_on(cloned.name)
+            await now.served_since(monotonic_ns())
+            await asyncio.sleep(UNSYNCED_S)
+            health = (await lab.healths())[cloned.name]
+            state = "no answer" if health is None else "ready" if health.ready else "not ready"
+            scenario.fired(f"{cloned.name} with a clone of {active.name}'s disk: {state}")
+            await now.served_since(monotonic_ns())
+            await machine_lost(lab, now, cloned.name)
+            lab.disks[cloned.name].swap(clone)
+            await lab.power_on(cloned.name)
+            await wait_for_return(lab)
+        clone.unlink()
 
 
 async def all_power_lost(lab: LabOnDisks, now: Scene, *, held: bool = False, unsynced_s: float = UNSYNCED_S) -> None:
@@ -115,6 +137,14 @@ async def all_power_lost(lab: LabOnDisks, now: Scene, *, held: bool = False, uns
         await spender.spend_again()
 
 
+async def machine_lost(lab: LabOnDisks, now: Scene, name: str) -> None:
+    """Cut a machine's power under load."""
+    lab.disks.arm(name)
+    await asyncio.sleep(UNSYNCED_S)
+    await lab.lose_power(name)
+    now.scenario.fired(f"{name}: {lab.disks.bring_back()}")
+
+
 async def rack_lost(lab: LabOnDisks, now: Scene, *, set_back: bool = False) -> None:
     """Cut the power of the active's rack; the others serve, then it is back. `set_back`: with disks as they were."""
     active = await now.active_replica()
@@ -132,7 +162,7 @@ async def rack_lost(lab: LabOnDisks, now: Scene, *, set_back: bool = False) -> N
         lost = lab.disks.bring_back()
     now.scenario.fired(f"{' and '.join(rack)}: {lost}{', then set back' if set_back else ''}")
     for name, image in snapshots.items():
-        lab.disks[name].replace_by(image)
+        lab.disks[name].swap(image)
     with ends_by_design(active):
         await lab.power_on(*rack)
         await wait_for_return(lab)
