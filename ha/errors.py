@@ -145,6 +145,16 @@ class LockUnavailable(HaError):
     retry = True
 
 
+class LeaseUnavailable(LockUnavailable):
+    """No session for the lease could be opened: the log did not answer. Nothing was claimed."""
+
+    code = "HA_LEASE_UNAVAILABLE"
+    remedy = (
+        "Check with `notary log members` that most log nodes run and reach one another, see runbooks/log-node-loss.md;"
+        " the replica keeps trying."
+    )
+
+
 class LockLost(HaError):
     """The session is gone, and with it the lock. The outcome of the statement in flight is unknown."""
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from ha.clock import Clock
-from ha.errors import LeaseNotPrepared, LockLost, ScopeMismatch
+from ha.errors import LeaseNotPrepared, LeaseUnavailable, LockLost, ScopeMismatch
 from ha.invariant import InvariantBroken
 from ha.lock.interface import (
     CLOSED,
@@ -122,6 +122,8 @@ class LeaseConnection:
 
 class LeaseSession(DatabaseSession[LeaseConnection]):
     """See LockSession."""
+
+    unavailable = LeaseUnavailable
 
     def __init__(
         self,

@@ -251,7 +251,7 @@ class MemoryLockSession:
         except ReadOnlyServer:
             raise
         except LockLost as error:
-            raise LockUnavailable(f"no session was opened: {error}") from error
+            raise LockUnavailable(f"no session was opened: {error.detail}") from error
         except BaseException:
             self._shut()
             raise

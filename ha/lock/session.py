@@ -10,7 +10,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from ha.clock import Clock
 from ha.errors import HaError, LockLost, LockUnavailable, ReadOnlyServer
@@ -43,6 +43,8 @@ ConnectionT = TypeVar("ConnectionT", bound=Connection)
 
 class DatabaseSession(ABC, Generic[ConnectionT]):
     """See LockSession. One object is one session: open it once, make another when it is closed."""
+
+    unavailable: ClassVar[type[LockUnavailable]] = LockUnavailable  # with the remedy of what keeps the lock
 
     def __init__(self, *, name: str, settings: ElectionSettings, clock: Clock) -> None:
         self._name = name
@@ -113,7 +115,8 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
         except BaseException as error:
             self._shut()
             if isinstance(error, TimeoutError | LockLost) and not isinstance(error, ReadOnlyServer):
-                raise LockUnavailable(f"no session was opened: {error}") from error
+                why = error.detail if isinstance(error, LockLost) else "no answer in time"
+                raise self.unavailable(f"no session was opened: {why}") from error
             raise
 
     async def close(self, why: str = CLOSED) -> None:

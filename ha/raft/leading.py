@@ -192,7 +192,7 @@ def receive_response(s: State, src: NodeId, message: AppendResponse) -> None:
         s.expelled.add(src)
         del s.peers[src]  # it counts in no quorum, and gets no entries
         s.send(src, Expelled(s.view))
-    elif _step_back(s, peer, TxId(message.view, message.last_log_idx)):
+    elif _step_back(s, peer, TxId(message.view, message.last_log_idx)) and (s.settings.resends or s.settings.probes):
         send_entries(s, src)
 
 

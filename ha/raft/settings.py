@@ -39,7 +39,8 @@ class RaftSettings:
     batch_entries_min: int = 1
     batch_is_fixed: bool = False
     unacknowledged_max: int = 0  # entries sent to one node that it has not acknowledged; 0: no bound, as in CCF
-    probes: bool = False  # after a refusal, send one message at a time until one is accepted
+    resends: bool = False  # after a refusal, send at once from where the logs may agree, not with the next message
+    probes: bool = False  # the same, but one message at a time until one is accepted
     pre_vote: bool = True  # ask whether an election can be won before a view is used for it
     durable: bool = False  # this node returns with its log, view and vote; a leader counts only what it has synced
     sticky_voters: bool = False  # no pre-vote while a leader was heard lately

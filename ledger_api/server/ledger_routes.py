@@ -30,7 +30,12 @@ _PAGED = (
         "`page_max_bytes` (a setting, 4 MiB by default), but for its first: go on after `next_after`.",
         {"type": "integer", "minimum": 1},
     ),
-    Parameter("party", "Only what concerns this party, or one of these.", {"type": "string"}, repeated=True),
+    Parameter(
+        "party",
+        "Only what concerns this party, or one of these. One that the token may not read matches nothing.",
+        {"type": "string"},
+        repeated=True,
+    ),
 )
 _FEED = (
     Code.QUERY_INVALID,

@@ -64,7 +64,8 @@ class NotarisedDocument(msgspec.Struct, frozen=True, kw_only=True):
 class AcceptedDocument(msgspec.Struct, frozen=True, kw_only=True):
     """An asynchronous submission that was recorded; its outcome is a completion, within `estimate_s` most likely.
 
-    `log_offset` is where its record is in the request log; its completion has the same. Null: not in the log yet.
+    `log_offset` is where its record is in the request log; its completion has the same. Null: not in the log yet. A
+    submission that several replicas logged has a completion for each: at most one of them is NOTARISED.
 
     With code ACCEPTED_EARLY it is not recorded yet: the log's leader has it at `transaction_id`, `view.seqno`, and may
     still lose it. `GET /v1/log/{transaction_id}` shows what became of that entry; the record may get another place.

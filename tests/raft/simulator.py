@@ -92,7 +92,7 @@ class Simulation:
     def _start(self) -> None:
         weather = self.weather
         self._do(f"seed,{self.seed}")
-        for name in ("pre_vote", "sticky_voters", "joiners_catch_up", "batch_is_fixed", "probes"):
+        for name in ("pre_vote", "sticky_voters", "joiners_catch_up", "batch_is_fixed", "probes", "resends"):
             self._do(f"switch,{name},{str(getattr(weather, name)).lower()}")
         self._do(f"switch,batch_entries_first,{weather.batch_entries}")
         self._do(f"switch,unacknowledged_max,{weather.unacknowledged_max}")

@@ -34,7 +34,8 @@ CCF_COMMANDS = set(
 """.split()  # noqa: SIM905
 )
 
-THREE = """start_node,0
+THREE = """switch,resends,true
+start_node,0
 emit_signature,2
 trust_nodes,2,1,2
 emit_signature,2

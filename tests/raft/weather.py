@@ -23,6 +23,7 @@ class Weather:
     batch_entries: int
     unacknowledged_max: int
     probes: bool
+    resends: bool
     fifo: bool  # each link keeps the order, but for what is late
     delay_max_ms: int
     late_share: float  # of messages, up to 300 ms
@@ -76,6 +77,7 @@ def draw(random: Random, seed: int) -> Weather:
         batch_entries=random.choice((1, 1, 2, 5, 20) if fifo else (5, 10, 20)),
         unacknowledged_max=perhaps(random.choice((2, 10)), 0, 0.15),
         probes=probes,
+        resends=Random(f"resends of {seed}").random() < 0.5,
         fifo=fifo,
         delay_max_ms=random.choice((2, 5, 15, 40) if probes else (1, 2)),
         late_share=perhaps(random.choice((0.01, 0.05, 0.2)), 0.0, 0.5 if probes else 0.0),

@@ -53,7 +53,10 @@ export interface NotNow {
   readonly retryAfterS: number;
 }
 
-/** An asynchronous submission is recorded, and will have one completion. Without one in `estimateS`, send it again. */
+/**
+ * An asynchronous submission is recorded, and will have one completion. Without one in `estimateS`, send it again.
+ * Where several replicas logged it at once there is one for each, and at most one of them is NOTARISED.
+ */
 export interface Accepted {
   readonly kind: "accepted";
   readonly submissionId: string;

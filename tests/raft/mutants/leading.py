@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ha.raft import committing, leading, quorums
@@ -264,6 +265,25 @@ def _(_: Any) -> Any:
         return True
 
     return step_back
+
+
+@mutant("never_resends", "After a refusal the leader sends again at once", leading, "receive_response")
+def _(original: Any) -> Any:
+    return _with_resends(original, resends=False)
+
+
+@mutant("always_resends", "Without `resends` a refusal brings nothing at once", leading, "receive_response")
+def _(original: Any) -> Any:
+    return _with_resends(original, resends=True)
+
+
+def _with_resends(original: Any, *, resends: bool) -> Any:
+    def receive(s: State, src: str, message: AppendResponse) -> None:
+        chosen, s.settings = s.settings, replace(s.settings, resends=resends)
+        original(s, src, message)
+        s.settings = chosen
+
+    return receive
 
 
 @mutant("probes_have_no_end", "A probe that is not answered ends", leading, "_end_probes")
