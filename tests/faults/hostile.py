@@ -40,7 +40,7 @@ SUBMIT_LARGE = (
 )
 # Not the caller's mistake: another replica is active, or other callers have the room.
 NOT_ACTIVE = (503, "NOT_ACTIVE")
-AWAY = {NOT_ACTIVE, (503, "OVERLOADED"), (503, "USER_OVERLOADED")}
+AWAY = {NOT_ACTIVE, (503, "OVERLOADED"), (503, "USER_OVERLOADED"), (429, "RATE_EXCEEDED")}
 NOTES = ("[" * 7_990, '{"by":{},"to":[]}', '{"by":"nobody","to":"r2"}', "x" * 7_990, "\u202e", '{"by":"' + "9" * 7_000)
 _from_server = msgspec.msgpack.Decoder(FromServer)
 
