@@ -5,12 +5,17 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
+from threading import Thread
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, Metric, start_http_server
+from prometheus_client import CollectorRegistry, Metric, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from replica.notary.errors import Code, NotaryError
+from replica.notary.web_hosts import WebHosts
 
 
 class FollowerMetrics(Collector):
@@ -94,8 +99,31 @@ def metrics_of(job: str, log_end: Callable[[], int], lag_s: Callable[[int], floa
     return FollowerMetrics(job, log_end, time.monotonic, lag_s)
 
 
-def serve_metrics(metrics: Collector, host: str, port: int) -> None:
-    """Serve /metrics until the process ends. Raises OSError."""
+def serve_metrics(metrics: Collector, host: str, port: int, names: Iterable[str] = ()) -> WSGIServer:
+    """Serve /metrics until the process ends, or the server that is returned is shut down. Raises OSError.
+
+    `names`: those by which it may be asked for, beside loopback names and addresses (replica/notary/web_hosts.py).
+    """
     registry = CollectorRegistry()
     registry.register(metrics)
-    start_http_server(port, host, registry)
+    hosts, exposition = WebHosts((host, *names), addresses=True), make_wsgi_app(registry)
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        if not hosts.takes_host(environ.get("HTTP_HOST")):
+            start("403 Forbidden", [("Content-Type", "text/plain")])
+            return [b"WRONG_HOST: host_names in the configuration takes further names\n"]
+        answered: Iterable[bytes] = exposition(environ, start)
+        return answered
+
+    server = make_server(host, port, answer, _Server, handler_class=_Silent)
+    Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Silent(WSGIRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Standard error is for errors."""

@@ -30,7 +30,7 @@ from ledger_api.server.proxied import ProxyListener
 from ledger_api.server.rate import rows_limit
 from ledger_api.server.registry import Registry
 from ledger_api.server.reloading import Part, Reloading
-from ledger_api.server.settings import ApiSettings, FrontEndDocument
+from ledger_api.server.settings import OTHER_FILES, ApiSettings, FrontEndDocument
 from ledger_api.server.tls import expires_s, load_certificates, make_tls
 from ledger_api.server.traces import FrontEndTraces
 from ledger_api.server.validation import Validator
@@ -52,7 +52,6 @@ from replica.telemetry.traces import open_traces
 DOCUMENT_MAX_BYTES = 1_000_000
 ROLE_LOOK_S = 60.0  # a change wakes it at once
 _BACKLOG = 1_024
-_OTHER_FILES = 128  # open files beside the clients': listeners, the link, the reader, logs, traces, keys
 _PR_SET_PDEATHSIG = 1
 _GC_THRESHOLD = (50_000, 20, 100)
 _log = structlog.get_logger(__name__)
@@ -258,7 +257,7 @@ def _close(listener: asyncio.Server, proxied: ProxyListener | None) -> None:
 
 def connections_max(settings: ApiSettings) -> int:
     """How many connections this process may have: the setting, or what the limit on open files leaves for them."""
-    most = max(1, raise_open_files() - _OTHER_FILES)
+    most = max(1, raise_open_files() - OTHER_FILES)
     if most < settings.connections_max:
         _log.warning("connections_bounded", connections_max=most, setting=settings.connections_max)
     return min(most, settings.connections_max)

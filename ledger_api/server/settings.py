@@ -12,6 +12,7 @@ from replica.notary.signatures import NOTARY_KEY_PATTERN
 from replica.telemetry.settings import TracingSettings
 
 RATE_MIN_PER_S = 0.001
+OTHER_FILES = 128  # a front end's open files beside its clients': listeners, link, reader, logs, traces, keys
 SCAN_ROWS_PER_S = 50_000.0
 SCAN_ROWS_MIN_PER_S = 1_000.0
 _ALGORITHM = "([RPE]S(256|384|512)|EdDSA|Ed25519)"  # all asymmetric

@@ -104,7 +104,7 @@ def _follow(config: Config, engine: str, where: SparkChoice, connector: str, as_
         follow_archive(
             ready,
             lambda: load_manifest(config.archive.folder),
-            follower_metrics("archive", config.archive.metrics, config.log.settings),
+            follower_metrics("archive", config.archive.metrics, config.log.settings, hosts=config.known_hosts),
             interval_s=config.archive.interval_s,
             tell_failure=tell_failure,
             now_s=time.time,

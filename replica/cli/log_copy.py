@@ -113,7 +113,13 @@ def _follow(config: Config, target: LogSettings) -> NoReturn:
         follow_copy(
             source,
             target,
-            follower_metrics("log_copy", settings.metrics, source, lag_s=lambda last: lag_s(source, last, time.time())),
+            follower_metrics(
+                "log_copy",
+                settings.metrics,
+                source,
+                lag_s=lambda last: lag_s(source, last, time.time()),
+                hosts=config.known_hosts,
+            ),
             interval_s=settings.interval_s,
             tell_failure=tell_failure,
             now_s=time.time,

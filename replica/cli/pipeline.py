@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -164,11 +164,17 @@ def progress(what: str, total: int, done: int = 0) -> Iterator[Callable[[int], N
 
 
 def follower_metrics(
-    job: str, where: Endpoint | None, log: LogSettings, lag_s: Callable[[int], float] | None = None
+    job: str,
+    where: Endpoint | None,
+    log: LogSettings,
+    lag_s: Callable[[int], float] | None = None,
+    *,
+    hosts: Sequence[str] = (),
 ) -> FollowerMetrics:
     """The metrics of a job that follows the log, served at /metrics where its table of the configuration says so.
 
     Raises ConfigError when the port is taken. The lag is that of the log's end now, whatever became of the job.
+    `hosts`: names by which this machine is asked for.
     """
     from pipeline.metrics import metrics_of, serve_metrics
     from pipeline.sources.topic import look_at
@@ -176,7 +182,7 @@ def follower_metrics(
     metrics = metrics_of(job, lambda: look_at(log).end, lag_s)
     if where is not None:
         try:
-            serve_metrics(metrics, "" if where.host == "*" else where.host, where.port)
+            serve_metrics(metrics, "" if where.host == "*" else where.host, where.port, hosts)
         except OSError as error:
             raise ConfigError(f"{job}.metrics: {where.host}:{where.port}: {error.strerror}") from None
     return metrics

@@ -115,7 +115,7 @@ def _follow(config: Config, salvages: Salvages) -> NoReturn:
     from pipeline.follow import Succeeded, keep_following
     from pipeline.tables.catalogue.keeping import Changes, keep_registered
 
-    metrics = follower_metrics("tables", config.tables.metrics, config.log.settings)
+    metrics = follower_metrics("tables", config.tables.metrics, config.log.settings, hosts=config.known_hosts)
     changes = Changes(config.tables.folder)
 
     def attempt(succeeded: Succeeded) -> None:

@@ -38,7 +38,8 @@ class MachineFacts:
     free_bytes: int = 0
     size_bytes: int = 1
     memory_backed: bool = False  # tmpfs: gone with the next boot
-    open_files_max: int = 0
+    open_files_max: int = 0  # of one process, by the hard limit
+    clients_files: int = 0  # that a front end needs for `api.connections_max`
     clock_synchronised: bool | None = None  # None: the kernel does not say
 
 

@@ -161,9 +161,9 @@ def _disk(facts: Facts) -> Verdict:
 @CHECKS.check("open-files")
 def _open_files(facts: Facts) -> Verdict:
     """A process may open enough files for the index and its clients."""
-    limit = facts.machine.open_files_max
-    if limit < OPEN_FILES_LEAST:
-        return warning(f"a process may open {limit} files", f"LimitNOFILE={OPEN_FILES_LEAST} or more in its unit")
+    limit, wanted = facts.machine.open_files_max, max(OPEN_FILES_LEAST, facts.machine.clients_files)
+    if limit < wanted:
+        return warning(f"a process may open {limit} files", f"LimitNOFILE={wanted} or more in its unit")
     return ok(f"{limit} for a process")
 
 

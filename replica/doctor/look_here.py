@@ -14,7 +14,7 @@ from cryptography import x509
 from pydantic import BaseModel
 
 from ledger_api.server.registry import read_registry
-from ledger_api.server.settings import TokenSettings
+from ledger_api.server.settings import OTHER_FILES, TokenSettings
 from ledger_api.server.tls import make_tls
 from ledger_api.server.tokens import read_keys as read_token_keys
 from ledger_api.server.tokens import read_revoked
@@ -91,6 +91,7 @@ def look_at_machine(config: Config) -> MachineFacts:
         size_bytes=max(1, usage.total),
         memory_backed=_file_system(existing) in _MEMORY_FILE_SYSTEMS,
         open_files_max=_limit(resource.getrlimit(resource.RLIMIT_NOFILE)[1]),  # a replica raises its soft one
+        clients_files=config.api.connections_max + OTHER_FILES,
         clock_synchronised=_clock_synchronised(),
     )
 

@@ -144,7 +144,8 @@ class Code(Enum):
     )
     RATE_EXCEEDED = (
         429,
-        "This user or connection has asked more than its share of this front end; nothing was written",
+        "This user or connection has asked more than its share of this front end, or had it look through more rows; "
+        "nothing was written",
         "Send the same request again after Retry-After.",
         Retry.SAME,
     )
@@ -215,7 +216,7 @@ class Code(Enum):
     )
     TOO_MANY_STREAMS = (
         503,
-        "The front end has as many streams open as it takes",
+        "The front end has as many streams open as it takes, in all or of this caller",
         "Open it again after Retry-After, or read pages.",
         Retry.SAME,
     )

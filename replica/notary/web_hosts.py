@@ -18,7 +18,7 @@ class WebHosts:
 
     def __init__(self, names: Iterable[str] = (), *, addresses: bool = False) -> None:
         """`addresses`: by any address as well, which no page can let resolve to another one."""
-        self._names = frozenset(map(_plain, names))
+        self._names = frozenset(_plain(name) for name in names if name)
         self._addresses = addresses
 
     def takes_host(self, host: str | None) -> bool:

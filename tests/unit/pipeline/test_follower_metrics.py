@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from http.client import HTTPConnection
+
 from prometheus_client import CollectorRegistry, generate_latest
 
-from pipeline.metrics import FollowerMetrics
+from pipeline.metrics import FollowerMetrics, metrics_of, serve_metrics
 from replica.notary.errors import Code, LogUnavailable
 
 
@@ -62,3 +64,22 @@ def test_failures_are_counted_by_their_code() -> None:
         'notary_tables_failures_total{code="LOG_UNAVAILABLE"}': 1.0,
         'notary_tables_failures_total{code="PLACE_UNAVAILABLE"}': 2.0,
     }
+
+
+def test_metrics_are_for_prometheus_and_no_foreign_page() -> None:
+    """Goal: a page that lets its name resolve here reads nothing. Method: by names of ours, by an address, by its."""
+    server = serve_metrics(metrics_of("archive", lambda: 0), "127.0.0.1", 0, ("notary-1.example",))
+    port = server.server_port
+
+    def status(host: str) -> int:
+        connection = HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/metrics", headers={"Host": host})
+        found = connection.getresponse().status
+        connection.close()
+        return found
+
+    for host in (f"127.0.0.1:{port}", "localhost", "notary-1.example:9102", "10.0.0.7:9102"):
+        assert status(host) == 200, host
+    assert status("evil.example") == 403
+    server.shutdown()
+    server.server_close()
