@@ -19,7 +19,6 @@ from tests.promises import promised
 SESSIONS = 12
 ANSWER_MAX_S = 10.0
 SETTLED_S = 1.0  # until checks that were under way are over: the next stall is another one
-_REQUEST = b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +61,15 @@ def standing_still(pids: Sequence[int]) -> Iterator[None]:
 class Session:
     """One connection through the endpoint, kept open like an application's pooled one."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
         self._reader, self._writer = reader, writer
+        self._request = f"GET /v1/notary HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
 
     async def answers(self) -> bool:
         """Whether it still leads to a replica."""
         try:
             async with asyncio.timeout(ANSWER_MAX_S):
-                self._writer.write(_REQUEST)
+                self._writer.write(self._request)
                 head = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower()
                 await self._reader.readexactly(int(head.partition("content-length:")[2].split()[0]))
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
@@ -87,7 +87,7 @@ async def sessions(endpoint: str) -> AsyncIterator[list[Session]]:
     where, found = urlsplit(endpoint), list[Session]()
     try:
         for _ in range(SESSIONS):
-            found.append(Session(*await asyncio.open_connection(where.hostname, where.port)))
+            found.append(Session(*await asyncio.open_connection(where.hostname, where.port), where.netloc))
         assert all(await asyncio.gather(*(one.answers() for one in found)))
         yield found
     finally:

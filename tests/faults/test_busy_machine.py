@@ -80,7 +80,13 @@ async def test_other_work_marks_nobody_down(cluster: LocalCluster, scenario: Sce
     """Goal: no mark-down, no lock lost, no error. Method: four busy processes of the same priority beside 256
     connections; every attempt of every call is in the history."""
     async with under_load(
-        cluster, scenario, singles=CONNECTIONS, batches=0, connections_max=CONNECTIONS, pause_ms=PAUSE_MS, fresh_only=1
+        cluster,
+        scenario,
+        singles=CONNECTIONS,
+        batches=0,
+        connections_max=CONNECTIONS,
+        pause_ms=PAUSE_MS,
+        fresh_only=True,
     ) as load:
         before, epoch = await cluster.balancer.servers(), await _epoch(cluster)
         async with health_times(cluster) as took_s:
