@@ -13,6 +13,7 @@ import msgspec
 
 from ha.lock.interface import ServerLease
 from replica.notary.formats import Known
+from replica.notary.marks import NOTHING_TOLD, MarksTold
 
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]  # what any reader passes on, or divides
 
@@ -77,6 +78,9 @@ class HealthDocument(msgspec.Struct, frozen=True, kw_only=True):
     site: str | None = None  # whether its site has the term: ha/site/core.py, Standing; None: no site is configured
     site_detail: str = ""  # why it has not
     front_ends_silent: int = 0  # connected, and not heard for `link.front_end_silent_s`: not among `front_ends`
+    marks: MarksTold = NOTHING_TOLD
+    exposed_records: int = 0  # applied, and a power cut could take them without a trace
+    marks_problems: Sequence[str] = ()  # what a person should look at, each with its code
 
     def as_json_object(self) -> dict[str, object]:
         """Plain values, in the same order."""
@@ -131,6 +135,9 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     not_serving_detail: str = ""
     may_lead: bool = True  # whether it may hold the lock
     registry_differs: _Int64 | None = None  # None: not compared, as under rules before 3
+    marks: MarksTold | None = None  # None: an older release
+    exposed_records: _Int64 = 0
+    marks_problems: tuple[str, ...] = ()
     site: str | None = None  # None: no site is configured, or an older release
     site_detail: str = ""
     front_ends_silent: _Int64 = 0  # connected, and not heard: they do not answer, and are started anew

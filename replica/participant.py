@@ -32,6 +32,7 @@ from replica.active.signer import Signer
 from replica.active.worker import Worker
 from replica.following.apply import Applied
 from replica.following.follower import Follower, no_wait
+from replica.following.mark_check import MarkCheck
 from replica.following.salvaged import SalvagesFound
 from replica.index.interface import Index
 from replica.link.interface import (
@@ -43,6 +44,10 @@ from replica.link.interface import (
     refuse_as_passive,
 )
 from replica.log.interface import RequestLog
+from replica.marks.judging import RECORDS_LOST
+from replica.marks.keeper import MarkKeeper
+from replica.marks.lead import NO_LEAD, Lead
+from replica.marks.seen_file import MemorySeenFile
 from replica.notary.answers import NotNow
 from replica.notary.errors import (
     Code,
@@ -55,6 +60,7 @@ from replica.notary.errors import (
     TableLags,
 )
 from replica.notary.parties import PartyNote
+from replica.notary.position import BEGIN
 from replica.notary.requests import Submission
 from replica.notary.rules import DEDUPLICATING_FROM, REGISTERED_FROM
 from replica.notary.salvage import NO_SALVAGES, Salvages
@@ -127,15 +133,18 @@ class Participant(Generic[SessionT]):
         random_bytes: Callable[[int], bytes] = os.urandom,
         trace: Trace = UNTRACED,
         salvages: Salvages = NO_SALVAGES,
+        marks: MarkKeeper | None = None,
+        lead: Lead = NO_LEAD,
         ledger: DerivedLedger | None = None,
         make_worker: Callable[[Parts], Worker] | None = None,
         may_lead: bool = True,
         in_term: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`ledger`: what this replica derives from the log, in either role; None where completions are published to a
-        database that replicas share. `make_worker`: what serves here whoever holds the lock; None: the active alone
-        serves. `may_lead`: whether this replica may ever ask for the lock. `in_term`: whether this site may serve, at
-        this moment, where another one may take over."""
+        """`marks`: of this replica and its peers; None: kept in memory, without peers. `lead`: how far answers
+        may run ahead of them. `ledger`: what this replica derives from the log, in either role; None where completions
+        are published to a database that replicas share. `make_worker`: what serves here whoever holds the lock; None:
+        the active alone serves. `may_lead`: whether this replica may ever ask for the lock. `in_term`: whether this
+        site may serve, at this moment, where another one may take over."""
         self.name = name
         self.may_lead = may_lead
         self.in_term = in_term
@@ -159,6 +168,12 @@ class Participant(Generic[SessionT]):
             trace=trace,
             salvages=salvages,
             room=self._room_of(ledger, make_worker is not None),
+            on_assured=self._on_assured,
+        )
+        self.marks = marks or MarkKeeper(name, MemorySeenFile(), clock)
+        self._lead = lead
+        self._mark_check = MarkCheck(
+            request_log, self.follower, self.marks, salvages, clock=clock, retry_s=settings.log_retry_s
         )
         self.activation: Activation | None = None
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -176,6 +191,8 @@ class Participant(Generic[SessionT]):
             failures=self.failures,
             salvages=salvages,
             salvages_found=SalvagesFound(index, salvages),
+            mark_check=self._mark_check,
+            why_exposed=self.why_exposed,
             trace=trace,
             announce=self._announce,
             step_down=leadership.step_down,
@@ -184,7 +201,7 @@ class Participant(Generic[SessionT]):
         self.worker = None if make_worker is None else make_worker(self._parts)
         self._log_questions = LogQuestions(request_log, settings.retry_after_s)
         self._look_ups = LookUps(
-            index, self._receipt_signer, self._may_answer, self._refusal, self._break, places=self._places
+            index, self._receipt_signer, self._may_answer, self._no_look_up, self._break, places=self._places
         )
         self._following: list[asyncio.Task[None]] = []
         self._working: asyncio.Task[None] | None = None
@@ -228,7 +245,11 @@ class Participant(Generic[SessionT]):
 
     def _follow(self) -> None:
         if not self._following:
-            self._following = [asyncio.create_task(self.guarded(self.follower.run()), name="follow")]
+            self._following = [
+                asyncio.create_task(self.guarded(self.follower.run()), name="follow"),
+                asyncio.create_task(self.guarded(self._mark_check.run()), name="compare with marks"),
+                asyncio.create_task(self.guarded(self.marks.run()), name="keep marks"),
+            ]
             if self._ledger is not None:
                 self._following.append(asyncio.create_task(self.guarded(self._ledger.run()), name="ledger"))
 
@@ -242,6 +263,9 @@ class Participant(Generic[SessionT]):
     def _break(self, error: Exception) -> None:
         if not self.broken.done():
             self.broken.set_exception(error)
+            position = self.follower.position
+            if isinstance(error, NotaryError) and error.code in RECORDS_LOST and position is not None:
+                self.marks.contradict(position)  # unless another mark is what the log contradicts
         code = error.code.name if isinstance(error, NotaryError) else Code.INTERNAL.name
         log.critical("replica_broken", code=code, detail=str(error), exc_info=error)
 
@@ -312,7 +336,7 @@ class Participant(Generic[SessionT]):
         barred = not (self.may_lead and self.in_term()) or self._notes.is_barred()
         if self._settings.standby == "disconnected" and not self._following:
             return Readiness(True, 0, barred)
-        return Readiness(self.follower.reaches_log(), self._lag_records(), barred)
+        return Readiness(self.follower.reaches_log(), self._lag_records(), barred or not self._mark_check.holds)
 
     def _lag_records(self) -> int:
         """Records that are to be applied, or whose commands or registrations are to be indexed, or that the ledger
@@ -479,6 +503,12 @@ class Participant(Generic[SessionT]):
     def _refusal(self) -> NotNow:
         return refuse_as_passive(self.standing())
 
+    def _no_look_up(self) -> NotNow:
+        exposed = self.why_exposed()
+        if exposed is None:
+            return self._refusal()
+        return NotNow(Code.OVERLOADED.name, exposed, self._settings.retry_after_s)
+
     @property
     def all_serve(self) -> bool:
         """Whether this replica is to serve whoever leads; it is not while the newest barrier names rules 1."""
@@ -496,6 +526,8 @@ class Participant(Generic[SessionT]):
 
     def _may_answer(self) -> Serving | None:
         """What may answer look-ups at this moment."""
+        if self.why_exposed() is not None:
+            return None
         worker = self._worker_in_charge()
         if worker is None:
             return self._serving()
@@ -515,7 +547,26 @@ class Participant(Generic[SessionT]):
         if self._worker_in_charge() is None:
             self._leadership.step_down(Ending(Cause.SIGNER, reason, code.name))
 
+    def why_exposed(self) -> str | None:
+        """Why nothing may be answered now: a power cut could take what it rests on without a trace. None: it may."""
+        published = BEGIN if self.worker is None else self.worker.published_offset
+        if self.activation is not None and self.activation.publisher.position is not None:
+            published = max(published, self.activation.publisher.position.offset)
+        self._lead.note_covered(self.marks.covered_offset(published))
+        return self._lead.why_not(self._clock.boottime_s())
+
+    def count_exposed(self) -> int:
+        """Applied records that a power cut could take without a trace."""
+        self.why_exposed()
+        return self._lead.exposed_records
+
+    def _on_assured(self) -> None:
+        for intake in self.intakes:
+            intake.wake()
+
     def _on_applied(self, applied: Applied) -> None:
+        self.marks.note_applied(applied.position)
+        self._lead.note_applied(applied.position.offset, self._clock.boottime_s())
         if self._ledger is not None:
             self._ledger.take(applied)
         self.counters.note_applied(applied.reading, applied.verdicts)

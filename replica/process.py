@@ -17,6 +17,7 @@ from ha.errors import HaError
 from replica.failure import error_document, exit_code
 from replica.following.salvaged import read_salvages
 from replica.index.quarantine import set_aside
+from replica.marks.archived import archived_mark
 from replica.notary.errors import IndexDamaged, InvariantBroken, NotaryError, StoreUnavailable
 from replica.notary.exit_codes import EXIT_OK
 from replica.notary.keys import known_keys
@@ -55,6 +56,7 @@ def _look(settings: ReplicaSettings) -> Start:
         signer=signer,
         keys=known_keys(settings.notary_keys_file, signer.public_key),
         salvages=read_salvages(settings.folder),
+        archived=archived_mark(settings.archive),
         generation=secrets.token_hex(16),
         after_failure=(settings.folder / _FAILED_MARK).exists(),
     )
@@ -105,4 +107,4 @@ async def _until_stopped(core: Core, stop_max_s: float) -> None:
     try:
         await run_to_the_end(core.participant, core.election, core.front_ends.run(), stop_max_s=stop_max_s)
     finally:
-        await core.bulletin.flush()
+        await asyncio.gather(core.bulletin.flush(), core.participant.marks.leave())

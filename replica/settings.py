@@ -192,6 +192,14 @@ class CoreSettings(BaseModel):
         le=1_000_000,
         description="Completions that may wait for the database; submissions above that are refused as OVERLOADED.",
     )
+    exposed_max_records: int = Field(
+        20_000,
+        ge=100,
+        le=1_000_000,
+        description="Where the request log does not survive a power cut: so many records may be answered that are "
+        "neither published nor marked on the disks of this replica and of a peer; submissions above that, or once they "
+        "have been so for a second, are refused as OVERLOADED.",
+    )
     publish_linger_s: float = Field(
         0.02, ge=0, le=1, description="How long completions gather before they are published; answers do not wait."
     )

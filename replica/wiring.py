@@ -43,11 +43,15 @@ from replica.log.interface import ConsensusLog, RequestLog
 from replica.log.open import open_log, open_log_admin
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.settings import LogSettings
+from replica.marks.keeper import MarkKeeper
+from replica.marks.lead import NO_LEAD, Lead
+from replica.marks.seen_file import SEEN_NAME, DiskSeenFile
 from replica.notary.errors import InvariantBroken
 from replica.notary.formats import Formats
 from replica.notary.keys import NotaryKey
 from replica.notary.own_process import module_argv
 from replica.notary.parties import Pair, PeriodUs
+from replica.notary.position import Position
 from replica.notary.salvage import Salvages
 from replica.notary.web_hosts import WebHosts
 from replica.notary.words import WordsLog
@@ -57,7 +61,7 @@ from replica.operators.front_ends import FrontEnds
 from replica.operators.metrics import make_metrics
 from replica.operators.neighbourhood import Neighbourhood
 from replica.operators.party_book import PartyBook
-from replica.operators.peers import PeerWatch
+from replica.operators.peers import LOOK_EVERY_S, LOOK_EXPOSED_S, PeerWatch
 from replica.operators.probes import make_probes
 from replica.operators.registry_watch import RegistryWatch
 from replica.operators.status_page import make_status_page
@@ -114,6 +118,7 @@ class ReplicaSettings:
     endpoint: str = ""  # URL that applications are given
     host_names: tuple[str, ...] = ()  # by which browsers may ask for API and health
     listing: Mapping[str, object]  # what GET /v1/endpoints lists, as the front end takes it
+    archive: Path | None = None  # its folder, if it is one on this machine
     site: SiteSettings | None = None  # where another site may take over
     site_witness: Callable[[], str] = str  # its witness' connection string with the password
 
@@ -126,6 +131,7 @@ class Start:
     keys: Sequence[NotaryKey]
     salvages: Salvages
     generation: str  # a front end of another core process is not let in
+    archived: Position | None  # the mark in the archive's manifest
     after_failure: bool  # the process before did not end in order
 
 
@@ -177,6 +183,10 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         notes=bulletin,
         trace=_open_trace(stack, settings, clock),
         salvages=start.salvages,
+        marks=MarkKeeper(
+            settings.name, DiskSeenFile(settings.folder / SEEN_NAME), clock, tuple(_peers_of(settings)), start.archived
+        ),
+        lead=NO_LEAD if settings.log.survives_power_loss else Lead(settings.core.exposed_max_records),
         ledger=ledger,
         make_worker=_make_worker(settings, ledger, request_log, clock),
         may_lead=settings.name not in settings.barred,
@@ -223,11 +233,14 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
     _beside(stack, core.trail.run(), "operators' trail")
     _beside(stack, core.registry.run(), "registry file")
     _beside(stack, core.neighbourhood.run(), "neighbourhood")
-    if (
-        settings.listing.get("replicas") or settings.serving == "all"
-    ):  # who lists the others, or shares a rate with them
-        urls = {name: url for name, url in settings.health_urls.items() if name != settings.name}
-        _beside(stack, PeerWatch(urls, partial(_announce_peers, core), core.clock).run(), "peers")
+    watch = PeerWatch(
+        _peers_of(settings),
+        partial(_announce_peers, core),
+        core.participant.marks.note_told,
+        core.clock,
+        LOOK_EVERY_S if settings.log.survives_power_loss else LOOK_EXPOSED_S,
+    )
+    _beside(stack, watch.run(), "peers")
     if core.site is not None:
         _beside(stack, core.site.run(), "site")
     if core.shared_bound is not None:
@@ -257,6 +270,11 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
     manager = ServiceManager()
     manager.start(lambda: _status_line(core))
     stack.callback(manager.stop)
+
+
+def _peers_of(settings: ReplicaSettings) -> Mapping[str, str]:
+    """Where the other replicas show their health, by name."""
+    return {name: url for name, url in settings.health_urls.items() if name != settings.name}
 
 
 def _site_guard(

@@ -17,6 +17,8 @@ from replica.notary.receipts import Receipt
 from replica.notary.rules import DEDUPLICATING_FROM, Outcome, Verdict
 from replica.store.interface import AdmissionResult, Command
 
+_OUT_OF_TERM = "this site may not serve just now, and another one may"
+
 Decided = tuple[Waiting, CountedRequest, Verdict]
 """The waiting caller, its record, and the verdict on it."""
 
@@ -34,6 +36,7 @@ class Answering:
         self._clock = parts.clock
         self._estimate = parts.estimate
         self._receipt_signer = parts.receipt_signer
+        self._why_exposed = parts.why_exposed
         self._places = parts.places
         self._trace = parts.trace
         self._retry_after_s = parts.settings.retry_after_s
@@ -98,9 +101,10 @@ class Answering:
 
     def send(self, answers: Iterable[tuple[Waiting, Answer]]) -> None:
         """Send answers; but nothing as decided where another site may serve by now, whose log may lack these
-        records."""
-        if not self._receipt_signer.in_term():
-            answers = [(waiting, _undecided(answer, self._retry_after_s)) for waiting, answer in answers]
+        records, or where a power cut could take them without a trace."""
+        why = self._why_exposed() if self._receipt_signer.in_term() else _OUT_OF_TERM
+        if why is not None:
+            answers = [(waiting, _undecided(answer, why, self._retry_after_s)) for waiting, answer in answers]
         send(answers)
 
 
@@ -167,10 +171,8 @@ def _recorded(command: Command, found: AdmissionResult, receipt: Receipt) -> Ans
     return Notarised(command.tx_id, command.content_digest, found.notarised_offset, None, True, receipt, offset)
 
 
-def _undecided(answer: Answer, retry_after_s: float) -> Answer:
-    if isinstance(answer, NotNow):
-        return answer
-    return NotNow(Code.OUTCOME_UNKNOWN.name, "this site may not serve just now, and another one may", retry_after_s)
+def _undecided(answer: Answer, why: str, retry_after_s: float) -> Answer:
+    return answer if isinstance(answer, NotNow) else NotNow(Code.OUTCOME_UNKNOWN.name, why, retry_after_s)
 
 
 def _unsigned(retry_after_s: float) -> NotNow:

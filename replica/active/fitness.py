@@ -11,6 +11,7 @@ class Unfit(StrEnum):
     """Why a worker does not serve; fit for a metric's label."""
 
     LOG_SILENT = "log_silent"
+    MARKS = "marks"
     LAGGING = "lagging"
     PAUSED = "paused"
     NO_ACTIVATION = "no_activation"
@@ -25,10 +26,12 @@ class Unfit(StrEnum):
 
 class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker's parts know at a moment. `is_settled`: no command is pending of the time before rules 2.
+    `marks_hold`: the log was found to have every mark that was known at the start (docs/architecture.md).
     `may_number`: it has numbers for the activation in force. `why_not_stamp`: see clock_agreement.py.
     `oldest_unread_s`: how long our oldest record was not read back; 0: there is none."""
 
     reaches_log: bool
+    marks_hold: bool
     lag_records: int
     is_paused: bool
     is_writable: bool
@@ -53,6 +56,7 @@ def why_not_serve(facts: WorkerFacts, limits: Limits) -> tuple[Unfit, str] | Non
     lagging, stalled = facts.lag_records > limits.lag_records_max, facts.oldest_unread_s >= limits.unread_max_s
     reasons = (
         (not facts.reaches_log, Unfit.LOG_SILENT, "the log does not answer"),
+        (not facts.marks_hold, Unfit.MARKS, "the log was not compared with the marks of replicas and database yet"),
         (lagging, Unfit.LAGGING, f"{facts.lag_records} records of the log are not applied yet"),
         (facts.is_paused, Unfit.PAUSED, "operators have paused service: notary resume --service"),
         (not facts.is_writable, Unfit.NO_ACTIVATION, "no activation that all may write under is in force"),

@@ -32,6 +32,8 @@ class Intake:
         self._clock = parts.clock
         self._estimate = parts.estimate
         self._failures = parts.failures
+        self._follower = parts.follower
+        self._why_exposed = parts.why_exposed
         self.budget = AdmissionBudget(parts.settings)
         self._queue: FairQueue[Waiting] = FairQueue(parts.settings.user_queue_max, parts.settings.user_states_max)
         self._aside = self._aside_states = 0  # left the queue, and wait for the database: not in the pipeline
@@ -53,7 +55,7 @@ class Intake:
         refused: list[tuple[int, Answer]] = []
         queued: list[int] = []
         now_us = self._clock.wall_us()
-        wait_s, sharers = self.wait_s, self._sharers()
+        wait_s, sharers, exposed = self.wait_s, self._sharers(), self._why_exposed()
         for ticket, submission in batch:
             try:
                 waiting = _waiting(replies, ticket, submission, options, now_us)
@@ -65,8 +67,8 @@ class Intake:
                 detail = f"{user!r} has as much queued as one may"
                 refused.append((ticket, NotNow(Code.USER_OVERLOADED.name, detail, self.wait_s)))
                 continue
-            if not self.budget.enter(states):
-                refused.append((ticket, self._overloaded()))
+            if exposed is not None or not self.budget.enter(states):
+                refused.append((ticket, self._overloaded(exposed)))
                 continue
             self._queue.push(user, waiting, states)
             queued.append(ticket)
@@ -118,7 +120,10 @@ class Intake:
         return self._queue.take(min(room, self._settings.admit_batch_max), states_room)
 
     def _room(self) -> tuple[int, int]:
-        """How many more submissions, and states, the pipeline takes."""
+        """How many more submissions, and states, the pipeline takes: none until the record at the applied position was
+        found again, after the log was opened anew."""
+        if not self._follower.assured:
+            return 0, 0
         settings, queue, budget = self._settings, self._queue, self.budget
         states = budget.states - queue.states - self._aside_states
         return (
@@ -139,8 +144,10 @@ class Intake:
         busy = self.budget.submissions >= settings.admit_linger_from
         return busy and len(self._queue) < settings.admit_batch_max and not self.stopping
 
-    def _overloaded(self) -> NotNow:
+    def _overloaded(self, exposed: str | None) -> NotNow:
         budget = self.budget
+        if exposed is not None:
+            return NotNow(Code.OVERLOADED.name, exposed, self.wait_s)
         detail = f"{budget.submissions} submissions with {budget.states} states are in flight"
         if budget.unpublished >= budget.unpublished_max:
             detail = f"{budget.unpublished} completions wait for the database"

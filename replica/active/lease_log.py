@@ -145,6 +145,9 @@ class FollowedLease:
             self._writer = await _asked(opening())
             if self._ended:
                 self.end()
+            await _asked(self._follower.reread())  # the writer may have reached another server
+        if not self._follower.assured:
+            raise LockLost("the log is opened anew, and its newest record is to be found first")
         try:
             self._writer.append(encode_record(record))
         except NotaryError as error:

@@ -51,8 +51,7 @@ class LogDesk:
         """See Desk. Nothing is ever pending: whatever holds a lease writes under rules 2. The bound of pruning is that
         of this ledger, which is what this replica's front ends read."""
         progress = await self._ledger.reached(BEGIN)
-        offset = BEGIN if progress.position is None else progress.position.offset
-        return DeskSeen(await self._wall_us(), offset, progress.ledger_end, progress.pruned_to, True)
+        return DeskSeen(await self._wall_us(), progress.position, progress.ledger_end, progress.pruned_to, True)
 
     async def draw(self) -> Drawn:
         """See Desk."""

@@ -1,7 +1,8 @@
 """The order of opening an activation, which is the protocol (docs/architecture.md).
 
-The steps: read the log to its end, see it move, raise the epoch, open the log writer, verify the lock, append the
-barrier, catch up to it, publish up to it, settle the commands that can never be logged. Then it may serve.
+The steps: read the log to its end, open the log writer, compare the log with all marks, see it move, raise the epoch,
+verify the lock, append the barrier, catch up to it, publish up to it, settle the commands that can never be logged.
+Then it may serve.
 
 A lease is granted by the log: the claim is the activation's only barrier. It has shown that the log moves, and epoch
 and formats are the claim's.
@@ -24,7 +25,6 @@ from replica.active.parts import Parts
 from replica.active.publisher import Publisher
 from replica.active.read_back import ReadBack
 from replica.active.tasks import SessionTasks
-from replica.following.log_reading import end_after
 from replica.index.commands import knows_commands
 from replica.index.parties import knows_parties
 from replica.notary.errors import InvariantBroken, TableLags
@@ -85,16 +85,18 @@ class Opening:
         appender.formats = claimed or to_write(raised, parts.follower.formats)
         if appender.formats.rules >= DEDUPLICATING_FROM:
             await self._know_tables(position.offset, registered=appender.formats.rules >= REGISTERED_FROM)
+        await appender.open()
+        self._done("open_log")
+        await self._compare_with_marks()
+        self._done("marks")
         if self._grant is None:
             await self._see_the_log_move(position)
         self._done("log_moves")
         self.epoch = await self._raise_epoch(position)
         self._done("epoch")
-        await appender.open()
-        self._done("open_log")
         await self._verify_lock()
         self._done("verify_lock")
-        published = await self._published_in_the_log()
+        published = await store.published()
         position = await self.put_barrier_in_force() if self._grant is None else self._take_over(self._grant)
         self._done("barrier")
         self._publisher.begin(await self._publish_backlog(published, position))
@@ -148,21 +150,17 @@ class Opening:
         """
         if position.barrier is None or self._parts.follower.moved_lately():
             return
-        await self._published_in_the_log()  # or nothing may be written
-        await self._appender.open()
         self._appender.repeat_barrier(position.barrier)
         await until_applied(self._parts, lambda at: at.offset > position.offset, "a record that changes nothing")
 
-    async def _published_in_the_log(self) -> Published:
-        """The published position. Raises LogTruncated when the log ends before it.
-
-        Nothing may be written to such a log, or the lost records could not be restored at their offsets. Only an index
-        that lags has to ask the log."""
-        published = await self._store.published()
-        position = published.position
-        if position is not None and position.offset > self._parts.follower.applied_offset:
-            await end_after(self._parts.request_log, position.offset)
-        return published
+    async def _compare_with_marks(self) -> None:
+        """Return once the log was found to have every mark, and all is applied up to the highest. Raises LogTruncated
+        and LogRefused: nothing may be written to such a log, or lost records could not be restored at their offsets.
+        """
+        parts = self._parts
+        await parts.follower.reread()  # the writer may have reached another server
+        highest = await parts.mark_check.compare((await self._store.published()).position)
+        await until_applied(parts, lambda at: at.offset >= highest, "the newest mark")
 
     async def put_barrier_in_force(self) -> Position:
         """Append our barrier until one reads back in force, each try above every epoch seen; the position after it.

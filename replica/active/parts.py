@@ -12,6 +12,7 @@ from replica.active.failures import SubmissionFailures
 from replica.active.places import Places
 from replica.active.receipt_signer import ReceiptSigner
 from replica.following.follower import Follower
+from replica.following.mark_check import MarkCheck
 from replica.following.salvaged import SalvagesFound
 from replica.index.interface import Index
 from replica.log.interface import RequestLog
@@ -37,7 +38,9 @@ class Parts:
     failures: SubmissionFailures
     salvages: Salvages
     salvages_found: SalvagesFound
+    mark_check: MarkCheck
     trace: Trace
+    why_exposed: Callable[[], str | None]  # why nothing may be answered: a power cut could take it without a trace
     announce: Callable[[], None]  # the replica's standing has changed
     step_down: Callable[[Ending], None]  # the activation must end
     fail: Callable[[Exception], None]  # the process must end

@@ -128,7 +128,7 @@ class WorkerAppender:
         barrier, numbers = writable(self._parts.follower.position), self._desks.numbers()
         if not self.held or barrier is None or numbers is None or self._desks.why_not_stamp():
             return []
-        if self.has_failed or self.writer_has_ended:
+        if self.has_failed or self.writer_has_ended or not self._parts.follower.assured:
             return []
         stamp_us = self._parts.clock.wall_us()
         values: list[bytes] = []

@@ -60,7 +60,7 @@ class Worker:
         self._clock_skew_max_s = clock_skew_max_s
         self._numbers: Numbers | None = None
         self._clock_seen: ClockSeen | None = None
-        self._seen = DeskSeen(0, -1, 0, 0, False)
+        self._seen = DeskSeen(0, None, 0, 0, False)
         self._is_settled = False  # nothing that was pending under rules 1 is
         self._unsigned: str | None = None  # why the key could not be used; None: it can, as far as is known
         self._count = LedgerCount()
@@ -114,6 +114,11 @@ class Worker:
     def last_ledger_offset(self) -> int:
         """The newest ledger offset whose completion was seen to be published."""
         return self._seen.ledger_end
+
+    @property
+    def published_offset(self) -> int:
+        """The log offset up to which completions were seen to be published."""
+        return self._seen.published_offset
 
     async def log_offset_of(self, ledger_offset: int) -> int | None:
         """As Desk, however long the database is away."""
@@ -201,6 +206,7 @@ class Worker:
             return
         try:
             writer = await self._open_writer()
+            await self._parts.mark_check.compare(self._seen.published)
         except LogUnavailable as error:
             log.info("worker_cannot_write", detail=error.detail)
             return
@@ -213,9 +219,14 @@ class Worker:
     async def _open_writer(self) -> LogWriter:
         """One that moves the log nowhere: if each worker drew it to its own server, it would do nothing but move."""
         request_log = self._parts.request_log
-        if isinstance(request_log, WatchingLog):
-            return await request_log.open_shared_writer()
-        return await request_log.open_writer()
+        opening = request_log.open_shared_writer if isinstance(request_log, WatchingLog) else request_log.open_writer
+        writer = await opening()
+        try:
+            await self._parts.follower.reread()
+        except BaseException:
+            await writer.close()
+            raise
+        return writer
 
     @property
     def is_connected(self) -> bool:
@@ -249,6 +260,7 @@ class Worker:
         position = follower.position
         return WorkerFacts(
             reaches_log=follower.reaches_log(),
+            marks_hold=self._parts.mark_check.holds,
             lag_records=follower.lag_records,
             is_paused=is_paused(position),
             is_writable=writable(position) is not None,

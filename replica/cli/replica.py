@@ -27,6 +27,7 @@ def replica_settings(config: Config, name: str) -> ReplicaSettings:
         name=name,
         version=version("replicated-notary"),
         folder=config.replica_dir(name),
+        archive=config.archive.folder if isinstance(config.archive.folder, Path) else None,
         notary_signer=config.notary_signer,
         notary_keys_file=config.notary_keys_file,
         database=config.ledgers(name),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -225,16 +225,9 @@ def _facts(path: Path, config: Config, status: Status) -> Table:
     if status.log_end is not None:
         facts.add_row("request log", f"{config.log.settings.label}, {status.log_end} records")
     for name, health in status.replicas.items():
-        if health is not None and health.commands_lag_records:
-            text = f"lacks the acceptances of {health.commands_lag_records} records: notary format raise waits for them"
-            facts.add_row(f"[yellow]commands of {name}[/]", text)
-    for name, health in status.replicas.items():
-        if health is not None and health.front_ends_silent:
-            text = f"{health.front_ends_silent} do not answer; they are started anew"
-            facts.add_row(f"[red]front ends of {name}[/]", text)
-    for name, health in status.replicas.items():
-        if health is not None and health.site_detail:
-            facts.add_row(f"[red]site of {name}[/]", f"may not serve: {escape(health.site_detail)}")
+        if health is not None:
+            for what, text in _troubles(name, health):
+                facts.add_row(what, text)
     if status.pause is not None:
         of_service, because = status.pause["keeper"] == OF_SERVICE, status.pause["reason"]
         what, whose = ("service", "") if of_service else ("fail-over", f" for {status.pause['keeper']}")
@@ -244,3 +237,16 @@ def _facts(path: Path, config: Config, status: Status) -> Table:
         facts.add_row(f"status page of {name}", f"{url} on {config.replica(name).host}")
     facts.add_row("configuration", str(path))
     return facts
+
+
+def _troubles(name: str, health: ReplicaHealth) -> Iterator[tuple[str, str]]:
+    """What a person should know of a replica, each with its heading."""
+    if health.commands_lag_records:
+        text = f"lacks the acceptances of {health.commands_lag_records} records: notary format raise waits for them"
+        yield f"[yellow]commands of {name}[/]", text
+    if health.front_ends_silent:
+        yield f"[red]front ends of {name}[/]", f"{health.front_ends_silent} do not answer; they are started anew"
+    if health.site_detail:
+        yield f"[red]site of {name}[/]", f"may not serve: {escape(health.site_detail)}"
+    for problem in health.marks_problems:
+        yield f"[yellow]marks of {name}[/]", escape(problem)

@@ -123,7 +123,7 @@ def _tables_place(given: object) -> object:
 
 
 class ArchiveSettings(BaseModel):
-    """The archive of the request log, which the pipeline writes; replicas do not use it."""
+    """The archive of the request log, which the pipeline writes. A replica reads how far a local one goes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

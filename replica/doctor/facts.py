@@ -136,6 +136,7 @@ class ReplicaFacts:
     registry_differs: int | None = None  # keys that its registry file has otherwise than the log; None: not compared
     site: str | None = None  # whether its site has the term; None: no site is configured, or an older release
     site_detail: str = ""  # why it has not
+    marks_problems: tuple[str, ...] = ()  # of its seen file and of what its peers tell, each with its code
     rules_in_force: int = 0  # by the newest barrier it has read; 0: none, or an older release
     clock: ClockFacts | None = None  # None: an older release
 

@@ -255,6 +255,15 @@ def _parties_in_log(facts: Facts) -> Verdict:
     return ok("no registry file says otherwise")
 
 
+@CHECKS.check("marks")
+def _marks(facts: Facts) -> Verdict:
+    """Every replica keeps its mark of the log on its disk, and no peer tells one of another log."""
+    found = [f"{one.name}: {problem}" for one in facts.replicas for problem in one.marks_problems]
+    if found:
+        return warning("; ".join(found), "look its code up in docs/errors.md")
+    return ok("kept") if any(one.answers for one in facts.replicas) else unknown("no replica answers")
+
+
 @CHECKS.check("site")
 def _site(facts: Facts) -> Verdict:
     """Where another site may take over, this one has the term: no replica serves without it."""

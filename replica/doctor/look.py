@@ -229,5 +229,6 @@ async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddre
         registry_differs=health.registry_differs,
         site=health.site,
         site_detail=health.site_detail,
+        marks_problems=health.marks_problems,
         clock=None if health.clock_us is None else clock_shown(health.clock_us, asked_ns, answered_ns),
     )

@@ -12,12 +12,12 @@ import structlog
 from ha.clock import Clock
 from replica.following.apply import Applied, Applier
 from replica.following.commands import complete_commands
-from replica.following.log_reading import bounded_runs, end_after, known_log, open_after
+from replica.following.log_reading import bounded_runs, end_after, known_log, open_after, record_at, require_applied
 from replica.following.parties import complete_parties
 from replica.index.commands import ahead_of_states, offset_of
 from replica.index.interface import Index
 from replica.log.interface import LogInDatabase, LogRecords, RequestLog
-from replica.notary.errors import Code, LogUnavailable, NotaryError, TableLags
+from replica.notary.errors import Code, LogLeaderChanged, LogUnavailable, NotaryError, TableLags
 from replica.notary.formats import Formats, of_barrier
 from replica.notary.leases import database_in
 from replica.notary.position import BEGIN, Position
@@ -56,8 +56,10 @@ class Follower:
         trace: Trace = UNTRACED,
         salvages: Salvages = NO_SALVAGES,
         room: Callable[[], Awaitable[None]] = no_wait,
+        on_assured: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_applied` is called after each run; `room` is awaited next: it returns when another run may follow."""
+        """`on_applied` is called after each run; `room` is awaited next: it returns when another run may follow.
+        `on_assured` is called when `assured` becomes true."""
         self._log = request_log
         self._index = index
         self._clock = clock
@@ -66,6 +68,8 @@ class Follower:
         self._trace = trace
         self._salvages = salvages
         self._room = room
+        self._on_assured = on_assured
+        self.assured = False  # the record at the applied position was found in the log that is being read
         self._applier: Applier | None = None
         self._formats = Formats()
         self._moved = asyncio.Event()
@@ -148,6 +152,8 @@ class Follower:
             began_s = self._clock.boottime_s()
             try:
                 await self._session()
+            except LogLeaderChanged as error:  # the session begins by finding the record at the applied position
+                log.info("log_leader_changed", detail=error.detail, applied_offset=self.applied_offset)
             except LogUnavailable as error:
                 log.warning("log_unreachable", detail=error.detail, applied_offset=self.applied_offset)
                 retry_s = self._settings.log_retry_s
@@ -177,6 +183,8 @@ class Follower:
         for ahead in ahead_of_states(self._index):  # before records are applied in place of those that a log has lost
             await (await open_after(self._log, topic_id, ahead)).close()
         reader = await open_after(self._log, topic_id, self._applier.position)
+        self.assured = True
+        self._on_assured()
         watch = asyncio.create_task(self.watch_end())
         completing = asyncio.create_task(self._complete_tables(topic_id))
         silent_s = 0.0
@@ -199,9 +207,19 @@ class Follower:
                 if len(records) < self._settings.read_batch_max:
                     await self._pause(len(records), read_at_s)
         finally:
+            self.assured = False
             watch.cancel()
             completing.cancel()
             await reader.close()
+
+    async def reread(self) -> None:
+        """Find the record at the applied position once more, as a writer was opened that may have reached another
+        server. Raises LogTruncated, LogRefused and LogUnavailable."""
+        position = self.position
+        if position is None or not self.assured:
+            raise LogUnavailable("the log is not read just now")
+        if position.offset > BEGIN:
+            require_applied(await record_at(self._log, position.offset), position)
 
     async def _identity(self) -> str:
         return await known_log(self._log, self._clock, self._settings.log_retry_s)

@@ -8,6 +8,7 @@ from replica.notary.errors import LogGone, LogRefused, LogTruncated, LogUnavaila
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import record_digest
 
+_RECORD_MAX_S = 5.0
 LOG_MISSING_MAX_S = 5.0  # servers that have just started know their logs sooner
 
 
@@ -39,16 +40,33 @@ async def open_after(request_log: RequestLog, topic_id: str, position: Position)
     await end_after(request_log, position.offset)
     reader = await request_log.open_reader(position.offset)
     try:
-        records = await reader.read(1, 5.0)
-        if not records:
-            raise LogUnavailable(f"no record at offset {position.offset} in time")
-        offset, value = records[0]
-        if (offset, record_digest(value)) != (position.offset, position.digest):
-            raise LogRefused(f"the log's record at offset {position.offset} is not the one that was applied")
+        require_applied(await _read_one(reader, position.offset), position)
     except BaseException:
         await reader.close()
         raise
     return reader
+
+
+async def record_at(request_log: RequestLog, offset: int) -> bytes:
+    """The record at an offset before the log's end. Raises LogTruncated, LogRefused and LogUnavailable."""
+    reader = await request_log.open_reader(offset)
+    try:
+        return await _read_one(reader, offset)
+    finally:
+        await reader.close()
+
+
+def require_applied(value: bytes, position: Position) -> None:
+    """Raise LogRefused unless this is the record that was applied last."""
+    if record_digest(value) != position.digest:
+        raise LogRefused(f"the log's record at offset {position.offset} is not the one that was applied")
+
+
+async def _read_one(reader: LogReader, offset: int) -> bytes:
+    records = await reader.read(1, _RECORD_MAX_S)
+    if not records or records[0][0] != offset:
+        raise LogUnavailable(f"no record at offset {offset} in time")
+    return records[0][1]
 
 
 async def end_after(request_log: RequestLog, offset: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from replica.log.interface import LogRecords, RoundTrip
-from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable, NotaryError
+from replica.notary.errors import Code, LogLeaderChanged, LogRefused, LogTruncated, LogUnavailable, NotaryError
 from replica.notary.records import check_sizes
 
 
@@ -21,6 +21,7 @@ class MemoryTopic:
     def __init__(self, topic_id: str = "memory-1") -> None:
         self.topic_id = topic_id
         self.first_offset = 0
+        self.term = 0  # counts the leaders that lacked records
         self._records: list[bytes] = []
         self._changed = asyncio.Event()
 
@@ -46,6 +47,7 @@ class MemoryTopic:
     def truncate(self, end_offset: int) -> None:
         """Lose the newest records, as when a broker that had missed them is elected leader."""
         del self._records[end_offset:]
+        self.term += 1
         self.wake()
 
     def recreate(self, topic_id: str) -> None:
@@ -173,6 +175,7 @@ class MemoryReader:
         self._log = log
         self._topic = topic
         self._topic_id = topic.topic_id
+        self._term = topic.term
         self._next = start_offset
         self._closed = False
         self._failure: NotaryError | None = None
@@ -212,6 +215,8 @@ class MemoryReader:
             return LogRefused(f"the topic was created anew: its id is {self._topic.topic_id}, it was {self._topic_id}")
         if not self._topic.first_offset <= self._next <= self._topic.end_offset:
             return LogTruncated(f"the log no longer has offset {self._next}")
+        if self._topic.term != self._term:
+            return LogLeaderChanged("another broker leads")
         if self.old_end is not None and self._next > self.old_end:  # most brokers say otherwise
             return LogUnavailable(f"a broker has no offset {self._next}; but other brokers have it")
         return None

@@ -375,6 +375,21 @@ class Code(Enum):
         "archive; see runbooks/topic-loss.md.",
         *_A_PERSON,
     )
+    MARK_FOREIGN = (
+        0,
+        "A replica tells a mark that is not of this log: its disk or its configuration is another notary's",
+        "The others serve on. Stop that replica, and find out where its disk comes from, such as a clone.",
+    )
+    SEEN_FILE_DAMAGED = (
+        0,
+        "Both slots of a replica's seen file are damaged, so its own marks are lost",
+        "Nothing, if one replica has it: the marks of the others and of the database count. Look at that disk.",
+    )
+    SEEN_FILE_UNWRITABLE = (
+        0,
+        "A replica's seen file cannot be written, so its mark on the disk does not move",
+        "Give the disk room, or replace it. Answers go on where the request log survives a power cut.",
+    )
     LOG_PAYLOAD_MISSING = (
         0,
         "The request log points to a payload that its second topic does not have any more, or has with other content",
@@ -713,6 +728,10 @@ class LogUnavailable(NotaryError):
     default_code = Code.LOG_UNAVAILABLE
 
 
+class LogLeaderChanged(LogUnavailable):
+    """Another server leads the log: find the record that was read last in it before reading on."""
+
+
 class LogRefused(NotaryError):
     """The request log is unsafe or not the one we know: do not serve, a person must look."""
 
@@ -729,6 +748,12 @@ class LogTruncated(LogRefused):
     """Records are gone from the request log's start or end: do not serve, a person must bring them back."""
 
     default_code = Code.LOG_TRUNCATED
+
+
+class SeenFileUnwritable(NotaryError):
+    """The marks on the disk stay as they were; answers that rest on them wait."""
+
+    default_code = Code.SEEN_FILE_UNWRITABLE
 
 
 class IndexUnreadable(NotaryError):

@@ -229,6 +229,23 @@ class _Registry(Collector):
             yield _gauge("notary_registry_differs", text, differing)
 
 
+class _Marks(Collector):
+    def __init__(self, participant: Participant[SessionT]) -> None:
+        self._marks = participant.marks
+        self._exposed_records: Callable[[], int] = participant.count_exposed
+
+    def collect(self) -> Iterator[Metric]:
+        """How far answers run ahead, and what is wrong with marks."""
+        yield _gauge(
+            "notary_exposed_records",
+            "Applied records that a power cut could take without a trace",
+            self._exposed_records(),
+        )
+        yield _gauge("notary_marks_foreign", "Peers whose marks are not of this log", len(self._marks.foreign))
+        text = "Whether the seen file was damaged at the start, or cannot be written"
+        yield _gauge("notary_seen_file_faulty", text, self._marks.is_file_faulty)
+
+
 class _Site(Collector):
     def __init__(self, left_s: Callable[[], float | None]) -> None:
         self._left_s = left_s
@@ -336,6 +353,7 @@ def make_metrics(
         registry.register(_Scrub(scrubber))
     registry.register(_Trail(is_trail_broken, trail_entries))
     registry.register(_Registry(registry_differs))
+    registry.register(_Marks(participant))
     registry.register(_Site(site_left_s))
     registry.register(_Disk(folder))
     registry.register(_Neighbours(neighbours))

@@ -7,17 +7,24 @@ from typing import Protocol
 
 import msgspec
 
+from replica.notary.position import BEGIN, Position
+
 
 class DeskSeen(msgspec.Struct, frozen=True):
     """What the database shows: its clock, microseconds UTC (None: it was not asked this time); how far completions are
-    published, in the log and in the ledger; up to which ledger offset they may be gone; and whether no command is
-    pending, as under rules 1."""
+    published, as the position in the log (None: none is) and in the ledger; up to which ledger offset they may be gone;
+    and whether no command is pending, as under rules 1."""
 
     wall_us: int | None
-    published_offset: int
+    published: Position | None
     ledger_end: int
     pruned_to: int
     is_settled: bool
+
+    @property
+    def published_offset(self) -> int:
+        """The log offset up to which completions are published; -1: none is."""
+        return BEGIN if self.published is None else self.published.offset
 
 
 class Drawn(msgspec.Struct, frozen=True):

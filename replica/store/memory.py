@@ -212,9 +212,8 @@ class MemoryDesk:
         """See Desk."""
         await self._go()
         database = self._database
-        published = -1 if database.position is None else database.position.offset
         is_settled = not database.in_flight
-        return DeskSeen(self._wall_us(), published, len(database.completions), database.pruned_to, is_settled)
+        return DeskSeen(self._wall_us(), database.position, len(database.completions), database.pruned_to, is_settled)
 
     async def draw(self) -> Drawn:
         """See Desk."""

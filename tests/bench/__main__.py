@@ -14,7 +14,6 @@ import uvloop
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.notary.formats import BY_DEFAULT
 from tests.bench.conditions import add_conditions, tell_deployment
-from tests.bench.durability import measure_durability
 from tests.bench.large import measure_large
 from tests.bench.load import LoadGenerator
 from tests.bench.log_nodes import measure_log_nodes
@@ -58,7 +57,6 @@ PICTURES = Path("build/bench/pictures")  # those of the documentation are in doc
     PROFILES,
     WORKERS,
     LARGE,
-    DURABILITY,
 ) = PARTS = (
     "throughput",
     "stream",
@@ -76,7 +74,6 @@ PICTURES = Path("build/bench/pictures")  # those of the documentation are in doc
     "profiles",
     "workers",
     "large",
-    "durability",
 )
 SPEED = {THROUGHPUT, STREAM, RIVAL, OPEN, CURVE, SERVICE}
 
@@ -156,8 +153,6 @@ async def run(
         await measure_workers(FOLDER / WORKERS, sizes, report)
     if LARGE in parts:
         await measure_large(FOLDER / LARGE, sizes, report)
-    if DURABILITY in parts:
-        await measure_durability(FOLDER / DURABILITY, sizes, report)
 
 
 async def measure_speed(parts: set[str], sizes: Sizes, report: Report, pictures: Path, newest_formats: bool) -> None:

@@ -62,11 +62,8 @@ async def add_conditions(cluster: LocalCluster, report: Report) -> None:
 def tell_deployment(cluster: LocalCluster, report: Report) -> None:
     """What the cluster consists of."""
     config, brokers = cluster.config, len(cluster.kafka.brokers)
-    durability = cluster.kafka_settings.durability
-    where = {"synced": "on the disk", "replicated": "in the memory"}[durability]
-    report.add(
-        "durability", durability, "Kafka", f"brokers: {brokers}; an acknowledged record is {where} of all in sync"
-    )
+    where = "the broker's page cache" if brokers == 1 else "the page caches of all that are in sync"
+    report.line("Kafka", f"brokers: {brokers}, acks=all; an acknowledged record is in {where}")
     report.line("Postgres", "with a synchronous standby" if cluster.postgres_standby else "without a standby")
     report.line("replicas", f"{len(config.replicas)}, {config.api_workers} front ends each, {config.core.standby}")
 

@@ -65,7 +65,7 @@ def ratios(ours: Mapping[str, object], theirs: Mapping[str, object]) -> dict[str
 
 
 async def _of_kind(folder: Path, kind: LogKind, sizes: Sizes, report: Report) -> Mapping[str, object]:
-    report.section(f"The whole notary, its log on {kind}, synced")
+    report.section(f"The whole notary, its log on {kind}")
     settings = ClusterSettings(folder=folder / kind, replicas=3, log=kind)
     await remove_cluster(settings.folder)
     own = Report()

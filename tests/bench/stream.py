@@ -31,7 +31,7 @@ from tests.bench.workload import fresh_states
 
 STREAMS = 4
 PER_FRAME = 200
-WINDOW = 1_000  # submissions of a stream under way; all streams are within the share of one caller at one front end
+WINDOW = 2_000  # submissions of a stream under way
 PER_SECOND = 12_000  # so many are prepared for each second of a run
 CALLS_AT_A_TIME = 16
 CALLS = 4_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,14 +23,18 @@ from replica.index.memory import MemoryIndex
 from replica.link.interface import DEFAULT_OPTIONS, SubmitOptions
 from replica.link.memory import MemoryLink
 from replica.log.memory import Delivery, MemoryLog, MemoryTopic
+from replica.marks.keeper import MarkKeeper
+from replica.marks.lead import NO_LEAD, Lead
+from replica.marks.seen_file import MemorySeenFile, SeenDisk
 from replica.notary.answers import Answer
 from replica.notary.canonical import encode_request
 from replica.notary.formats import Formats
+from replica.notary.position import Position
 from replica.notary.records import FORMAT
 from replica.notary.requests import Submission, TimeWindow, make_request
 from replica.participant import Participant
 from replica.settings import CoreSettings
-from replica.store.interface import ParticipantStore
+from replica.store.interface import Completion, ParticipantStore
 from replica.store.memory import MemoryDatabase, MemoryDesk, MemoryStore
 from replica.store.sqlite.store import EmbeddedStore
 from replica.telemetry.core_spans import UNTRACED, Trace
@@ -39,6 +43,8 @@ from tests.worlds.ha_world import LoopClock
 PARTY = "CN=Alice,O=Test,C=GB"
 SIGNER = FileSigner(Ed25519PrivateKey.from_private_bytes(b"\x07" * 32))
 LIFE_MAX_S = 60.0
+SYNC_S = 0.005  # of a seen file
+TELL_EVERY_S = 0.25
 
 
 def name_of(number: int) -> bytes:
@@ -79,6 +85,9 @@ class Shared:
     seed: int = 1
     all_serve: bool = False  # each replica has a worker
     rules: int = 1  # raised before the first activation, with the record format that they go with
+    peers: tuple[str, ...] = ()  # the names of all replicas, where they tell one another their marks
+    survives_power_loss: bool = True  # the log does, so nothing is exposed
+    publishing: asyncio.Event | None = None  # completions are published while it is set; None: always
 
     def __post_init__(self) -> None:
         if self.rules > 1:
@@ -110,8 +119,10 @@ class Replica:
         trace: Trace = UNTRACED,
         delivery: Callable[[], Delivery] = Delivery,
         folder: Path | None = None,
+        disk: SeenDisk | None = None,
     ) -> None:
-        """`folder`: of a ledger of its own, which it derives; without one it publishes to the shared database."""
+        """`folder`: of a ledger of its own, which it derives; without one it publishes to the shared database. `disk`:
+        where its seen file is."""
         self.shared = shared
         self.name = name
         self.index = index or MemoryIndex()
@@ -139,6 +150,10 @@ class Replica:
             notes=self.notes,
             random_bytes=random.randbytes,
             trace=trace,
+            marks=MarkKeeper(
+                name, MemorySeenFile(disk, SYNC_S), shared.clock, [peer for peer in shared.peers if peer != name]
+            ),
+            lead=NO_LEAD if shared.survives_power_loss else Lead(shared.core.exposed_max_records),
             ledger=self.ledger,
             make_worker=self._worker if shared.all_serve else None,
             in_term=lambda: self.site_in_term,
@@ -178,12 +193,27 @@ class Replica:
 
     def _store(self, session: MemoryLockSession) -> ParticipantStore:
         if self.ledger is None:
-            return MemoryStore(session, self.shared.database)
+            return HeldStore(session, self.shared.database, self.shared.publishing)
         return EmbeddedStore(self.ledger, self.shared.topic.topic_id, self.shared.database.formats)
 
     def _session(self) -> MemoryLockSession:
         shared = self.shared
         return MemoryLockSession(shared.lock_server, name=self.name, settings=shared.election, clock=shared.clock)
+
+
+class HeldStore(MemoryStore):
+    """A store whose publications wait while another session has locked the table, as during a long change of it."""
+
+    def __init__(
+        self, session: MemoryLockSession, database: MemoryDatabase, publishing: asyncio.Event | None = None
+    ) -> None:
+        super().__init__(session, database)
+        self._publishing = publishing
+
+    async def publish(self, completions: Sequence[Completion], position: Position) -> int:
+        if self._publishing is not None:
+            await self._publishing.wait()
+        return await super().publish(completions, position)
 
 
 async def _travel() -> None:
@@ -196,6 +226,8 @@ class World(AsyncExitStack):
     def __init__(self, **shared: object) -> None:
         super().__init__()
         self.shared = Shared(**shared)  # type: ignore[arg-type]
+        self._running: dict[str, Replica] = {}
+        self._telling: asyncio.Task[None] | None = None
 
     async def replica(
         self,
@@ -204,12 +236,37 @@ class World(AsyncExitStack):
         trace: Trace = UNTRACED,
         folder: Path | None = None,
         delivery: Callable[[], Delivery] = Delivery,
+        disk: SeenDisk | None = None,
     ) -> Replica:
         """A started replica; the first one becomes active."""
-        replica = Replica(self.shared, f"R{number}", index, trace, delivery, folder)
+        replica = Replica(self.shared, f"R{number}", index, trace, delivery, folder, disk)
         replica.start()
+        if self.shared.peers:
+            self._running[replica.name] = replica
+            if self._telling is None:
+                self._telling = asyncio.create_task(self._tell(), name="what replicas tell one another")
+                self.push_async_callback(self._end_telling)
         self.push_async_callback(self._stop, replica)
         return replica
+
+    async def lose(self, replica: Replica) -> None:
+        """End its process; nobody hears of it any more."""
+        del self._running[replica.name]
+        await self._stop(replica)
+
+    async def _tell(self) -> None:
+        """What each replica's health document tells its peers."""
+        while True:
+            for replica in self._running.values():
+                for peer in self.shared.peers:
+                    known = self._running.get(peer)
+                    replica.participant.marks.note_told(peer, None if known is None else known.participant.marks.told())
+            await asyncio.sleep(TELL_EVERY_S)
+
+    async def _end_telling(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
 
     @staticmethod
     async def _stop(replica: Replica) -> None:

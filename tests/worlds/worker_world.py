@@ -17,6 +17,7 @@ from replica.active.receipt_signer import ReceiptSigner
 from replica.active.worker import Worker
 from replica.following.apply import Applied
 from replica.following.follower import Follower
+from replica.following.mark_check import MarkCheck
 from replica.following.salvaged import SalvagesFound
 from replica.index.memory import MemoryIndex
 from replica.link.interface import (
@@ -31,6 +32,8 @@ from replica.link.interface import (
 )
 from replica.link.memory import MemoryLink
 from replica.log.memory import Delivery, MemoryLog
+from replica.marks.keeper import MarkKeeper
+from replica.marks.seen_file import MemorySeenFile
 from replica.notary.answers import Answer
 from replica.notary.errors import StoreUnavailable
 from replica.notary.requests import Submission
@@ -67,6 +70,10 @@ class WorkerReplica:
         self.follower = Follower(self.log, self.index, self.clock, shared.core, self._on_applied)
         self.follower.hurry(True)
         self.places = Places(shared.core.receipt_version)
+        marks = MarkKeeper(name, MemorySeenFile(), self.clock)
+        self.mark_check = MarkCheck(
+            self.log, self.follower, marks, NO_SALVAGES, clock=self.clock, retry_s=shared.core.log_retry_s
+        )
         parts = Parts(
             name=name,
             request_log=self.log,
@@ -81,6 +88,8 @@ class WorkerReplica:
             failures=SubmissionFailures(self.clock, shared.core.retry_after_s),
             salvages=NO_SALVAGES,
             salvages_found=SalvagesFound(self.index, NO_SALVAGES),
+            mark_check=self.mark_check,
+            why_exposed=lambda: None,
             trace=UNTRACED,
             announce=lambda: None,
             step_down=lambda _: None,
@@ -99,7 +108,8 @@ class WorkerReplica:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self.worker.run())]
+        works = (self._follow(), self.mark_check.run(), self.worker.run())
+        self._tasks = [asyncio.create_task(work) for work in works]
 
     async def _follow(self) -> None:
         try:

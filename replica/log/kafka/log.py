@@ -36,7 +36,7 @@ from replica.log.kafka.pointers import pointer_in
 from replica.log.kafka.round_trips import STATISTICS_EVERY_S, RoundTrips
 from replica.log.kafka.settings import CLOSE_MAX_S, KafkaSettings
 from replica.log.kafka.topic import TopicAdmin
-from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable, NotaryError
+from replica.notary.errors import LogLeaderChanged, LogRefused, LogTruncated, LogUnavailable, NotaryError
 from replica.notary.records import check_sizes
 
 log = structlog.get_logger()
@@ -112,8 +112,8 @@ class KafkaLog:
     async def open_reader(self, start_offset: int) -> KafkaReader:
         """A reader from `start_offset` on. Raises LogTruncated when that lies after the end or was cut off."""
         await self._confirm_identity()
-        await self._require_offset(start_offset)
-        reader = KafkaReader(self._settings, start_offset, self._confirm_failure, self._open.discard)
+        term = await self._require_offset(start_offset)
+        reader = KafkaReader(self._settings, start_offset, self._confirm_failure, self._open.discard, term)
         self._open.add(reader)
         try:
             await reader.start()
@@ -141,13 +141,16 @@ class KafkaLog:
         await asyncio.gather(*[handle.close() for handle in self._open])
         await self._admin.close()
 
-    async def _require_offset(self, offset: int) -> None:
-        """Raise LogTruncated unless a reader may start there. The brokers must agree on an end that is too low."""
-        end, first = await self._admin.end_offset(), await self._admin.first_offset()
+    async def _require_offset(self, offset: int) -> int:
+        """Raise LogTruncated unless a reader may start there. The brokers must agree on an end that is too low.
+
+        Returns the leader's epoch: what a later leader appends has a higher one."""
+        (end, term), first = await self._admin.end_and_term(), await self._admin.first_offset()
         if offset > end:
             end = await self.agreed_end_offset()
         if not first <= offset <= end:
             raise LogTruncated(f"the log has offsets from {first} to below {end}, asked for is {offset}")
+        return term
 
     async def _confirm_failure(self, failure: NotaryError, next_offset: int) -> None:
         """Raise the true cause of a reader's failure, where it differs from the apparent one.
@@ -200,8 +203,12 @@ class KafkaReader:
         start_offset: int,
         confirm_failure: Callable[[NotaryError, int], Awaitable[None]],
         on_close: Callable[[KafkaReader], None],
+        term: int,
     ) -> None:
+        """`term`: the leader's epoch when it was opened. It ends at the first record of a later leader, which may have
+        a log that was cut and grew again."""
         self._settings = settings
+        self._term = term
         self._next = start_offset  # this, the consumer and the failure belong to the thread
         self._failure: NotaryError | None = None
         self._confirm_failure = confirm_failure
@@ -271,6 +278,8 @@ class KafkaReader:
                 self._note_failure(error)
             elif message.offset() != self._next:
                 self._note_gap(message.offset())
+            elif (message.leader_epoch() or 0) > self._term:
+                self._note_leader()
             elif self._failure is None:
                 records.append((self._next, message.value() or b""))
                 self._next += 1
@@ -324,6 +333,10 @@ class KafkaReader:
     def _note_gap(self, offset: int | None) -> None:
         if self._failure is None:
             self._failure = LogRefused(f"the log goes on at offset {offset}, but {self._next} is next")
+
+    def _note_leader(self) -> None:
+        if self._failure is None:
+            self._failure = LogLeaderChanged(f"offset {self._next} was appended by another leader of the log")
 
     def _may_wait(self) -> bool:
         return self._failure is None and self._closing is None

@@ -179,7 +179,12 @@ class TopicAdmin:
 
     async def end_of(self, topic: str, partition: int) -> int:
         """The offset that the next record of this partition will get."""
-        return await self._offset(topic, partition, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return (await self._offset(topic, partition, OffsetSpec.latest())).offset  # type: ignore[no-untyped-call]
+
+    async def end_and_term(self) -> tuple[int, int]:
+        """The offset that the next record will get, and the leader's epoch, which counts the log's leaders."""
+        found = await self._offset(self._topic, PARTITION, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return found.offset, -1 if found.leader_epoch is None else found.leader_epoch
 
     async def create(self) -> str:
         """Create the log's topic, and that of its payloads if they are to be written, or keep existing ones.
@@ -273,9 +278,9 @@ class TopicAdmin:
         return await self._answer(asked[topic], f"looking for topic {topic}")
 
     async def _first_of(self, topic: str, partition: int) -> int:
-        return await self._offset(topic, partition, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        return (await self._offset(topic, partition, OffsetSpec.earliest())).offset  # type: ignore[no-untyped-call]
 
-    async def _offset(self, topic: str, number: int, spec: OffsetSpec) -> int:
+    async def _offset(self, topic: str, number: int, spec: OffsetSpec) -> ListOffsetsResultInfo:
         if not self._answered:
             await asyncio.to_thread(self._wait_for_a_broker, topic)
         partition = TopicPartition(topic, number)
@@ -287,7 +292,7 @@ class TopicAdmin:
         found: ListOffsetsResultInfo = await self._answer(asked[partition], f"reading an offset of topic {topic}")
         if found.offset < 0:  # the result when a broker does not answer in time; no error is raised
             raise LogUnavailable(f"reading an offset of topic {topic}: the leader did not answer")
-        return found.offset
+        return found
 
     def _wait_for_a_broker(self, topic: str) -> None:
         """Wait until a new client is connected: asked for an offset before, it may wait for the whole time, and fail.

@@ -10,6 +10,7 @@ import psycopg
 from psycopg import errors
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
+from replica.notary.position import decode_position
 from replica.store.desk import DeskSeen, Drawn
 from replica.store.postgres.looking import to_look
 from replica.store.postgres.store import Connection, named_statement
@@ -45,7 +46,8 @@ class PostgresDesk:
 
     async def look(self) -> DeskSeen:
         """See Desk."""
-        return DeskSeen(*await self._row("desk"))
+        wall_us, position, *counters = await self._row("desk")
+        return DeskSeen(wall_us, None if position is None else decode_position(position), *counters)
 
     async def draw(self) -> Drawn:
         """See Desk."""

@@ -307,6 +307,7 @@ def test_what_is_counted_while_nothing_is_published_is_bounded() -> None:
 
 FIT = WorkerFacts(
     reaches_log=True,
+    marks_hold=True,
     lag_records=10,
     is_paused=False,
     is_writable=True,
@@ -324,6 +325,7 @@ FIT = WorkerFacts(
     ("change", "reason"),
     [
         ({"reaches_log": False}, Unfit.LOG_SILENT),
+        ({"marks_hold": False}, Unfit.MARKS),
         ({"lag_records": 11}, Unfit.LAGGING),
         ({"is_paused": True, "is_writable": False}, Unfit.PAUSED),
         ({"is_writable": False}, Unfit.NO_ACTIVATION),

@@ -10,10 +10,13 @@ from structlog.testing import capture_logs
 
 from ha.lock.interface import DatabaseIdentity
 from replica.index.commands import knows_commands
+from replica.marks.seen_file import MemorySeenFile, SeenDisk
+from replica.notary.marks import MarksTold, mark_text
 from replica.notary.records import BarrierRecord, encode_record
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
-from tests.worlds.core_world import World
+from tests.worlds.core_world import World, submission
+from tests.worlds.marks_world import log_of, mark
 
 
 def said(lines: list[Any]) -> tuple[str, str]:
@@ -61,5 +64,35 @@ def test_a_replica_whose_index_lacks_commands_says_so(monkeypatch: pytest.Monkey
             assert reason.startswith("activation_failed INDEX_INCOMPLETE: acceptances of commands")
             complete.append(True)
             await replica.until_active()
+
+    run_virtually(story())
+
+
+def test_a_replica_says_what_is_wrong_with_marks() -> None:
+    """Goal: each fault has a name in its log line and in its health. Method: a disk whose slots are both damaged, which
+    then takes no writes; and a peer that tells a mark under a barrier that the log does not have."""
+
+    async def story() -> None:
+        disk = SeenDisk()
+        disk.slots = [b"no slot", b"nor this"]
+        async with World(peers=("R1", "R2")) as world:
+            with capture_logs() as lines:
+                replica = await world.replica(disk=disk)
+                marks = replica.participant.marks
+                marks.note_told("R2", MarksTold(applied=mark_text(mark(700, log_of(701, marker=9)))))
+                await replica.until_active()
+                assert isinstance(marks._file, MemorySeenFile)
+                marks._file.broken = True
+                await replica.submit(submission(1))
+                await asyncio.sleep(1)
+            coded = {line["code"]: line["event"] for line in lines if "code" in line}
+            assert coded["SEEN_FILE_DAMAGED"] == "seen_file_damaged"
+            assert coded["SEEN_FILE_UNWRITABLE"] == "seen_file_unwritable"
+            assert coded["MARK_FOREIGN"] == "mark_foreign"
+            assert [problem.partition(":")[0] for problem in marks.problems()] == [
+                "MARK_FOREIGN",
+                "SEEN_FILE_DAMAGED",
+                "SEEN_FILE_UNWRITABLE",
+            ]
 
     run_virtually(story())

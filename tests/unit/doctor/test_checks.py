@@ -302,6 +302,7 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("formats", Severity.WARNING, formats(Formats(1, 1), rules=0), "notary format raise"),
     ("formats", Severity.WARNING, formats(Formats(2, 2), rules=1), "notary switchover"),
     ("parties-in-log", Severity.WARNING, by_the_log({}, {"registry_differs": 2}), "notary party list"),
+    ("marks", Severity.WARNING, replicas({}, {"marks_problems": ("SEEN_FILE_DAMAGED: both",)}), "docs/errors.md"),
     ("site", Severity.PROBLEM, replicas({"site": "in_term"}, {"site": "taken_over"}), "notary site status"),
     ("site", Severity.PROBLEM, replicas({"site": "in_term"}, {}), "restart them with their site configured"),
     ("site", Severity.PROBLEM, replace(HEALTHY, has_site=True), "restart them with their site configured"),

@@ -13,6 +13,7 @@ from aiohttp import web
 from ha.clock import SystemClock
 from replica.health import ReplicaHealth
 from replica.link.interface import PeerSeen
+from replica.notary.marks import MarksTold
 from replica.operators.peers import ANSWER_MAX_BYTES, PeerWatch, seen_after
 from tests.waiting import eventually
 
@@ -76,6 +77,11 @@ async def test_what_is_no_health_counts_as_silence(body: bytes) -> None:
         async def sleep_s(self, duration_s: float) -> None:
             await asyncio.sleep(0)
 
+    def note_marks(name: str, _: MarksTold | None) -> None:
+        marks.add(name)
+
+    marks: set[str] = set()
+
     async def answer(_: web.Request) -> web.Response:
         packed = {"Content-Encoding": "gzip"} if answers[-1].startswith(b"\x1f\x8b") else {}
         return web.Response(body=answers[-1], headers=packed)
@@ -87,7 +93,7 @@ async def test_what_is_no_health_counts_as_silence(body: bytes) -> None:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     urls: Mapping[str, str] = {"r2": f"http://127.0.0.1:{runner.addresses[0][1]}", "r3": "http://127.0.0.1:9"}
-    running = asyncio.create_task(PeerWatch(urls, told.append, Clock()).run())
+    running = asyncio.create_task(PeerWatch(urls, told.append, note_marks, Clock()).run())
 
     async def looked() -> bool:
         return bool(told)
@@ -101,6 +107,7 @@ async def test_what_is_no_health_counts_as_silence(body: bytes) -> None:
         answers.append(json.dumps(health(active=True, epoch=3)).encode())
         await eventually(seen)
         assert not told[-1][1].answers
+        assert marks == {"r2", "r3"}
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

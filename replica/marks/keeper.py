@@ -1,0 +1,217 @@
+"""Keeps the marks of one replica: what its seen file had at the start, what peers tell, and how far it read itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+
+import structlog
+
+from ha.clock import Clock
+from replica.marks.judging import Claim, Origin
+from replica.marks.seen_file import Seen, SeenFile, SeenState
+from replica.notary.errors import BadRequest, Code, SeenFileUnwritable
+from replica.notary.marks import NOTHING_TOLD, MarksTold, mark_of, mark_text, read_mark
+from replica.notary.position import BEGIN, Position
+
+log = structlog.get_logger()
+
+SYNC_EVERY_S = 0.2  # at most so often, and only while something changes
+LEAVE_S = 2.5  # peers look every second, and a look may take one
+HEAR_MAX_S = 3.0  # how long a start waits for what peers tell; who is away cannot hold up the others
+
+
+class _Told:
+    """What one peer told, read."""
+
+    def __init__(self, told: MarksTold) -> None:
+        self.applied = read_mark(told.applied)
+        self.synced = {name: mark for name, text in told.synced.items() if (mark := read_mark(text)) is not None}
+        self.contradicted = read_mark(told.contradicted)
+
+
+class MarkKeeper:
+    """Its `run` writes the seen file until it is cancelled. Nothing waits for that."""
+
+    def __init__(
+        self,
+        name: str,
+        seen_file: SeenFile,
+        clock: Clock,
+        peers: Collection[str] = (),
+        archived: Position | None = None,
+    ) -> None:
+        """`peers`: the other replicas' names; others are not listened to. `archived`: the archive's mark."""
+        self._archived = archived
+        self._name = name
+        self._file = seen_file
+        self._clock = clock
+        self._found, self.state = seen_file.read()
+        self._synced = self._found  # what is on the disk
+        self._applied: Position | None = None
+        self._told = dict.fromkeys(peers, _Told(NOTHING_TOLD))
+        self._unheard = set(peers)
+        self._all_heard = asyncio.Event()
+        if not peers:
+            self._all_heard.set()
+        self.checked = False  # the log has every mark that was known when it was compared last
+        self.contradicted: Position | None = None
+        self.foreign: set[str] = set()  # peers whose marks are not of this log
+        self.news = asyncio.Event()  # a peer tells of a contradiction
+        self._is_written = True
+        if self.state is SeenState.DAMAGED:
+            log.error("seen_file_damaged", code=Code.SEEN_FILE_DAMAGED.name)
+        elif self.state is SeenState.SLOT_TORN:
+            log.warning("seen_file_slot_torn")
+
+    # ---- what is known ----
+
+    def claims(self) -> list[Claim]:
+        """Every mark that is known now."""
+        found = self._found
+        return [
+            *(Claim(mark, Origin.OWN) for mark in (found.own, found.contradicted) if mark is not None),
+            *([] if self._archived is None else [Claim(self._archived, Origin.ARCHIVED)]),
+            *(Claim(mark, Origin.PEER, name) for name, mark in found.peers.items()),
+            *(claim for name, told in self._told.items() for claim in _claims_of(name, told)),
+        ]
+
+    def reports(self) -> list[Claim]:
+        """The marks of peers that end because their log contradicts these."""
+        return [
+            Claim(told.contradicted, Origin.PEER, name)
+            for name, told in self._told.items()
+            if told.contradicted is not None
+        ]
+
+    def told(self) -> MarksTold:
+        """What this replica tells its peers."""
+        synced = dict(self._synced.peers)
+        if self._synced.own is not None:
+            synced[self._name] = self._synced.own
+        return MarksTold(
+            applied=mark_text(self._applied) if self.checked else "",
+            synced={name: mark_text(mark) for name, mark in synced.items()},
+            contradicted=mark_text(self.contradicted),
+        )
+
+    def covered_offset(self, published_offset: int) -> int:
+        """The newest offset whose loss is noticed after a power cut: see lead.py."""
+        log_id = None if self._applied is None else self._applied.topic_id
+        own = _offset(self._synced.own, log_id)
+        at_peers = [
+            max(_offset(told.synced.get(name), log_id), _offset(told.synced.get(self._name), log_id))
+            for name, told in self._told.items()
+        ]
+        return max(published_offset, min(own, max(at_peers, default=BEGIN)))
+
+    @property
+    def is_file_faulty(self) -> bool:
+        """Whether the seen file was damaged at the start, or cannot be written."""
+        return self.state is SeenState.DAMAGED or not self._is_written
+
+    def problems(self) -> list[str]:
+        """What a person should look at, each with its code."""
+        found = [f"{Code.MARK_FOREIGN.name}: {name}'s marks are not of this log" for name in sorted(self.foreign)]
+        if self.state is SeenState.DAMAGED:
+            found.append(f"{Code.SEEN_FILE_DAMAGED.name}: both slots were damaged at the start")
+        if not self._is_written:
+            found.append(f"{Code.SEEN_FILE_UNWRITABLE.name}: the mark on the disk does not move")
+        return found
+
+    # ---- what is noted ----
+
+    def note_applied(self, position: Position) -> None:
+        """This replica has read so far."""
+        self._applied = position
+
+    def note_told(self, name: str, told: MarksTold | None) -> None:
+        """What a peer's health document tells; None: it gave no answer."""
+        if name not in self._told:
+            return
+        if told is not None:
+            try:
+                self._told[name] = _Told(told)
+            except BadRequest as error:
+                log.warning("peer_marks_unreadable", peer=name, detail=error.detail)
+        if self._told[name].contradicted is not None:
+            self.news.set()
+        self._unheard.discard(name)
+        if not self._unheard:
+            self._all_heard.set()
+
+    def note_checked(self) -> None:
+        """The log has every mark that was known: from now on the seen file goes on from what is applied."""
+        self.checked = True
+        self._found, self._archived = Seen(), None
+
+    def note_foreign(self, name: str) -> None:
+        """A peer's marks are not of this log."""
+        self.foreign.add(name)
+
+    async def hear(self) -> None:
+        """Return once every peer was asked for its marks, after HEAR_MAX_S at the latest."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HEAR_MAX_S):
+                await self._all_heard.wait()
+
+    def contradict(self, mark: Position) -> None:
+        """The log contradicts this mark. Only the first one counts: peers are told it, and the file gets it."""
+        if self.contradicted is None and mark.offset > BEGIN:
+            self.contradicted = mark_of(mark)
+
+    async def leave(self) -> None:
+        """Call before the process ends: leave a contradicted mark where peers look, and for the next start."""
+        if self.contradicted is not None:
+            await self._write()
+            if self._told:
+                await self._clock.sleep_s(LEAVE_S)
+
+    # ---- the seen file ----
+
+    async def run(self) -> None:
+        """Keep the file up to date."""
+        while True:
+            await self._write()
+            await self._clock.sleep_s(SYNC_EVERY_S)
+
+    async def _write(self) -> None:
+        seen = self._wanted()
+        if seen == self._synced:
+            return
+        try:
+            await self._file.write(seen)
+        except SeenFileUnwritable as error:
+            if self._is_written:
+                log.error("seen_file_unwritable", code=error.code.name, detail=error.detail)
+            self._is_written = False
+            return
+        self._synced, self._is_written = seen, True
+
+    def _wanted(self) -> Seen:
+        """What the file should have. Until the log was compared with what it had, nothing of that is given up."""
+        if not self.checked or self._applied is None:
+            return Seen(self._synced.own, self._synced.peers, self.contradicted or self._synced.contradicted)
+        own = mark_of(self._applied) if self._applied.offset > BEGIN else None
+        peers = {name: mark for name, told in self._told.items() if (mark := self._to_keep(name, told)) is not None}
+        return Seen(own, peers, self.contradicted)
+
+    def _to_keep(self, name: str, told: _Told) -> Position | None:
+        """A peer's newest mark, if it is of this log."""
+        assert self._applied is not None
+        if name in self.foreign:
+            return None
+        log_id = self._applied.topic_id
+        known = [told.applied, told.synced.get(name), self._synced.peers.get(name)]
+        of_this = [mark for mark in known if mark is not None and mark.topic_id == log_id]
+        return max(of_this, key=lambda mark: mark.offset, default=None)
+
+
+def _claims_of(name: str, told: _Told) -> Iterable[Claim]:
+    marks = [told.applied, *told.synced.values(), told.contradicted]
+    return [Claim(mark, Origin.PEER, name) for mark in marks if mark is not None]
+
+
+def _offset(mark: Position | None, log_id: str | None) -> int:
+    return BEGIN if mark is None or mark.topic_id != log_id else mark.offset

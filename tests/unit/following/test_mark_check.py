@@ -1,0 +1,305 @@
+"""The log is compared with every mark before anything rests on it: on virtual time, over a log in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from replica.following.follower import Follower
+from replica.following.mark_check import MarkCheck
+from replica.index.memory import MemoryIndex
+from replica.log.memory import MemoryLog, MemoryTopic
+from replica.marks.keeper import HEAR_MAX_S, SYNC_EVERY_S, MarkKeeper
+from replica.marks.seen_file import MemorySeenFile, Seen, SeenDisk, SeenState
+from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable
+from replica.notary.marks import MarksTold, mark_text
+from replica.notary.position import Position
+from replica.notary.salvage import NO_SALVAGES
+from replica.settings import CoreSettings
+from tests.simulation.virtual import run_virtually
+from tests.worlds.ha_world import LoopClock
+from tests.worlds.marks_world import LOG_ID, log_of, mark, other
+
+SETTINGS = CoreSettings()
+CLOCK = LoopClock()
+
+
+def topic_of(values: list[bytes]) -> MemoryTopic:
+    topic = MemoryTopic()
+    for value in values:
+        topic.store(value)
+    return topic
+
+
+class Reading:
+    """A follower over a log, with the marks of a disk and of peers."""
+
+    def __init__(
+        self,
+        topic: MemoryTopic,
+        disk: SeenDisk | None = None,
+        peers: tuple[str, ...] = (),
+        index: MemoryIndex | None = None,
+    ) -> None:
+        self.log = MemoryLog(topic)
+        self.file = MemorySeenFile(disk)
+        self.marks = MarkKeeper("R1", self.file, CLOCK, peers)
+        self.follower = Follower(
+            self.log, index or MemoryIndex(), CLOCK, SETTINGS, lambda a: self.marks.note_applied(a.position)
+        )
+        self.check = MarkCheck(
+            self.log, self.follower, self.marks, NO_SALVAGES, clock=CLOCK, retry_s=SETTINGS.log_retry_s
+        )
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Reading:
+        works: list[Coroutine[Any, Any, None]] = [self.follower.run(), self.check.run(), self.marks.run()]
+        self.tasks = [asyncio.create_task(work) for work in works]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def until_checked(self) -> None:
+        """Raises what the comparison found."""
+        while not self.marks.checked:
+            if self.tasks[1].done():
+                self.tasks[1].result()
+            await asyncio.sleep(0.01)
+
+    async def until_ended(self) -> None:
+        """Raises what the comparison found."""
+        await asyncio.wait([self.tasks[1]], timeout=10)
+        self.tasks[1].result()
+
+
+async def disk_with(seen: Seen) -> SeenDisk:
+    file = MemorySeenFile()
+    await file.write(seen)
+    return file.disk
+
+
+def start(values: list[bytes], own: Position | None = None, peers: dict[str, Position] | None = None) -> MarkKeeper:
+    """Read a log from its start with these marks on the disk. Raises what the comparison found."""
+
+    async def play() -> MarkKeeper:
+        disk = await disk_with(Seen(own, peers or {}))
+        async with Reading(topic_of(values), disk) as reading:
+            await reading.until_checked()
+            assert own is None or own.topic_id != LOG_ID or reading.follower.applied_offset >= own.offset
+            return reading.marks
+
+    return run_virtually(play())
+
+
+def test_a_log_that_has_the_mark_is_read_on() -> None:
+    assert start(log_of(10), mark(5)).checked
+
+
+def test_a_log_that_was_cut_is_refused() -> None:
+    with pytest.raises(LogTruncated, match=r"this replica's seen file .* to offset 5, and it ends at 4"):
+        start(log_of(4), mark(5))
+
+
+def test_a_log_that_was_cut_and_grew_again_is_refused() -> None:
+    with pytest.raises(LogRefused, match="another record"):
+        start(log_of(10, fork=3), mark(5))
+
+
+def test_the_mark_of_a_peer_on_this_disk_stops_where_its_barrier_is_in_the_log() -> None:
+    with pytest.raises(LogTruncated, match="R2 says"):
+        start(log_of(4), peers={"R2": mark(5)})
+
+
+def test_a_cloned_disk_stops_nobody() -> None:
+    clone = mark(5, log_of(6, marker=9))
+    assert start(log_of(4), peers={"R2": clone}).foreign == {"R2"}
+    assert start(log_of(9), peers={"R2": clone}).foreign == {"R2"}
+
+
+def test_marks_of_another_log_say_nothing() -> None:
+    assert start(log_of(2), mark(5, log_id="restored from")).checked
+
+
+def test_marks_are_read_before_the_end() -> None:
+    """A mark that is told while the end is asked must not count as beyond it: a peer reads on meanwhile."""
+
+    async def play() -> None:
+        values = log_of(10)
+        topic = topic_of(values[:5])
+        async with Reading(topic, peers=("R2",)) as reading:
+            await asyncio.sleep(0.5)  # the follower reads; the comparison waits for what R2 tells
+            real = reading.log.agreed_end_offset
+
+            async def slow() -> int:
+                end = await real()
+                for value in values[topic.end_offset :]:
+                    topic.store(value)
+                reading.marks.note_told("R2", MarksTold(applied=mark_text(mark(9))))
+                return end
+
+            reading.log.agreed_end_offset = slow  # type: ignore[method-assign]
+            reading.marks.note_told("R2", MarksTold())
+            await reading.until_checked()
+            assert not reading.marks.foreign
+
+    run_virtually(play())
+
+
+def test_a_broker_that_is_cut_off_from_its_peers_refutes_no_mark() -> None:
+    """It shows the log as it was: most brokers have more."""
+
+    async def play() -> None:
+        disk = await disk_with(Seen(mark(5)))
+        async with Reading(topic_of(log_of(10)), disk) as reading:
+            reading.log.old_end = 3
+            await asyncio.sleep(5)
+            assert not reading.marks.checked
+            assert not reading.tasks[1].done()
+            reading.log.old_end = None
+            await reading.follower._log.close()  # the follower opens another reader
+            await reading.until_checked()
+
+    run_virtually(play())
+
+
+def test_nothing_of_the_file_is_given_up_before_it_was_compared() -> None:
+    async def play() -> None:
+        disk = await disk_with(Seen(mark(5), {"R2": mark(7)}))
+        async with Reading(topic_of(log_of(4)), disk) as reading:
+            with pytest.raises(LogTruncated):
+                await reading.until_ended()
+            await asyncio.sleep(3 * SYNC_EVERY_S)
+        seen, _ = MemorySeenFile(disk).read()
+        assert (seen.own, seen.peers) == (mark(5), {"R2": mark(7)})
+        assert seen.contradicted == mark(5)  # for the next start, and for people
+
+    run_virtually(play())
+
+
+def test_the_file_follows_what_is_applied_and_what_peers_tell() -> None:
+    async def play() -> None:
+        disk, values = SeenDisk(), log_of(20)
+        topic = topic_of(values[:10])
+        async with Reading(topic, disk, ("R2",)) as reading:
+            reading.marks.note_told("R2", MarksTold(applied=mark_text(mark(3))))
+            await reading.until_checked()
+            topic.store(values[10])
+            reading.marks.note_told("R2", MarksTold(applied=mark_text(mark(12))))
+            await asyncio.sleep(1.0)
+        assert MemorySeenFile(disk).read() == (Seen(mark(10), {"R2": mark(12)}), SeenState.WHOLE)
+
+    run_virtually(play())
+
+
+def test_covered_is_what_is_on_this_disk_and_on_a_peers() -> None:
+    async def play() -> None:
+        async with Reading(topic_of(log_of(10)), SeenDisk(), ("R2", "R3")) as reading:
+            marks = reading.marks
+            marks.note_told("R2", None)
+            marks.note_told("R3", None)
+            await reading.until_checked()
+            await asyncio.sleep(1.0)
+            assert marks.covered_offset(-1) == -1  # no peer has anything
+            assert marks.covered_offset(4) == 4
+            marks.note_told("R2", MarksTold(applied=mark_text(mark(9))))  # read, and on no disk
+            assert marks.covered_offset(-1) == -1
+            marks.note_told("R2", MarksTold(synced={"R2": mark_text(mark(5))}))
+            assert marks.covered_offset(-1) == 5
+            marks.note_told("R3", MarksTold(synced={"R1": mark_text(mark(8))}))  # a peer that does not follow the log
+            assert marks.covered_offset(-1) == 8
+            marks.note_told("R3", MarksTold(synced={"R3": mark_text(mark(30))}))
+            assert marks.covered_offset(-1) == 9  # what is on this disk
+            marks.note_told("R3", MarksTold(synced={"R3": mark_text(mark(9, log_id="another"))}))
+            assert marks.covered_offset(-1) == 5
+            marks.note_told("R9", MarksTold(synced={"R9": mark_text(mark(9))}))  # no replica of this notary
+            assert marks.covered_offset(-1) == 5
+
+    run_virtually(play())
+
+
+def test_a_write_that_fails_covers_nothing() -> None:
+    async def play() -> None:
+        async with Reading(topic_of(log_of(10)), SeenDisk(), ("R2",)) as reading:
+            reading.file.broken = True
+            reading.marks.note_told("R2", MarksTold(synced={"R2": mark_text(mark(9))}))
+            await reading.until_checked()
+            await asyncio.sleep(1.0)
+            assert reading.marks.covered_offset(-1) == -1
+            reading.file.broken = False
+            await asyncio.sleep(1.0)
+            assert reading.marks.covered_offset(-1) == 9
+
+    run_virtually(play())
+
+
+def test_a_start_hears_its_peers_first_but_waits_for_nobody_that_is_away() -> None:
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        async with Reading(topic_of(log_of(4)), peers=("R2",)) as reading:
+            began_s = loop.time()
+            await reading.until_checked()
+            assert HEAR_MAX_S <= loop.time() - began_s < HEAR_MAX_S + 1
+        async with Reading(topic_of(log_of(4)), peers=("R2",)) as reading:
+            reading.marks.note_told("R2", MarksTold(applied=mark_text(mark(5))))
+            with pytest.raises(LogTruncated, match="R2 says"):
+                await reading.until_ended()
+
+    run_virtually(play())
+
+
+def test_the_report_of_a_peer_is_compared_with_the_log() -> None:
+    """True: it stops this replica. Of a cloned disk, or of a log that has the record: it does not."""
+
+    async def play(report: Position, values: list[bytes]) -> Reading:
+        async with Reading(topic_of(values), peers=("R2",)) as reading:
+            reading.marks.note_told("R2", None)
+            await reading.until_checked()
+            reading.marks.note_told("R2", MarksTold(contradicted=mark_text(report)))
+            await asyncio.sleep(1.0)
+            if reading.tasks[1].done():
+                reading.tasks[1].result()
+            return reading
+
+    with pytest.raises(LogTruncated, match="R2 says"):
+        run_virtually(play(mark(9), log_of(6)))
+    with pytest.raises(LogRefused, match="R2 says"):
+        run_virtually(play(other(mark(4)), log_of(6)))
+    assert not run_virtually(play(mark(5), log_of(6))).marks.foreign
+    assert run_virtually(play(mark(9, log_of(10, marker=9)), log_of(6))).marks.foreign == {"R2"}
+
+
+def test_a_peer_that_tells_nonsense_is_not_believed() -> None:
+    async def play() -> None:
+        async with Reading(topic_of(log_of(6)), peers=("R2",)) as reading:
+            reading.marks.note_told("R2", MarksTold(applied="zz", contradicted="00"))
+            await reading.until_checked()
+            await asyncio.sleep(1.0)
+            assert not reading.tasks[1].done()
+
+    run_virtually(play())
+
+
+def test_a_silent_log_is_asked_again() -> None:
+    async def play() -> None:
+        disk = await disk_with(Seen(mark(5)))
+        async with Reading(topic_of(log_of(10)), disk) as reading:
+            fails = 3
+            real = reading.log.agreed_end_offset
+
+            async def silent() -> int:
+                nonlocal fails
+                fails -= 1
+                if fails >= 0:
+                    raise LogUnavailable("the brokers do not agree")
+                return await real()
+
+            reading.log.agreed_end_offset = silent  # type: ignore[method-assign]
+            await reading.until_checked()
+
+    run_virtually(play())

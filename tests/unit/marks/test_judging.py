@@ -1,0 +1,70 @@
+"""What a mark and the log together mean: the whole table."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from replica.marks.judging import Claim, Found, Meaning, Origin, contradiction, meaning
+from replica.notary.errors import LogTruncated
+from tests.worlds.marks_world import LOG_ID, mark
+
+MARK = mark(5)
+OURS = (Origin.OWN, Origin.PUBLISHED, Origin.ARCHIVED)
+
+
+def found(
+    end: int = 6, digest: bytes | None = MARK.digest, *, lost: bool = False, barrier: bool = True, log_id: str = LOG_ID
+) -> Found:
+    return Found(log_id, end, digest, lost, barrier)
+
+
+@pytest.mark.parametrize("origin", Origin)
+def test_the_same_record_at_the_offset_holds(origin: Origin) -> None:
+    for end, barrier in product((6, 100), (True, False)):
+        assert meaning(Claim(MARK, origin), found(end, barrier=barrier)) is Meaning.HOLDS
+
+
+@pytest.mark.parametrize("origin", Origin)
+def test_another_log_says_nothing(origin: Origin) -> None:
+    assert meaning(Claim(MARK, origin), found(0, None, log_id="another")) is Meaning.OTHER_LOG
+
+
+@pytest.mark.parametrize("origin", Origin)
+@pytest.mark.parametrize("end", [0, 5])
+def test_a_log_that_ends_before_the_mark_contradicts_it(origin: Origin, end: int) -> None:
+    assert meaning(Claim(MARK, origin), found(end, None)) is Meaning.ENDS_BEFORE
+
+
+@pytest.mark.parametrize("origin", Origin)
+def test_a_log_that_grew_again_contradicts_it(origin: Origin) -> None:
+    """Lengths prove nothing: it ends after the mark."""
+    assert meaning(Claim(MARK, origin), found(1_000, b"\x01" * 32)) is Meaning.ANOTHER_RECORD
+
+
+@pytest.mark.parametrize("origin", OURS)
+def test_the_marks_of_this_replica_need_no_barrier(origin: Origin) -> None:
+    assert meaning(Claim(MARK, origin), found(0, None, barrier=False)) is Meaning.ENDS_BEFORE
+    assert meaning(Claim(MARK, origin), found(9, b"", barrier=False)) is Meaning.ANOTHER_RECORD
+
+
+def test_a_peer_whose_barrier_is_not_in_the_log_is_foreign() -> None:
+    claim = Claim(MARK, Origin.PEER, "R2")
+    assert meaning(claim, found(0, None, barrier=False)) is Meaning.FOREIGN
+    assert meaning(claim, found(9, b"", barrier=False)) is Meaning.FOREIGN
+
+
+@pytest.mark.parametrize("origin", Origin)
+def test_a_lost_record_of_a_salvage_stands_for_the_mark(origin: Origin) -> None:
+    assert meaning(Claim(MARK, origin), found(9, b"\x01" * 32, lost=True)) is Meaning.HOLDS
+
+
+def test_the_error_names_who_says_it_and_where_the_log_ends() -> None:
+    error = contradiction(Claim(MARK, Origin.PEER, "R2"), found(3, None), Meaning.ENDS_BEFORE)
+    assert isinstance(error, LogTruncated)
+    assert "R2" in error.detail
+    assert "it ends at 3" in error.detail
+    another = contradiction(Claim(MARK, Origin.OWN), found(9, b""), Meaning.ANOTHER_RECORD)
+    assert another.code.name == "LOG_MISMATCH"
+    assert "this replica's seen file" in another.detail
