@@ -113,7 +113,7 @@ class HealthListener:
     async def start(self) -> int:
         """Listen; returns the port. Raises OSError when the port is taken."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port)
+        site = web.TCPSite(self._runner, self._host.removeprefix("[").removesuffix("]"), self._port)
         await site.start()
         return int(self._runner.addresses[0][1])
 

@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from haproxy.nodes import BACKEND, WATCHED, Node
 
@@ -23,7 +23,22 @@ if TYPE_CHECKING:  # slow to import, and every replica reads these settings with
 Port = Annotated[int, Field(ge=1, le=65_535)]
 # Names, hosts and paths are written into the configuration as they are: nothing in them may end a word or a line.
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
-Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,253}$|^\[[0-9A-Fa-f:.]{2,45}\]$|^\*$")]
+
+
+def _in_brackets(host: object) -> object:
+    """An IPv6 address as URLs and HAProxy write it, with or without brackets before."""
+    text = str(host).removeprefix("[").removesuffix("]")
+    try:
+        return f"[{text}]" if ipaddress.ip_address(text).version == 6 else host
+    except ValueError:
+        return host
+
+
+Host = Annotated[
+    str,
+    BeforeValidator(_in_brackets),
+    Field(pattern=r"^[A-Za-z0-9_.-]{1,253}$|^\[[0-9A-Fa-f:.]{2,45}\]$|^\*$"),
+]
 Url = Annotated[
     str, Field(pattern=r"^https?://([A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[1-9][0-9]{0,4})?$", max_length=300)
 ]

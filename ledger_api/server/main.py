@@ -42,6 +42,7 @@ from replica.native.signatures import checks_together
 from replica.notary.errors import ConfigError
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED, EXIT_OK
 from replica.notary.keys import NotaryKey
+from replica.notary.loopback import socket_host
 from replica.notary.own_process import raise_open_files
 from replica.notary.signatures import SCHEMES, algorithm_of
 from replica.store.open import open_reader
@@ -203,7 +204,7 @@ class FrontEnd:
         try:
             listener = await asyncio.get_running_loop().create_server(
                 server,
-                api.host,
+                socket_host(api.host),
                 api.port,
                 reuse_port=True,
                 backlog=_BACKLOG,

@@ -17,6 +17,7 @@ from ledger_api.server.logs import LogLimit
 from ledger_api.server.settings import ProxySettings
 from ledger_api.server.sources import HEAD_BYTES, NoProxyHeader, client_source, rest_bytes, source_of
 from replica.notary.errors import ConfigError
+from replica.notary.loopback import socket_host
 
 HEADER_MAX_S = 5.0
 PENDING_MAX = 1_024  # connections whose header is not there yet
@@ -39,7 +40,10 @@ class ProxyListener:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._socket = socket.create_server(
-                ("" if host == "*" else host, settings.port), family=family, backlog=PENDING_MAX, reuse_port=True
+                ("" if host == "*" else socket_host(host), settings.port),
+                family=family,
+                backlog=PENDING_MAX,
+                reuse_port=True,
             )
         except OSError as error:
             raise ConfigError(f"front ends cannot listen for HAProxy on {host}:{settings.port}: {error}") from None

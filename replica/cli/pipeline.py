@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from replica.cli.common import err, in_a_line, quiet_libraries, show_error
 from replica.notary.errors import Code, ConfigError, NotaryError
 from replica.notary.exit_codes import EXIT_CONFIGURATION
+from replica.notary.loopback import socket_host
 from replica.notary.places import Place, place_of
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def follower_metrics(
     metrics = metrics_of(job, lambda: look_at(log).end, lag_s)
     if where is not None:
         try:
-            serve_metrics(metrics, "" if where.host == "*" else where.host, where.port, hosts)
+            serve_metrics(metrics, "" if where.host == "*" else socket_host(where.host), where.port, hosts)
         except OSError as error:
             raise ConfigError(f"{job}.metrics: {where.host}:{where.port}: {error.strerror}") from None
     return metrics

@@ -15,6 +15,7 @@ from haproxy.render import Endpoint, ReplicaAddress
 from haproxy.runtime import ServerState
 from replica.local.process import ServerFailed
 from replica.log.raft.links import close_server
+from replica.notary.loopback import socket_host
 
 CHECK_EVERY_S = 0.05
 CHECK_MAX_S = 0.5
@@ -47,7 +48,7 @@ class Forwarder:
 
     async def start(self) -> None:
         """Listen and begin to check. Raises ServerFailed."""
-        host = None if self._bind.host == "*" else self._bind.host
+        host = None if self._bind.host == "*" else socket_host(self._bind.host)
         try:
             self._server = await asyncio.start_server(self._take, host, self._bind.port)
         except OSError as error:
@@ -116,7 +117,7 @@ async def _says_active(replica: ReplicaAddress) -> bool | None:
     """Whether it answers 200 to the question that HAProxy asks; None: no answer in time, though it may listen."""
     try:
         async with asyncio.timeout(CHECK_MAX_S):
-            reader, writer = await asyncio.open_connection(replica.host, replica.health_port)
+            reader, writer = await asyncio.open_connection(socket_host(replica.host), replica.health_port)
             try:
                 writer.write(_QUESTION)
                 words = (await reader.readline()).split()
@@ -132,7 +133,7 @@ async def _says_active(replica: ReplicaAddress) -> bool | None:
 async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, replica: ReplicaAddress) -> None:
     """Pass on what either side sends, until both have ended. Raises OSError and TimeoutError."""
     async with asyncio.timeout(CONNECT_MAX_S):
-        its_reader, its_writer = await asyncio.open_connection(replica.host, replica.api_port)
+        its_reader, its_writer = await asyncio.open_connection(socket_host(replica.host), replica.api_port)
     ways = [asyncio.create_task(_pass_on(reader, its_writer)), asyncio.create_task(_pass_on(its_reader, writer))]
     try:
         done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_EXCEPTION)

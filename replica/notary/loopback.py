@@ -5,6 +5,11 @@ from __future__ import annotations
 import ipaddress
 
 
+def socket_host(host: str) -> str:
+    """The host as sockets take it: an IPv6 address without the brackets of a URL."""
+    return host.removeprefix("[").removesuffix("]")
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host, as written in a URL or a setting, is this machine and no other.
 
@@ -13,6 +18,6 @@ def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
+        return ipaddress.ip_address(socket_host(host)).is_loopback
     except ValueError:
         return False

@@ -106,6 +106,16 @@ async def connected(core: Core, count: int = 1) -> None:
     await eventually(lambda: _holds(len(core.link.front_ends) == count), timeout_s=30)
 
 
+async def test_a_front_end_listens_on_ipv6(core: Core) -> None:
+    """Goal: an address in brackets, as the configuration has it, is one. Method: a front end; a call by IPv6."""
+    document = core.document()
+    document["api"]["host"] = "[::1]"
+    await core.spawn(document)
+    await connected(core)
+    async with aiohttp.ClientSession() as session, session.get(f"http://[::1]:{core.port}/v1/notary") as answer:
+        assert answer.status == 200
+
+
 async def test_one_that_hangs_does_not_count_and_is_started_anew(core: Core) -> None:
     """Goal: an outage of front ends ends by itself. Method: the supervisor of real processes; SIGSTOP one of two, then
     all."""

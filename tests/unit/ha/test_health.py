@@ -111,6 +111,16 @@ async def test_stop_may_be_repeated_and_frees_the_port() -> None:
         await asyncio.open_connection("127.0.0.1", port)
 
 
+async def test_an_address_of_ipv6_with_brackets_is_listened_on() -> None:
+    """Goal: a replica's host stands in URLs, too. Method: as the configuration gives it."""
+    probes = Probes(lambda: True, lambda: True, lambda: True, dict)
+    health = HealthListener(probes, host="[::1]", port=0)
+    port = await health.start()
+    _, writer = await asyncio.open_connection("::1", port)
+    writer.close()
+    await health.stop()
+
+
 async def test_the_pulse_shows_a_stalled_loop() -> None:
     """Goal: the pulse ages when the loop does not run, and is young when it does. Method: move the clock under it."""
     clock = FakeClock()

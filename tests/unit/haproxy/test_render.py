@@ -62,6 +62,15 @@ def test_each_replica_is_checked_on_its_health_port() -> None:
     assert servers == [f"server R{n} 127.0.0.1:{8_000 + n} check port {9_000 + n}" for n in (1, 2, 3)]
 
 
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_an_address_of_ipv6_is_taken_as_it_comes(host: str) -> None:
+    """Goal: HAProxy and URLs get brackets. Method: an endpoint and a replica, with and without."""
+    replica = ReplicaAddress(name="R1", host=host, api_port=8_001, health_port=9_001)
+    shown = lines(settings_with(bind={"host": host, "port": 7_000}, replicas=[replica]))
+    assert "bind [::1]:7000" in shown
+    assert "server R1 [::1]:8001 check port 9001" in shown
+
+
 def test_options_that_are_off_leave_no_trace() -> None:
     """Goal: no listener and no account that nobody asked for. Method: render with and without."""
     plain, full = settings_with(), settings_with(exporter=Endpoint(port=9_404), worker_user="haproxy")
