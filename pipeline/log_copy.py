@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import NoReturn
 
 import msgspec
@@ -40,8 +41,12 @@ class LogCopier:
     LogUnavailable and RestoreRefused, after which a new copier goes on.
     """
 
-    def __init__(self, source: LogSettings, target: LogSettings, sleep_s: Callable[[float], None]) -> None:
+    def __init__(
+        self, source: LogSettings, target: LogSettings, sleep_s: Callable[[float], None], until: int | None = None
+    ) -> None:
+        """`until`: the last offset that is copied. For a log that was cut, and has other records afterwards."""
         self._source = source
+        self._until = until
         self._target = target
         self._sleep_s = sleep_s
         self._source_id: str | None = None
@@ -55,7 +60,7 @@ class LogCopier:
     def open(self) -> None:
         """Find where the target ends, and compare its newest records with the source's."""
         refuse_itself(self._source, self._target)
-        source, target = look_at(self._source), _seen(self._target)
+        source, target = self._look(), _seen(self._target)
         self._source_id = source.topic_id
         if target is None:
             return
@@ -74,7 +79,7 @@ class LogCopier:
 
         `goes_on`: more follow. A last copy, without, leaves the target as a log that replicas may write.
         """
-        source, first = look_at(self._source), self._following
+        source, first = self._look(), self._following
         if source.topic_id != self._source_id:
             raise LogCopyRefused(f"the log is another one now: {source.topic_id}, it was {self._source_id}")
         self._refuse_other_writer()
@@ -87,6 +92,13 @@ class LogCopier:
         if not goes_on:
             finish_refill(self._target)
         return self._following - first
+
+    def _look(self) -> TopicView:
+        """The source, as if it ended after the last offset that is copied."""
+        if self._until is None:
+            return look_at(self._source)
+        source = look_at(self._source, any_contract=True)
+        return replace(source, end=min(source.end, self._until + 1))
 
     def _records(self, end: int) -> Iterator[StoredRecord]:
         return _records(self._source, self._following, end)
@@ -201,17 +213,22 @@ def kept_by(copy: LogSettings, lost_id: str, demanded: Collection[str]) -> tuple
         raise RestoreRefused(f"{copy.label} is the log of the database or the index, {lost_id}, and no copy of it")
     if view.first:
         raise RestoreRefused(f"{copy.label} begins at offset {view.first}, and not at 0: it is no copy")
-    named = _named_last(copy, view.end)
-    if named not in (None, *demanded):
-        raise RestoreRefused(
-            f"{copy.label} ends with a lost record of salvage {named}: notary log copy --finish was begun with that"
-            " file, and goes on with it only"
-        )
+    refuse_begun(copy, view.end, demanded)
     position = begin(lost_id)
     for batch in read_stretch(copy, 0, view.end) if view.end else ():
         values = (value or b"" for value in batch.column("value").to_pylist())
         position = read_records(position, zip(batch.column("offset").to_pylist(), values, strict=True)).position
     return view.topic_id, position
+
+
+def refuse_begun(log: LogSettings, end: int, demanded: Collection[str]) -> None:
+    """Raise RestoreRefused where the log ends with a lost record of a salvage that is not among these digests."""
+    named = _named_last(log, end)
+    if named not in (None, *demanded):
+        raise RestoreRefused(
+            f"{log.label} ends with a lost record of salvage {named}: notary log fill, or log copy --finish, was begun"
+            " with that file, and goes on with it only"
+        )
 
 
 def finish_copy(target: LogSettings) -> None:
@@ -237,10 +254,11 @@ def finish_with_salvage(
     sleep_s: Callable[[float], None],
     on_record: Callable[[int], None],
 ) -> None:
-    """Put the lost records after the copy's end, read them back, and make the copy a log that replicas may write.
+    """Put the lost records after the end of a copy, or of a log that was cut; read them back, and make it a log that
+    replicas may write.
 
     May be repeated, whatever was killed when. `accept_loss`, `published`: as a restore takes them. `on_record` gets the
-    copy's end. Raises RestoreRefused before anything is written, when the salvage is not of this copy's end; and when
+    log's end. Raises RestoreRefused before anything is written, when the salvage is not of this log's end; and when
     somebody else writes. Raises LogUnavailable.
     """
     sleep_s(SETTLE_S)
@@ -271,12 +289,12 @@ def _named_last(log: LogSettings, end: int) -> str | None:
 
 
 def _not_due(view: TopicView, salvage: Salvage, accept_loss: int | None, published: int | None) -> str:
-    """Why a copy that is seen so does not get the lost records of this salvage; empty if it does."""
+    """Why a log that is seen so does not get the lost records of this salvage; empty if it does."""
     header, loss = salvage.header, salvage.header.accepted_loss
     if not salvage.first <= view.end <= salvage.last + 1:
         return (
             f"it ends at offset {view.end}, the salvage is of offsets {salvage.first} to {salvage.last}. Nothing may"
-            " copy or write there any more; make a salvage of this end: notary log salvage --copy"
+            " copy or write there any more; make a salvage of this end: notary log salvage --cut, of a copy --copy"
         )
     if accept_loss != loss:
         return (
@@ -288,12 +306,12 @@ def _not_due(view: TopicView, salvage: Salvage, accept_loss: int | None, publish
     if header.archive_id != view.topic_id:
         return (
             f"the salvage continues {header.archive_id}, and this log is {view.topic_id}: make one of it with"
-            " notary log salvage --copy"
+            " notary log salvage --cut, of a copy with --copy"
         )
     if published not in (None, header.published):
         return (
             f"completions are published up to offset {published}; when the salvage was made, {header.published}. Stop"
-            " all replicas and make a new one: notary log salvage --copy"
+            " all replicas and make a new one: notary log salvage"
         )
     return ""
 
@@ -302,7 +320,7 @@ def _not_before(target: LogSettings, end: int, salvage: Salvage) -> str:
     """Why the records below `end` are not those that the salvage follows, and its lost ones; empty if they are."""
     border = salvage.base.offset
     if border != BEGIN and record_digest(value_at(target, border)) != salvage.base.digest:
-        return f"its record at offset {border} is not the one that the salvage follows: name the file of this copy"
+        return f"its record at offset {border} is not the one that the salvage follows: name the file of this log"
     for record in _records(target, salvage.first, end):
         if record.value != salvage.lost_record(record.offset):
             return (

@@ -1,4 +1,4 @@
-"""Makes a tail salvage from what survives a lost topic: the replicas' indexes and the database's completions.
+"""Makes a tail salvage from what survives a log that lost its end: the replicas' indexes, the database's completions.
 
 An index has everything that the records up to its position decided, and no more. Completions show which transactions
 were notarised up to the published offset, but not which states they consumed. Two sources must agree on each offset
@@ -41,12 +41,13 @@ class IndexTail(msgspec.Struct, frozen=True):
 
 
 class Survivors(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left of a log whose archive ends with `base`, a position in the topic that was lost.
+    """What is left of a log of which the archive, a copy or the log itself ends with `base`, a position in it.
 
     published: the offset that completions are published up to, -1 for none. completions: those of lost records, in log
     order; all from log offset `complete_from` on, older ones may be pruned. in_flight: transaction ids of commands that
-    were admitted and have no completion. earlier: salvages of the log that was lost, which the database demands: it
-    was restored before.
+    were admitted and have no completion. ledger_end: the last ledger offset of the completions. marks: positions that
+    others saw the log at. exposed: how many answered records there may have been after all of these. earlier: salvages
+    of the log that was lost, which the database demands: it was restored before.
     """
 
     archive_id: str
@@ -56,7 +57,15 @@ class Survivors(msgspec.Struct, frozen=True, kw_only=True):
     completions: Sequence[Completion]
     complete_from: int
     in_flight: Sequence[bytes]
+    ledger_end: int = 0
+    marks: Sequence[Position] = ()
+    exposed: int = 0
     earlier: Sequence[Salvage] = ()
+
+    @property
+    def knows_anything(self) -> bool:
+        """Whether there is any source for how far the log went."""
+        return bool(self.indexes or self.marks or self.earlier or self.published > BEGIN)
 
 
 def read_tail(name: str, folder: Path, base: Position) -> IndexTail:
@@ -91,9 +100,12 @@ def merge(survivors: Survivors, *, at_us: int, public_key: bytes) -> tuple[Salva
         _check_index(index, base)
     furthest = max(indexes, key=lambda index: index.position.offset, default=None)
     applied = BEGIN if furthest is None else furthest.position.offset
-    last = max(applied, survivors.published)
+    _check_marks(survivors)
+    mark = max((one.offset for one in survivors.marks), default=BEGIN)
+    known = max(applied, survivors.published, mark)
+    last = max(base.offset, known) + survivors.exposed
     if last <= base.offset:
-        raise RestoreRefused(f"nothing is lost: the archive goes up to {base.offset}, known is up to {last}")
+        raise RestoreRefused(f"nothing is lost: the log is there up to {base.offset}, known is up to {known}")
     entries = {} if furthest is None else dict(furthest.entries)
     if furthest is not None:
         for index in indexes:
@@ -116,6 +128,9 @@ def merge(survivors: Survivors, *, at_us: int, public_key: bytes) -> tuple[Salva
         last,
         applied,
         survivors.published,
+        mark,
+        survivors.exposed,
+        survivors.ledger_end,
         tuple((index.name, index.position.offset) for index in indexes),
         len(entries),
         len(beyond),
@@ -124,6 +139,16 @@ def merge(survivors: Survivors, *, at_us: int, public_key: bytes) -> tuple[Salva
         public_key,
     )
     return header, [LostEntry(recorded_at(value), key, value) for key, value in entries.items()]
+
+
+def _check_marks(survivors: Survivors) -> None:
+    """Check that each mark is of the lost log, and that a record that is left is the one that it names."""
+    base = survivors.base
+    for mark in survivors.marks:
+        if mark.topic_id != base.topic_id:
+            _refuse(f"a mark at offset {mark.offset} is of log {mark.topic_id}, and not of {base.topic_id}")
+        if mark.offset == base.offset and mark.digest != base.digest:
+            _refuse(f"a mark names another record at offset {mark.offset} than the one that is left")
 
 
 def _known_by(earlier: Salvage, base: Position) -> IndexTail:

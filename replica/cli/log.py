@@ -11,7 +11,7 @@ import typer
 
 from replica.cli import log_set_up
 from replica.cli.common import ConfigChoice, JsonOption, add_texts, find_config, load, make_table, out, run
-from replica.cli.log_copy import copy_log
+from replica.cli.log_copy import copy_log, fill_log
 from replica.cli.salvage import make_salvage
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ app.command("check")(log_set_up.check)
 app.command("roles")(log_set_up.roles)
 app.command("salvage")(make_salvage)
 app.command("copy")(copy_log)
+app.command("fill")(fill_log)
 
 READ_WAIT_S = 1.0
 READ_MAX_RECORDS = 500

@@ -17,7 +17,7 @@ from replica.cli.pipeline import (
     require_archive,
     tell_failure,
 )
-from replica.cli.salvage import published_offset, read_salvage
+from replica.cli.salvage import FileArgument, published_offset, read_salvage
 from replica.notary.errors import ConfigError, LogRefused, LogUnavailable
 
 if TYPE_CHECKING:
@@ -52,6 +52,14 @@ LossOption = Annotated[
 ]
 
 
+UntilOption = Annotated[
+    int | None,
+    typer.Option(
+        "--until-offset", min=0, help="Last offset to copy: of a log that was cut, and has other records afterwards."
+    ),
+]
+
+
 def copy_log(
     *,
     to: ToOption = None,
@@ -60,6 +68,7 @@ def copy_log(
     finish: FinishOption = False,
     salvage: SalvageOption = None,
     accept_loss: LossOption = None,
+    until_offset: UntilOption = None,
     config: ConfigChoice = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -74,6 +83,8 @@ def copy_log(
         raise ConfigError("--follow, --status and --finish exclude one another")
     if not finish and (salvage is not None or accept_loss is not None):
         raise ConfigError("--salvage and --accept-loss go with --finish")
+    if until_offset is not None and follow + status + finish:
+        raise ConfigError("--until-offset goes with a copy that ends there: without --follow, --status and --finish")
     settings = load(find_config(config))
     target = _target(settings, to)
     if follow:
@@ -83,7 +94,7 @@ def copy_log(
     elif finish:
         _tell(_finish(settings, target, salvage, accept_loss), as_json)
     else:
-        _tell(_copy(settings.log.settings, target), as_json)
+        _tell(_copy(settings.log.settings, target, until_offset), as_json)
 
 
 def _target(config: Config, to: Path | None) -> LogSettings:
@@ -93,14 +104,13 @@ def _target(config: Config, to: Path | None) -> LogSettings:
     return load(named).log.settings
 
 
-def _copy(source: LogSettings, target: LogSettings) -> dict[str, Any]:
-    from pipeline.log_copy import LogCopier
-    from pipeline.sources.topic import look_at
+def _copy(source: LogSettings, target: LogSettings, until: int | None) -> dict[str, Any]:
+    from pipeline.log_copy import LogCopier, end_of
 
     began_s = time.monotonic()
-    copier = LogCopier(source, target, time.sleep)
+    copier = LogCopier(source, target, time.sleep, until)
     copier.open()
-    with progress("copied", look_at(source).end, copier.last + 1) as show:
+    with progress("copied", end_of(source) if until is None else until + 1, copier.last + 1) as show:
         count = copier.copy(show, goes_on=False)
     return {"copied_records": count, "last": copier.last, "took_s": round(time.monotonic() - began_s, 3)}
 
@@ -144,20 +154,43 @@ def _status(source: LogSettings, target: LogSettings) -> dict[str, Any]:
 
 
 def _finish(config: Config, target: LogSettings, salvage: Path | None, accept_loss: int | None) -> dict[str, Any]:
-    from pipeline.log_copy import end_of, finish_copy, finish_with_salvage
+    from pipeline.log_copy import finish_copy
     from pipeline.sources.topic import look_at
 
     if salvage is None:
         finish_copy(target)
     else:
-        known = read_salvage(salvage, archive_public_key(config, None))
-        published = published_offset(config)
-        with progress("written", known.last + 1, end_of(target)) as show:
-            finish_with_salvage(
-                target, known, accept_loss=accept_loss, published=published, sleep_s=time.sleep, on_record=show
-            )
+        _put_in_place(config, target, salvage, accept_loss)
     view = look_at(target)
     return {"copy_end": view.end, "log_id": view.topic_id}
+
+
+def fill_log(
+    salvage: FileArgument, accept_loss: LossOption = None, config: ConfigChoice = None, as_json: JsonOption = False
+) -> None:
+    """Put lost records at the end of a log that was cut, so that no offset is used twice. It may be repeated.
+
+    All replicas must be stopped. The salvage is one of this log's end: notary log salvage --cut. Then: notary restore
+    adopt --salvage FILE.
+    """
+    require_archive()
+    from pipeline.sources.topic import look_at
+
+    settings = load(find_config(config))
+    _put_in_place(settings, settings.log.settings, salvage, accept_loss)
+    view = look_at(settings.log.settings)
+    _tell({"log_end": view.end, "log_id": view.topic_id}, as_json)
+
+
+def _put_in_place(config: Config, target: LogSettings, salvage: Path, accept_loss: int | None) -> None:
+    from pipeline.log_copy import end_of, finish_with_salvage
+
+    known = read_salvage(salvage, archive_public_key(config, None))
+    published = published_offset(config)
+    with progress("written", known.last + 1, end_of(target)) as show:
+        finish_with_salvage(
+            target, known, accept_loss=accept_loss, published=published, sleep_s=time.sleep, on_record=show
+        )
 
 
 def _tell(found: dict[str, Any], as_json: bool) -> None:

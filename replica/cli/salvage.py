@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -14,14 +14,16 @@ from replica.cli.common import ConfigChoice, JsonOption, NameOption, err, find_c
 from replica.cli.common import run as run_coroutine
 from replica.cli.pipeline import ArchiveKeyOption, FolderOption, archive_folder, archive_public_key, require_archive
 from replica.cli.stopped_index import stopped_index
-from replica.notary.errors import ConfigError, RestoreRefused, SalvageDamaged, StoreMismatch
+from replica.notary.errors import Code, ConfigError, RestoreRefused, SalvageDamaged, StoreMismatch
 from replica.notary.places import Place
 
 if TYPE_CHECKING:
+    from pipeline.archive.cut import ReadRecords
     from pipeline.archive.manifest import Manifest
     from pipeline.archive.salvage import Survivors
     from pipeline.judging.lost import Lost
     from replica.config.model import Config
+    from replica.log.settings import LogSettings
     from replica.notary.position import Position
     from replica.notary.salvage import Salvage, Salvages
 
@@ -41,6 +43,20 @@ CopyOption = Annotated[
     ),
 ]  # fmt: skip
 FileArgument = Annotated[Path, typer.Argument(help="The file of the salvage.", exists=True, dir_okay=False)]
+CutOption = Annotated[
+    bool, typer.Option("--cut", help="The log itself is there and ends too early: save what it lacks, and no archive.")
+]
+MarksOption = Annotated[
+    list[str] | None,
+    typer.Option("--mark", help="A position that a replica noted, in hexadecimal, as its health document has it."),
+]
+ExposedOption = Annotated[
+    int | None,
+    typer.Option(
+        "--exposed", min=0, max=1_000_000,
+        help="How many answered records nobody may have noted; else what the log's durability allows.",
+    ),
+]  # fmt: skip
 SalvagesOption = Annotated[
     list[Path] | None,
     typer.Option(
@@ -49,11 +65,12 @@ SalvagesOption = Annotated[
     ),
 ]  # fmt: skip
 SHOWN_MAX = 20
+EXPOSED_MAX_RECORDS = 20_000  # that answers run ahead of every note, on a log that does not survive power loss
 
 
 class Kept(NamedTuple):
-    """What is left of the log: the id of the archive, or of the copy; the position in the lost log after its last
-    record; and the folders beside it that may hold salvages."""
+    """What is left of the log: the id of the archive, of the copy or of the log itself; the position in the lost log
+    after its last record; and the folders beside it that may hold salvages."""
 
     id: str
     position: Position
@@ -67,17 +84,22 @@ def make_salvage(
     index: IndexesOption = None,
     folder: FolderOption = None,
     copy: CopyOption = None,
+    cut: CutOption = False,
+    mark: MarksOption = None,
+    exposed: ExposedOption = None,
     config: ConfigChoice = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Save what is known of records that the archive, or the copy, does not have, from surviving indexes and the
-    database.
+    """Save what is known of records that the archive, a copy, or the log itself lacks, from surviving indexes, the
+    database and marks.
 
     All replicas must be stopped, and the job that copies. Name every index that is left: what is in no index and in no
     completion is lost, and counted. The file is signed with the archive's key. Then: notary restore plan --salvage
-    FILE; of a copy, notary log copy --finish --salvage FILE.
+    FILE; of a copy, notary log copy --finish --salvage FILE; of a log that was cut, notary log fill FILE.
     """
     require_archive()
+    if cut and copy is not None:
+        raise ConfigError("--cut and --copy exclude one another")
     from pipeline.archive.salvage import merge, states_unknown
     from pipeline.archive.segment import write_whole
     from replica.active.signer import load_signer
@@ -88,11 +110,19 @@ def make_salvage(
         raise ConfigError(f"{to} exists already; a salvage that was used must never be replaced")
     signer = load_signer(settings.archive.key_file)
     indexes = _indexes(settings, config, name, index)
-    if copy is None:
+    marks = _marks(mark or ())
+    if cut:
+        kept = _kept_by_log(settings, folder, signer.public_key, indexes, marks)
+    elif copy is None:
         kept = _kept_by_archive(_manifest(settings, folder, signer.public_key))
     else:
         kept = _kept_by_copy(settings, copy, folder, signer.public_key, indexes)
-    survivors = _survivors(settings, kept, indexes)
+    asked = exposed is not None
+    if exposed is None:
+        exposed = 0 if settings.log.settings.survives_power_loss else EXPOSED_MAX_RECORDS
+    survivors = _survivors(settings, kept, indexes, marks, exposed)
+    if not (asked or survivors.knows_anything):
+        raise RestoreRefused("no index, no completion and no mark is left", Code.SALVAGE_SOURCELESS)
     header, entries = merge(survivors, at_us=time.time_ns() // 1_000, public_key=signer.public_key)
     raw = encode_salvage(header, entries, signer.sign)
     write_whole(to, raw)
@@ -126,6 +156,95 @@ def _kept_by_copy(
     return kept._replace(folders=_kept_by_archive(manifest).folders)
 
 
+def _kept_by_log(
+    config: Config,
+    folder: Place | None,
+    public_key: bytes,
+    indexes: Sequence[tuple[str, Path]],
+    marks: Sequence[Position],
+) -> Kept:
+    """What the log itself has. Raises RestoreRefused where the archive has more, and where the log has other records
+    than somebody knows."""
+    from pipeline.archive.cut import Evidence, kept_of
+    from pipeline.archive.layout import layout_of
+    from pipeline.log_copy import refuse_begun
+    from pipeline.sources.topic import look_at, refuse_other_log
+    from replica.index.rocks import RocksIndex
+    from replica.notary.position import begin
+
+    log = config.log.settings
+    view = look_at(log, any_contract=True)
+    start, beside = begin(view.topic_id), tuple[Path, ...]()
+    if layout_of(archive_folder(config, folder)).read_lines() is not None:
+        archived = _kept_by_archive(_manifest(config, folder, public_key))
+        start, beside = archived.position, tuple(archived.folders)
+    if view.first or start.topic_id != view.topic_id or start.offset >= view.end:
+        raise RestoreRefused(
+            f"{log.label} is {view.topic_id} and has offsets {view.first} to {view.end - 1}; the archive, of"
+            f" {start.topic_id}, goes up to {start.offset}: restore from the archive (runbooks/topic-loss.md)"
+        )
+    refuse_other_log(log, start)
+    with config.shared_database().export() as export:
+        if export.topic_id not in (None, view.topic_id):
+            raise RestoreRefused(f"the database belongs to topic id {export.topic_id}, the log is {view.topic_id}")
+        refuse_begun(log, view.end, export.salvages)
+        completions = [one for _, one in export.rows if start.offset < one.log_offset < view.end]
+    noted = [(f"mark {at}", position) for at, position in enumerate(marks, 1)]
+    noted += [(name, position) for name, position in _positions(indexes) if position.offset > start.offset]
+    furthest = max(_positions(indexes), key=lambda one: one[1].offset, default=None)
+    index = None if furthest is None else RocksIndex(dict(indexes)[furthest[0]])
+    try:
+        named = None if furthest is None or index is None else (furthest[0], index)
+        evidence = Evidence(named, completions, noted, salvages_here(config))
+        kept = kept_of(start, view.end, _reader(log), evidence)
+    finally:
+        if index is not None:
+            index.close()
+    if kept.contradiction is not None:
+        last = kept.position.offset
+        raise RestoreRefused(
+            f"{log.label} has other records after offset {last} than it had: {kept.contradiction}. No log takes"
+            f" records back: copy it to another one (notary log copy --until-offset {last} --to FILE), and salvage what"
+            " that one lacks (notary log salvage --copy FILE)"
+        )
+    return Kept(view.topic_id, kept.position, beside)
+
+
+def _positions(indexes: Sequence[tuple[str, Path]]) -> list[tuple[str, Position]]:
+    """How far each index is. Raises RestoreRefused for one that has nothing applied."""
+    from replica.index.rocks import read_index
+
+    found = []
+    for name, folder in indexes:
+        with read_index(folder) as index:
+            if index.position is None:
+                raise RestoreRefused(f"the index of {name} has nothing applied: leave it out")
+            found.append((name, index.position))
+    return found
+
+
+def _reader(log: LogSettings) -> ReadRecords:
+    from pipeline.sources.stretch import read_stretch
+
+    def read(first: int, end: int) -> Iterator[tuple[int, bytes]]:
+        for batch in read_stretch(log, first, end) if first < end else ():
+            values = (value or b"" for value in batch.column("value").to_pylist())
+            yield from zip(batch.column("offset").to_pylist(), values, strict=True)
+
+    return read
+
+
+def _marks(texts: Iterable[str]) -> list[Position]:
+    """Positions from their bytes in hexadecimal. Raises ConfigError."""
+    from replica.notary.errors import FormatUnknown
+    from replica.notary.position import decode_position
+
+    try:
+        return [decode_position(bytes.fromhex(text)) for text in texts]
+    except (ValueError, FormatUnknown) as error:
+        raise ConfigError(f"--mark is no position: {error}") from None
+
+
 def _lost_log(config: Config, indexes: Sequence[tuple[str, Path]]) -> tuple[str, tuple[str, ...]]:
     """The id of the log that was lost, which the database knows, and each index; and the salvages that the database
     demands of it. Raises RestoreRefused."""
@@ -141,7 +260,9 @@ def _lost_log(config: Config, indexes: Sequence[tuple[str, Path]]) -> tuple[str,
     raise RestoreRefused("nothing is known of a lost log: name an index of it (--index), or its database")
 
 
-def _survivors(config: Config, kept: Kept, indexes: Sequence[tuple[str, Path]]) -> Survivors:
+def _survivors(
+    config: Config, kept: Kept, indexes: Sequence[tuple[str, Path]], marks: Sequence[Position], exposed: int
+) -> Survivors:
     from pipeline.archive.salvage import Survivors, complete_from, read_tail
     from replica.notary.position import BEGIN
     from replica.store.open import commands_in_flight
@@ -159,6 +280,7 @@ def _survivors(config: Config, kept: Kept, indexes: Sequence[tuple[str, Path]]) 
                 completions.append(completion)
         published = BEGIN if export.topic_id is None else export.published_offset
         kept_from = complete_from(base, export.pruned_to, first_kept, published)
+        ledger_end = export.ledger_end
         earlier = _earlier(config, kept.folders, export.salvages)
     return Survivors(
         archive_id=kept.id,
@@ -168,6 +290,9 @@ def _survivors(config: Config, kept: Kept, indexes: Sequence[tuple[str, Path]]) 
         completions=completions,
         complete_from=kept_from,
         in_flight=commands_in_flight(config.conninfo()),
+        ledger_end=ledger_end,
+        marks=marks,
+        exposed=exposed,
         earlier=earlier,
     )
 
@@ -205,6 +330,8 @@ def _show(salvage: Salvage, path: Path, without_states: list[str], as_json: bool
                 "first": salvage.first,
                 "last": salvage.last,
                 "applied": header.applied,
+                "mark": header.mark,
+                "exposed": header.exposed,
                 "published": header.published,
                 "entries": header.entries,
                 "states_unknown": without_states,

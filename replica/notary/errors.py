@@ -607,6 +607,13 @@ class Code(Enum):
         "Do not use it. Copy it again from where it was made, or make it again; see runbooks/topic-loss.md.",
         *_A_PERSON,
     )
+    SALVAGE_SOURCELESS = (
+        0,
+        "Nothing that survives shows how far the request log went, or what its lost records decided",
+        "Name an index of another machine or a checkpoint (--index), or a position that a replica noted (--mark)."
+        " Without any, what was answered after the log's end cannot be known; see runbooks/log-cut.md, No source is left.",
+        *_A_PERSON,
+    )
     SALVAGE_MISSING = (
         0,
         "The request log has a lost range, and the salvage that the log names is not here",

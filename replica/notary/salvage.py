@@ -1,10 +1,11 @@
 """The tail salvage: what is still known of records that the request log has lost. It stays decided for ever.
 
-A restored topic has a *lost record* at each offset whose record was lost, so that no offset is used twice. A lost
-record names a salvage by its digest; that file has the index entries that the record at its offset added. For the void
-rule a lost record is no record of any format. A reader that keeps an index must have the file to read past it. So no
-reader passes a lost range without the same entries, whether its log is the topic, the archive or a second site.
-docs/decisions/0012 has the argument, docs/formats.md the layouts.
+A log has a *lost record* at each offset whose record was lost, so that no offset is used twice: whether it was restored
+to a new topic, goes on from a copy, or was cut by a power failure and goes on itself. A lost record names a salvage by
+its digest; that file has the index entries that the record at its offset added. For the void rule a lost record is no
+record of any format. A reader that keeps an index must have the file to read past it. So no reader passes a lost range
+without the same entries, whether its log is the topic, the archive or a second site. docs/decisions/0012 has the
+argument, docs/formats.md the layouts.
 """
 
 from __future__ import annotations
@@ -45,11 +46,13 @@ _PADDING = bytes(_STATE_BYTES - _DIGEST_BYTES)  # after a transaction id, where 
 class SalvageHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The header of a salvage.
 
-    position: the bytes of a reader's position after the archive's last record, in the topic that was lost. last: the
-    last lost offset. applied, published: how far the indexes, and the completions, cover the lost range. sources: each
-    index with its offset. entries: rows of the file. states_unknown: transactions that the database has as notarised,
-    and whose states are in no index. unaccounted: commands in flight that no index has as notarised; they may have been
-    answered nevertheless. at_us: microseconds UTC. public_key: the signer's.
+    archive_id: of the archive, copy or log that has what is left. position: the bytes of a reader's position after its
+    last record, in the log that was lost. last: the last lost offset. applied, published, mark: how far the indexes,
+    the completions and the marks cover the lost range. exposed: offsets beyond all of these that answers may have
+    named; they are lost as well. ledger_end: the last ledger offset of the completions. sources: each index with its
+    offset. entries: rows of the file. states_unknown: transactions that the database has as notarised, and whose states
+    are in no index. unaccounted: commands in flight that no index has as notarised; they may have been answered
+    nevertheless. at_us: microseconds UTC. public_key: the signer's.
     """
 
     version: int
@@ -59,12 +62,20 @@ class SalvageHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     last: int
     applied: int
     published: int
+    mark: int
+    exposed: int
+    ledger_end: int
     sources: tuple[tuple[str, int], ...]
     entries: int
     states_unknown: int
     unaccounted: int
     at_us: int
     public_key: bytes
+
+    @property
+    def known(self) -> int:
+        """The highest offset that a source, or what is left of the log, knows to have been in the log."""
+        return max(decode_position(self.position).offset, self.applied, self.published, self.mark)
 
     @property
     def accepted_loss(self) -> int:
@@ -94,7 +105,7 @@ class Salvage:
 
     @cached_property
     def base(self) -> Position:
-        """The position after the archive's last record, in the topic that was lost."""
+        """The position after the last record that is left, in the log that was lost."""
         return decode_position(self.header.position)
 
     @property
@@ -200,8 +211,10 @@ def _check_range(salvage: Salvage) -> None:
         raise SalvageDamaged(error.detail) from None
     if base.topic_id != header.topic_id or not BEGIN <= base.offset < header.last < 1 << 63:
         raise SalvageDamaged(f"offsets {base.offset + 1} to {header.last} of topic id {header.topic_id} are no range")
-    if max(header.applied, header.published) != header.last:
-        raise SalvageDamaged(f"it ends at {header.last}, known was up to {header.applied} and {header.published}")
+    if min(header.mark, header.exposed + BEGIN, header.ledger_end + BEGIN) < BEGIN:
+        raise SalvageDamaged("its header counts what cannot be")
+    if header.known + header.exposed != header.last:
+        raise SalvageDamaged(f"it ends at {header.last}, known was up to {header.known}, exposed {header.exposed}")
     if min(header.states_unknown, header.unaccounted) < 0 or not 0 <= header.entries <= ENTRIES_MAX:
         raise SalvageDamaged(f"its header counts what cannot be; entries are at most {ENTRIES_MAX}")
 
@@ -315,7 +328,7 @@ BOUND_MAX = 3  # the column has 255 bytes
 
 
 def bound_name(bound: str | None, topic_id: str, digest: bytes | None = None) -> str:
-    """The database's name for a log that was restored to this topic: its id, and the salvages that it needs.
+    """The database's name for a log with lost records: its id, and the salvages that it needs.
 
     `bound`: the name before; its salvages are kept. A release without salvages finds another id than the topic's there,
     and refuses. Raises SalvageDamaged when there are more than fit.

@@ -13,7 +13,9 @@ REPLICA_ACTIVE = "a replica is active: stop all replicas before their topic is c
 
 def position_in(published: Position, topic_id: str, salvage: Salvage | None) -> Position:
     """The published position in the restored topic. Raises RestoreRefused when the salvage does not determine it."""
-    if published.topic_id == topic_id or salvage is None:
+    lost = topic_id if salvage is None else salvage.header.topic_id  # a log that was cut is restored to itself
+    is_past = salvage is not None and published.offset > salvage.last
+    if salvage is None or (published.topic_id == topic_id and (lost != topic_id or is_past)):
         return msgspec.structs.replace(published, topic_id=topic_id)
     if published.topic_id != salvage.header.topic_id:
         raise RestoreRefused(

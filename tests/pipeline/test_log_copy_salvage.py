@@ -286,7 +286,7 @@ def test_a_salvage_of_another_end_is_refused(two_sites: MakeSites) -> None:
     for words, said in (
         (changed(archive_id="another"), "the salvage continues another"),
         (changed(position=follows), f"record at offset {COPIED - 1} is not the one that the salvage follows"),
-        (changed(published=PUBLISHED - 1), "make a new one: notary log salvage --copy"),
+        (changed(published=PUBLISHED - 1), "make a new one: notary log salvage"),
         (made.finish(loss=3), "--accept-loss 0"),
         (made.finish()[:-2], "--accept-loss 0"),
         (
