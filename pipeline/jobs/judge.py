@@ -38,7 +38,7 @@ from pipeline.judging.commands import COMMAND, COMMAND_BYTES, Command, by_width,
 from pipeline.judging.contested import Claim, contested, resolve
 from pipeline.judging.cursor import Array
 from pipeline.judging.keys import barred, exceptions_of
-from pipeline.judging.lost import LostRange, joined_ranges, lost_claims, lost_ranges
+from pipeline.judging.lost import LostRange, joined_ranges, lost_claims, lost_commands, lost_parties, lost_ranges
 from pipeline.judging.marks import offsets_marked
 from pipeline.judging.plan import Plan, Survey, counted, make_plan, survey
 from pipeline.judging.reasons import EXCEPTION
@@ -129,8 +129,8 @@ def judge_log(
     what the slices raise.
     """
     work.mkdir(parents=True, exist_ok=True)
-    surveyed = plan_log(spark, log)
-    lost = joined_ranges(surveyed.lost)
+    surveyed = plan_log(spark, log, salvages)
+    lost = surveyed.lost
     of_lost = lost_claims(lost, salvages)
     plan, claim_count = surveyed.plan, surveyed.claim_count + len(of_lost)
     commands = commands or plan.judges_commands
@@ -145,15 +145,20 @@ def judge_log(
         path = attempt_file(work, "lost", ".claims")
         write_parts(path, *by_range(of_lost, borders))
         claim_files = (*claim_files, str(path))
+    command_files = files.commands
+    if commands and len(accepted := lost_commands(lost, salvages)):
+        path = attempt_file(work, "lost", ".commands")
+        write_parts(path, *by_width(accepted, widths))
+        command_files = (*command_files, str(path))
     orders, contested_files = _order_claims(spark, claim_files, len(borders) + 1, work, commands=commands)
-    command_orders, shared_files = _order_commands(spark, files.commands, widths, work) if commands else ((), [])
+    command_orders, shared_files = _order_commands(spark, command_files, widths, work) if commands else ((), [])
     resolved = _resolve(spark, contested_files, shared_files, plan.position.offset + 1, work)
     return Judged(
         plan,
         surveyed.slice_ends,
         Sorted(claim_files, orders),
         resolved.dropped,
-        Sorted(files.commands, command_orders),
+        Sorted(command_files, command_orders),
         resolved.unusual,
         resolved.by_command,
         files.barred,
@@ -185,8 +190,8 @@ class Surveyed(msgspec.Struct, frozen=True):
     lost: list[LostRange]
 
 
-def plan_log(spark: SparkSession, log: LogSlices) -> Surveyed:
-    """Survey all slices of a log."""
+def plan_log(spark: SparkSession, log: LogSlices, salvages: Salvages = NO_SALVAGES) -> Surveyed:
+    """Survey all slices of a log. Raises SalvageMissing for a lost record whose salvage is not among these."""
     per_slice = max(8, SAMPLED_KEYS // max(1, len(log)))
 
     def look(number: int) -> Iterator[dict[str, Any]]:
@@ -213,7 +218,8 @@ def plan_log(spark: SparkSession, log: LogSlices) -> Surveyed:
     def look_again(plan: Plan, firsts: list[int]) -> Iterator[Survey]:
         return _survey_again(spark, log, plan, [number_of[first] for first in firsts])
 
-    plan = make_plan(begin(log.topic_id), surveys.values(), look_again)
+    lost = joined_ranges(lost)
+    plan = make_plan(begin(log.topic_id), surveys.values(), look_again, lost_parties(lost, salvages))
     ends = tuple(surveys[number].end_offset for number in sorted(surveys))
     return Surveyed(plan, ends, samples, request_count + state_count, request_count, lost)
 

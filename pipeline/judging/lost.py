@@ -1,4 +1,5 @@
-"""Lost records: what their salvage has of them, as claims of requests that are known to have been notarised."""
+"""Lost records: what their salvage has of them, as claims and commands of requests that are known to have been
+notarised, and as registrations that had an effect."""
 
 from __future__ import annotations
 
@@ -8,16 +9,27 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pipeline.judging.claims import CLAIM, CLAIM_BYTES, CONSUMES, LOST
+from pipeline.judging.claims import CLAIM, CONSUMES, LOST
 from pipeline.judging.columns import UNDECODABLE, Columns
+from pipeline.judging.commands import COMMAND
 from pipeline.judging.cursor import Array
+from replica.notary.acceptances import decode_acceptance
 from replica.notary.outcomes import NOTARISED
 from replica.notary.requests import format_state_ref
 from replica.notary.rules import TX_KEY
-from replica.notary.salvage import Salvage, Salvages, salvage_named, transaction_in
+from replica.notary.salvage import (
+    OF_COMMANDS,
+    OF_PARTIES,
+    OF_STATES,
+    LostEntry,
+    Salvage,
+    Salvages,
+    of_kinds,
+    salvage_named,
+    transaction_in,
+)
 
-_ROW_BYTES = 77  # of a salvage (docs/formats.md): offset 8, key 37, what it stands for 32
-_KEY = slice(8, 45)
+_KEY_BYTES = 37  # of a claim
 
 
 class LostRange(msgspec.Struct, frozen=True, array_like=True):
@@ -71,7 +83,7 @@ class Lost(msgspec.Struct, frozen=True):
 
 def lost_record_of(offset: int, entries: Mapping[bytes, bytes], salvage: Salvage) -> dict[str, Any]:
     """What is known of a lost record that notarised something, as a trace shows it. `inputs`: None if unknown."""
-    tx_id, digest, states = transaction_in(entries)
+    tx_id, digest, states = transaction_in(of_kinds(entries, OF_STATES))
     known = offset <= salvage.header.applied
     inputs = [format_state_ref(state) for state in states] if known else None
     return lost_entry(offset, salvage.digest.hex(), tx_id, digest, inputs)
@@ -107,35 +119,47 @@ def joined_ranges(ranges: Iterable[LostRange]) -> list[LostRange]:
 def described(one: LostRange, salvages: Salvages) -> Lost:
     """A lost range for people. Raises as `lost_claims` does."""
     salvage = salvages.of(one.digest, one.first, one.last)
-    raw = _rows(one, salvages)
-    is_tx = raw[:, 8] == TX_KEY[0]
-    offsets = np.ascontiguousarray(raw[is_tx, :8]).view(">i8")
-    unknown = int(np.count_nonzero(offsets > salvage.header.applied))
+    offsets = [entry.offset for entry in salvage.entries_between(one.first, one.last) if entry.key[:1] == TX_KEY]
+    unknown = sum(offset > salvage.header.applied for offset in offsets)
     return Lost(one.first, one.last, one.digest.hex(), len(offsets), unknown)
 
 
 def lost_with(key: bytes, ranges: Iterable[LostRange], salvages: Salvages) -> Iterator[dict[str, Any]]:
     """The lost records that gave the index an entry with this key, by offset; see `lost_record_of`."""
-    wanted = np.frombuffer(key.ljust(_KEY.stop - _KEY.start, b"\0"), np.uint8)
     for one in ranges:
         salvage = salvages.of(one.digest, one.first, one.last)
-        raw = _rows(one, salvages)
-        found = np.ascontiguousarray(raw[np.all(raw[:, _KEY] == wanted, axis=1), :8])
-        for offset in found.view(">u8").ravel().tolist():
-            yield lost_record_of(offset, salvage.entries_at(offset), salvage)
+        for entry in salvage.entries_between(one.first, one.last):
+            if entry.key == key:
+                yield lost_record_of(entry.offset, salvage.entries_at(entry.offset), salvage)
 
 
-def _rows(one: LostRange, salvages: Salvages) -> Array:
-    rows = salvages.of(one.digest, one.first, one.last).rows(one.first, one.last)
-    return np.frombuffer(rows, np.uint8).reshape(-1, _ROW_BYTES)
+def _entries(ranges: Iterable[LostRange], salvages: Salvages, kinds: bytes) -> Iterator[LostEntry]:
+    for one in ranges:
+        salvage = salvages.of(one.digest, one.first, one.last)
+        yield from (entry for entry in salvage.entries_between(one.first, one.last) if entry.key[:1] in kinds)
 
 
 def lost_claims(ranges: Iterable[LostRange], salvages: Salvages) -> Array:
-    """The claims of lost records. Raises SalvageMissing, and IndexMismatch for a range that is not its salvage's."""
-    raw = np.concatenate([np.zeros((0, _ROW_BYTES), np.uint8), *(_rows(one, salvages) for one in ranges)])
-    packed = np.empty((len(raw), CLAIM_BYTES), np.uint8)
-    packed[:, :37] = raw[:, _KEY]
-    packed[:, 37:45] = raw[:, :8]
-    packed[:, 45] = CONSUMES | LOST
-    packed[:, 46:] = raw[:, 45:]
-    return packed.view(CLAIM).reshape(-1)
+    """The claims of lost records on states and transaction ids. Raises SalvageMissing, and IndexMismatch for a range
+    that is not its salvage's."""
+    role = bytes([CONSUMES | LOST])
+    packed = b"".join(
+        entry.key.ljust(_KEY_BYTES, b"\0") + entry.value[32:] + role + entry.value[:32]
+        for entry in _entries(ranges, salvages, OF_STATES)
+    )
+    return np.frombuffer(packed, CLAIM)
+
+
+def lost_commands(ranges: Iterable[LostRange], salvages: Salvages) -> Array:
+    """The acceptances of lost records, as commands that are accepted. Raises as `lost_claims` does."""
+    entries = list(_entries(ranges, salvages, OF_COMMANDS))
+    made = np.zeros(len(entries), COMMAND)
+    for at, entry in enumerate(entries):
+        accepted = decode_acceptance(entry.value)
+        made[at] = (entry.key[1:33], entry.offset, accepted.tx_id, accepted.content_digest, accepted.judged_us, 0, 0, 0)
+    return made
+
+
+def lost_parties(ranges: Iterable[LostRange], salvages: Salvages) -> dict[bytes, bytes]:
+    """What lost records did about officers and registrations. Raises as `lost_claims` does."""
+    return {entry.key: entry.value for entry in _entries(ranges, salvages, OF_PARTIES)}

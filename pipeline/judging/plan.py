@@ -13,20 +13,22 @@ does.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, itemgetter
 
 import msgspec
 import numpy as np
 
-from pipeline.judging.columns import NOTE, REQUEST, SETTLEMENT, Columns
+from pipeline.judging.columns import NOTE, REQUEST, SETTLEMENT, UNDECODABLE, Columns
 from pipeline.judging.cursor import Array
 from pipeline.judging.ranges import Ranges, common, of_numbers, union, within
+from replica.index.compare import recorded_at
+from replica.index.interface import NOTHING
 from replica.notary.counted import CountedNote
 from replica.notary.errors import FormatUnknown, InvariantBroken
 from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, is_leased, witness_in
-from replica.notary.parties import Officers, PartyNote, in_force_after
+from replica.notary.parties import OFFICERS_KEY, Officers, PartyNote, decode_officers_entry, in_force_after
 from replica.notary.position import BEGIN, LeasedPosition, Position, version_of
 from replica.notary.reading import VoidReason, are_known, read_records
 from replica.notary.records import (
@@ -38,6 +40,7 @@ from replica.notary.records import (
     record_digest,
 )
 from replica.notary.rules import DEDUPLICATING_FROM, REGISTERED_FROM
+from replica.notary.salvage import salvage_named
 
 _first_offset = attrgetter("first_offset")
 
@@ -152,6 +155,7 @@ def survey(columns: Columns, rules: Sequence[Rule] = ()) -> Survey:
     known = {rule.first_offset: rule for rule in rules}
     starts = [(0, b"")] if not columns.barriers or columns.barriers[0][0] != columns.first_offset else []
     starts += [(offset - columns.first_offset, encode_record(record)) for offset, record in columns.barriers]
+    starts = sorted(dict([(after, b"") for after in _after_lost(columns)] + starts).items())
     ends = [start for start, _ in starts[1:]] + [len(columns)]
     stretches = []
     for (start, barrier), end in zip(starts, ends, strict=True):
@@ -162,8 +166,10 @@ def survey(columns: Columns, rules: Sequence[Rule] = ()) -> Survey:
     return Survey(columns.first_offset, len(columns), record_digest(last), tuple(stretches))
 
 
-def make_plan(start: Position, surveys: Iterable[Survey], look_again: LookAgain) -> Plan:
-    """The plan for the records after a position.
+def make_plan(
+    start: Position, surveys: Iterable[Survey], look_again: LookAgain, lost: Mapping[bytes, bytes] = NOTHING
+) -> Plan:
+    """The plan for the records after a position. `lost`: what lost records did about officers and registrations.
 
     Slices with repeats are looked at again, until each was surveyed with the rules that the plan has for it. Nearly
     always one round does. More are needed where a claim to a lease is judged by what a repeat left unclear. Each round
@@ -173,7 +179,7 @@ def make_plan(start: Position, surveys: Iterable[Survey], look_again: LookAgain)
     found = {one.first_offset: one for one in surveys}
     surveyed_with: dict[int, list[_Repeats]] = {}
     while True:
-        making = _walk(start, found.values())
+        making = _walk(start, found.values(), lost)
         repeats = _by_slice(making.rules, found.values())
         stale = [first for first in found if repeats.get(first) != surveyed_with.get(first)]
         if not stale:
@@ -247,17 +253,28 @@ def _by_slice(rules: Sequence[Rule], surveys: Iterable[Survey]) -> dict[int, lis
     return found
 
 
-def _walk(start: Position, surveys: Iterable[Survey]) -> _Making:
-    making = _Making(start)
+def _walk(start: Position, surveys: Iterable[Survey], lost: Mapping[bytes, bytes] = NOTHING) -> _Making:
+    making = _Making(start, lost)
     for found in sorted(surveys, key=_first_offset):
         making.slice(found)
+    making.take_lost(making.offset + 1)
     return making
+
+
+def _after_lost(columns: Columns) -> list[int]:
+    """The rows after lost records: notes there are judged after what those did."""
+    lost = np.zeros(len(columns) + 1, np.bool_)
+    for row in np.flatnonzero(columns.kind == UNDECODABLE).tolist():
+        lost[row] = salvage_named(columns.first_offset + row, columns.value(row)) is not None
+    after: list[int] = (1 + np.flatnonzero(lost[:-1] & ~lost[1:])).tolist()
+    return [row for row in after if row < len(columns)]
 
 
 class _Making:
     """Walks through the surveys in log order."""
 
-    def __init__(self, start: Position) -> None:
+    def __init__(self, start: Position, lost: Mapping[bytes, bytes]) -> None:
+        self.lost = sorted(lost.items(), key=lambda entry: recorded_at(entry[1]), reverse=True)  # not taken yet
         self.topic_id = start.topic_id
         self.offset = start.offset
         self.digest = start.digest
@@ -275,6 +292,7 @@ class _Making:
         if found.first_offset != self.offset + 1:
             raise InvariantBroken(f"the log goes from offset {self.offset} to {found.first_offset}")
         for stretch in found.stretches:
+            self.take_lost(stretch.first_offset)
             if stretch.barrier:
                 self._barrier(stretch.first_offset, stretch.barrier)
             activation_id = _in_force(self.barriers[-1][1]) if self.barriers else b""
@@ -304,6 +322,14 @@ class _Making:
         if self.unknown is not None:
             raise self.unknown
         return self.provisional()
+
+    def take_lost(self, before: int) -> None:
+        """Note what lost records below an offset did."""
+        while self.lost and recorded_at(self.lost[-1][1]) < before:
+            key, value = self.lost.pop()
+            self.parties[key] = value
+            if key[:1] == OFFICERS_KEY:
+                self.officers = decode_officers_entry(value)
 
     def _take_notes(self, notes: Iterable[Note]) -> None:
         decoded = [(note.offset, decode_record(note.value, format_named(note.value))) for note in notes]

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from pipeline.tables.delta import Table
 from pipeline.tables.rows import COMPLETIONS, REQUESTS, SCHEMAS, LostRecord, rows_of
-from replica.following.apply import judge_reading, notes_in
+from replica.following.apply import judge_reading, lost_in, notes_in
 from replica.index.commands import offset_of
 from replica.index.interface import Index
 from replica.index.parties import write_notes
@@ -30,7 +30,7 @@ from replica.notary.places import Place, inside
 from replica.notary.position import BEGIN, Position, begin
 from replica.notary.reading import Reading, VoidReason, read_records
 from replica.notary.rules import STATE_KEY, offset_in
-from replica.notary.salvage import NO_SALVAGES, Salvages, salvage_named
+from replica.notary.salvage import NO_SALVAGES, OF_PARTIES, OF_STATES, Salvages, of_kinds, salvage_named
 
 RUN_RECORDS = 20_000  # in one append, which also bounds the memory of the job
 READ_WAIT_S = 10.0
@@ -66,10 +66,28 @@ class TablesWriter:
         Raises SalvageMissing for a lost record whose salvage is not held, FormatUnknown, IndexMismatch, and what
         `Table.append` and the index raise.
         """
+        for part in self._parts(records):
+            self._append(part)
+
+    def _parts(self, records: LogRecords) -> Iterator[LogRecords]:
+        """The records, parted after each lost range: ledger offsets go on from another number there."""
+        start = 0
+        for last in sorted(salvage.last for salvage in self._salvages.held.values()):
+            end = last + 1 - records[0][0]
+            if start < end < len(records):
+                yield records[start:end]
+                start = end
+        yield records[start:]
+
+    def _append(self, records: LogRecords) -> None:
         rows, added, accepted, reading = self._judged(records)
         ledger_end = self._ledger_end + len(rows[COMPLETIONS])
+        digest = salvage_named(*records[-1])
+        if digest is not None and (salvage := self._salvages.held[digest]).last == records[-1][0]:
+            ledger_end = max(ledger_end, salvage.header.ledger_end)  # what was lost had completions, too
         for name, table in self._tables.items():
-            if len(rows[name]) or name == REQUESTS:  # the last one: it notes how far all of them are
+            goes_on = name == COMPLETIONS and ledger_end > self._ledger_end
+            if len(rows[name]) or goes_on or name == REQUESTS:  # the last one: it notes how far all of them are
                 table.append(rows[name], reading.position.offset, ledger_end if name == COMPLETIONS else None)
                 self._on_step(name)
         self._index.write(added, reading.position, accepted)
@@ -80,7 +98,8 @@ class TablesWriter:
         self, records: LogRecords
     ) -> tuple[dict[str, pa.Table], dict[bytes, bytes], Mapping[bytes, bytes], Reading]:
         reading = read_records(self.position, records)
-        write_notes(self._index.parties, notes_in(reading), self.position, reading.position)
+        lost = of_kinds(lost_in(reading, records, self._salvages), OF_PARTIES)
+        write_notes(self._index.parties, notes_in(reading), self.position, reading.position, lost)
         applied, added = judge_reading(self._index, reading, self.position, records, self._salvages)
         decided = list(applied.decided())
         in_the_way = {STATE_KEY + one.state for _, verdict in decided if verdict for one in verdict.conflicts}
@@ -104,7 +123,7 @@ class TablesWriter:
                 salvage = self._salvages.of(digest, offset, offset)
                 at = bisect_left(reading.counted, offset, key=attrgetter("offset"))
                 stamp_us = reading.counted[at - 1].judged_us if at else self.position.stamp_us
-                yield LostRecord(offset, salvage, salvage.entries_at(offset), stamp_us)
+                yield LostRecord(offset, salvage, of_kinds(salvage.entries_at(offset), OF_STATES), stamp_us)
 
 
 def _ledger_end(completions: Table, offset: int) -> int:

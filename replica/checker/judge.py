@@ -145,8 +145,8 @@ class ReferenceJudge:
         self.accepted: dict[bytes, Acceptance] = {}  # change id -> the newest acceptance
         self.officers: list[bytes] = []  # public keys of those whose registrations have an effect
         self.acts_on_officers = 0
-        self.signed: set[tuple[str, bytes, int, int, str, bytes]] = set()  # registrations that had an effect
-        self.registered: dict[tuple[str, bytes], tuple[int, int]] = {}  # party, key -> from, until
+        self.signed: set[bytes] = set()  # digests of registrations that had an effect, see _signed_bytes
+        self.registered: dict[bytes, tuple[int, int]] = {}  # see _pair_of -> from, until
 
     def judge(self, log: Iterable[tuple[int, bytes]]) -> Iterator[Judged]:
         """Judge the next records (offset, value). Raises InvariantBroken on a gap, FormatUnknown for a newer log."""
@@ -175,8 +175,19 @@ class ReferenceJudge:
 
     def _lost(self, entries: Mapping[bytes, bytes]) -> Judged:
         digest = tx_id = None
-        for key, value in entries.items():
-            if key[:1] == TX_KEY:
+        for key, value in sorted(entries.items()):
+            if key[:1] == b"c":
+                judged_us = int.from_bytes(value[64:72], "big")
+                self.accepted[key[1:33]] = Acceptance(value[:32], value[32:64], judged_us, self.offset)
+            elif key[:1] == b"o":
+                self.acts_on_officers = int.from_bytes(value[:8], "big")
+                self.officers = _officers_in(value[8:-8])
+            elif key[:1] == b"p":
+                period = value[32:48]
+                self.registered[key[1:33]] = int.from_bytes(period[:8], "big"), int.from_bytes(period[8:], "big")
+            elif key[:1] == b"r":
+                self.signed.add(key[1:])
+            elif key[:1] == TX_KEY:
                 tx_id, digest = key[1:], value[:32]
                 if tx_id in self.notarised:
                     raise InvariantBroken(f"the salvage notarises {tx_id.hex()} again, at offset {self.offset}")
@@ -224,11 +235,10 @@ class ReferenceJudge:
 
     def _register(self, record: RegistrationRecord) -> None:
         """What an officer signed has an effect once."""
-        pair, period = (record.party, record.party_key), (record.from_us, record.until_us)
-        signed = (*pair, *period, record.operator, record.public_key)
+        signed = sha256(_signed_bytes(record)).digest()
         if signed not in self.signed:
             self.signed.add(signed)
-            self.registered[pair] = period
+            self.registered[_pair_of(record.party, record.party_key)] = record.from_us, record.until_us
 
     def _name_officers(self, act: ActRecord) -> None:
         """Noted under rules 2 as well, so that rules 3 find them."""
@@ -286,9 +296,10 @@ class ReferenceJudge:
 
     def _by_key(self, party: str, public_key: bytes) -> str | None:
         """Rules 3, step 2; None: the key is in force."""
-        if (party, public_key) not in self.registered:
+        period = self.registered.get(_pair_of(party, public_key))
+        if period is None:
             return PARTY_UNKNOWN
-        from_us, until_us = self.registered[party, public_key]
+        from_us, until_us = period
         return KEY_NOT_VALID if self.stamp_us < from_us or self.stamp_us >= until_us else None
 
     def _by_states(self, request: Request, digest: bytes) -> tuple[str, list[ConsumedState]]:
@@ -324,6 +335,17 @@ def _claimed(barrier: BarrierRecord) -> int | None:
     if number == "-1" or (plain and (number == "0" or number[0] != "0")):
         return int(number)
     return None
+
+
+def _pair_of(party: str, public_key: bytes) -> bytes:
+    """What identifies a key of a party."""
+    return sha256(b"notary/party-key/1" + _lengths_and(party) + public_key).digest()
+
+
+def _signed_bytes(record: RegistrationRecord) -> bytes:
+    """What the officer signed: party, key, period, name and own key, as a MessagePack array."""
+    fields = (record.party, record.party_key, record.from_us, record.until_us, record.operator, record.public_key)
+    return b"notary/party/1" + msgspec.msgpack.encode(fields)
 
 
 def _officers_in(body: bytes) -> list[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,14 @@ import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, NameOption, err, find_config, load, out, print_json
 from replica.cli.common import run as run_coroutine
-from replica.cli.pipeline import ArchiveKeyOption, FolderOption, archive_folder, archive_public_key, require_archive
+from replica.cli.pipeline import (
+    ArchiveKeyOption,
+    FolderOption,
+    archive_folder,
+    archive_public_key,
+    archive_signer,
+    require_archive,
+)
 from replica.cli.stopped_index import stopped_index
 from replica.notary.errors import Code, ConfigError, RestoreRefused, SalvageDamaged, StoreMismatch
 from replica.notary.places import Place
@@ -102,13 +110,12 @@ def make_salvage(
         raise ConfigError("--cut and --copy exclude one another")
     from pipeline.archive.salvage import merge, states_unknown
     from pipeline.archive.segment import write_whole
-    from replica.active.signer import load_signer
     from replica.notary.salvage import decode_salvage, encode_salvage
 
     settings = load(find_config(config))
     if to.exists():
         raise ConfigError(f"{to} exists already; a salvage that was used must never be replaced")
-    signer = load_signer(settings.archive.key_file)
+    signer = archive_signer(settings)
     indexes = _indexes(settings, config, name, index)
     marks = _marks(mark or ())
     if cut:
@@ -321,7 +328,11 @@ def _indexes(
 
 
 def _show(salvage: Salvage, path: Path, without_states: list[str], as_json: bool) -> None:
+    from replica.notary.salvage import OF_COMMANDS, OF_PARTIES, OF_STATES
+
     header = salvage.header
+    kinds = Counter(entry.key[0] for entry in salvage.entries())
+    counts = {table: sum(kinds[kind] for kind in table) for table in (OF_STATES, OF_COMMANDS, OF_PARTIES)}
     if as_json:
         print_json(
             {
@@ -333,7 +344,9 @@ def _show(salvage: Salvage, path: Path, without_states: list[str], as_json: bool
                 "mark": header.mark,
                 "exposed": header.exposed,
                 "published": header.published,
-                "entries": header.entries,
+                "entries": counts[OF_STATES],
+                "acceptances": counts[OF_COMMANDS],
+                "registrations": counts[OF_PARTIES],
                 "states_unknown": without_states,
                 "unaccounted": header.unaccounted,
                 "accept_loss": header.accepted_loss,
@@ -341,8 +354,10 @@ def _show(salvage: Salvage, path: Path, without_states: list[str], as_json: bool
         )
         return
     out.print(
-        f"[bold green]saved[/] {header.entries:,} entries of the lost offsets {salvage.first} to {salvage.last}, from"
-        f" {len(header.sources)} indexes and completions up to offset {header.published}"
+        f"[bold green]saved[/] {counts[OF_STATES]:,} entries of states and transactions, {counts[OF_COMMANDS]:,}"
+        f" acceptances of commands and {counts[OF_PARTIES]:,} entries of officers and registrations, of the lost"
+        f" offsets {salvage.first} to {salvage.last}, from {len(header.sources)} indexes and completions up to offset"
+        f" {header.published}"
     )
     out.print(f"digest {salvage.digest.hex()}")
     if header.states_unknown:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 import msgspec
@@ -11,12 +11,13 @@ from replica.index.commands import knows_commands
 from replica.index.interface import Index
 from replica.index.parties import knows_parties, newest_of, write_notes
 from replica.log.interface import LogRecords
+from replica.notary.acceptances import newest_with
 from replica.notary.counted import Counted, CountedNote, CountedRequest
 from replica.notary.errors import IndexMismatch, TableLags
 from replica.notary.position import Position, begin
 from replica.notary.reading import Reading, VoidReason, read_records
 from replica.notary.rules import DEDUPLICATING_FROM, REGISTERED_FROM, Verdict, judge, keys_of
-from replica.notary.salvage import NO_SALVAGES, Salvages
+from replica.notary.salvage import NO_SALVAGES, OF_COMMANDS, OF_PARTIES, OF_STATES, Salvages, of_kinds
 
 
 class Applied(msgspec.Struct):
@@ -53,15 +54,18 @@ def judge_reading(
     index: Index, reading: Reading, position: Position, records: LogRecords, salvages: Salvages
 ) -> tuple[Applied, dict[bytes, bytes]]:
     """Likewise, for what was read of the records."""
-    lost = _lost_entries(index, reading, records, salvages)
+    all_lost = lost_in(reading, records, salvages)
+    _check_lost(index, all_lost)
+    lost, of_commands = of_kinds(all_lost, OF_STATES), of_kinds(all_lost, OF_COMMANDS)
     requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
     keys = [keys_of(entry) for entry in requests]
     known = index.lookup(list(chain.from_iterable(keys))) if keys else []
     if lost:
         asked = chain.from_iterable(keys)
         known = [value or lost.get(key) for key, value in zip(asked, known, strict=True)]
-    newest, registered = _newest(index, position, requests), _registered(index, reading, requests)
+    newest, registered = _newest(index, position, requests, of_commands), _registered(index, reading, requests)
     of_requests, added, accepted = judge(requests, keys, known, newest, registered)
+    accepted |= of_commands
     if not added.keys().isdisjoint(lost):
         raise IndexMismatch("the salvage names what the log itself decided right before the lost range")
     added |= lost
@@ -72,10 +76,14 @@ def judge_reading(
     return Applied(reading, of_all, accepted), added
 
 
-def _newest(index: Index, position: Position, requests: Sequence[CountedRequest]) -> list[bytes | None] | None:
-    """The newest acceptance of each command, below its record; None where the index does not have them all."""
+def _newest(
+    index: Index, position: Position, requests: Sequence[CountedRequest], lost: Mapping[bytes, bytes]
+) -> list[bytes | None] | None:
+    """The newest acceptance of each command, below its record, those of `lost` records of the run included; None where
+    the index does not have them all."""
     if knows_commands(index, position.offset):
-        return index.commands.newest([entry.change_id for entry in requests], [entry.offset for entry in requests])
+        found = index.commands.newest([entry.change_id for entry in requests], [entry.offset for entry in requests])
+        return newest_with(lost, requests, found) if lost else found
     judged_by = max((entry.rules_version for entry in requests), default=1)
     if judged_by >= DEDUPLICATING_FROM:
         raise TableLags(f"acceptances of commands are not known up to offset {position.offset}")
@@ -99,17 +107,20 @@ def notes_in(reading: Reading) -> list[CountedNote]:
     return [entry for entry in reading.counted if isinstance(entry, CountedNote)]
 
 
-def _lost_entries(index: Index, reading: Reading, records: LogRecords, salvages: Salvages) -> dict[bytes, bytes]:
-    """The index entries of this run's lost records. Raises IndexMismatch where the index contradicts them."""
+def lost_in(reading: Reading, records: LogRecords, salvages: Salvages) -> dict[bytes, bytes]:
+    """The entries of this run's lost records, of all kinds. Raises as `Salvages.entries_of` does."""
     voids = [void.offset for void in reading.voids if void.reason is VoidReason.UNDECODABLE]
-    if not voids:
-        return {}
-    start = records[0][0]
-    lost = salvages.entries_of(records[offset - start] for offset in voids)
-    for (key, value), found in zip(lost.items(), index.lookup(list(lost)) if lost else (), strict=True):
-        if found not in (None, value):
-            raise IndexMismatch(f"key {key.hex()}: the index has {found.hex()}, the salvage {value.hex()}")
-    return lost
+    start = records[0][0] if records else 0
+    return salvages.entries_of(records[offset - start] for offset in voids) if voids else {}
+
+
+def _check_lost(index: Index, lost: Mapping[bytes, bytes]) -> None:
+    """Raises IndexMismatch where an index or one of its tables contradicts the entries of lost records."""
+    for kinds, table in ((OF_STATES, index), (OF_COMMANDS, index.commands), (OF_PARTIES, index.parties)):
+        due = of_kinds(lost, kinds)
+        for (key, value), found in zip(due.items(), table.lookup(list(due)) if due else (), strict=True):
+            if found not in (None, value):
+                raise IndexMismatch(f"key {key.hex()}: the index has {found.hex()}, the salvage {value.hex()}")
 
 
 class Applier:
@@ -127,7 +138,8 @@ class Applier:
         and what `judge_records` raises.
         """
         reading = read_records(self.position, records)
-        write_notes(self.index.parties, notes_in(reading), self.position, reading.position)
+        lost = of_kinds(lost_in(reading, records, self.salvages), OF_PARTIES)
+        write_notes(self.index.parties, notes_in(reading), self.position, reading.position, lost)
         applied, added = judge_reading(self.index, reading, self.position, records, self.salvages)
         self.index.write(added, applied.position, applied.accepted)
         self.position = applied.position

@@ -226,7 +226,9 @@ class Follower:
 
     async def _complete_tables(self, topic_id: str) -> None:
         """Registrations first, because commands under rules 3 are judged by them."""
-        await complete_parties(self._log, self._index, topic_id, clock=self._clock, settings=self._settings)
+        await complete_parties(
+            self._log, self._index, topic_id, clock=self._clock, settings=self._settings, salvages=self._salvages
+        )
         await complete_commands(
             self._log, self._index, topic_id, clock=self._clock, settings=self._settings, salvages=self._salvages
         )

@@ -15,7 +15,7 @@ from hashlib import sha256
 
 import msgspec
 
-from replica.following.apply import judge_records, notes_in
+from replica.following.apply import judge_records, lost_in, notes_in
 from replica.index.compare import recorded_at
 from replica.index.interface import Index, Parties
 from replica.index.summary import IndexSummary, add_entries
@@ -28,12 +28,12 @@ from replica.notary.parties import (
     Officers,
     decode_officers_entry,
     entry_keys_of,
-    in_force_after,
+    in_force_through,
     signed_keys_of,
 )
 from replica.notary.position import Position, begin
 from replica.notary.rules import keys_of
-from replica.notary.salvage import NO_SALVAGES, Salvages
+from replica.notary.salvage import NO_SALVAGES, OF_PARTIES, Salvages, of_kinds
 from replica.notary.untrusted import UNREADABLE
 
 CHECK_VERSION = 3
@@ -94,7 +94,8 @@ def continue_check(
     recorded = range(check.position.offset + 1, applied.position.offset + 1)
     _compare(recorded, keys, index.lookup(keys) if keys else [], added)
     _compare(recorded, commands, index.commands.lookup(commands) if commands else [], accepted)
-    of_parties = _compare_parties(index.parties, recorded, notes_in(applied.reading))
+    of_lost = of_kinds(lost_in(applied.reading, records, salvages), OF_PARTIES)
+    of_parties = _compare_parties(index.parties, recorded, notes_in(applied.reading), of_lost)
     before = IndexSummary(check.position, check.entry_count, check.digest)
     summary = add_entries(before, applied.position, added.items())
     of_commands = IndexSummary(check.position, check.command_count, check.command_digest)
@@ -121,15 +122,18 @@ def _compare(
             raise IndexMismatch(_difference(key, value, expected.get(key)))
 
 
-def _compare_parties(parties: Parties, recorded: range, notes: Sequence[CountedNote]) -> int:
-    """Compare what the table has of these notes. Returns how many entries they make. Raises IndexMismatch."""
-    if not notes:
+def _compare_parties(
+    parties: Parties, recorded: range, notes: Sequence[CountedNote], lost: Mapping[bytes, bytes]
+) -> int:
+    """Compare what the table has of these notes, and of lost records. Returns how many entries they make. Raises
+    IndexMismatch."""
+    if not notes and not lost:
         return 0
     (officers,) = parties.newest([OFFICERS_KEY], [recorded.start])
     signed = signed_keys_of(notes)
     known = {key: value for key, value in zip(signed, parties.lookup(signed), strict=True) if value is not None}
     before = Officers() if officers is None else decode_officers_entry(officers)
-    _, expected = in_force_after(before, notes, known)
+    _, expected = in_force_through(before, notes, lost, known)
     keys = list(dict.fromkeys([*expected, *signed, *entry_keys_of(notes)]))
     _compare(recorded, keys, parties.lookup(keys), expected)
     return len(expected)

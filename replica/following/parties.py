@@ -9,7 +9,7 @@ from __future__ import annotations
 import structlog
 
 from ha.clock import Clock
-from replica.following.apply import notes_in
+from replica.following.apply import lost_in, notes_in
 from replica.following.log_reading import bounded_runs, open_after
 from replica.index.commands import offset_of
 from replica.index.interface import Index
@@ -18,6 +18,7 @@ from replica.log.interface import RequestLog
 from replica.notary.errors import LogUnavailable
 from replica.notary.position import begin
 from replica.notary.reading import read_records
+from replica.notary.salvage import NO_SALVAGES, OF_PARTIES, Salvages, of_kinds
 from replica.settings import CoreSettings
 
 log = structlog.get_logger()
@@ -26,7 +27,13 @@ RUN_STATES_MAX = 1_000  # about two milliseconds of the event loop
 
 
 async def complete_parties(
-    request_log: RequestLog, index: Index, topic_id: str, *, clock: Clock, settings: CoreSettings
+    request_log: RequestLog,
+    index: Index,
+    topic_id: str,
+    *,
+    clock: Clock,
+    settings: CoreSettings,
+    salvages: Salvages = NO_SALVAGES,
 ) -> None:
     """Read the log from where the registrations end to the index's position, and add what is missing.
 
@@ -45,7 +52,8 @@ async def complete_parties(
                 raise LogUnavailable(f"no record after offset {position.offset} within {settings.log_stall_max_s} s")
             for run in bounded_runs(records, RUN_STATES_MAX):
                 reading = read_records(position, run)
-                write_notes(index.parties, notes_in(reading), position, reading.position)
+                lost = of_kinds(lost_in(reading, run, salvages), OF_PARTIES)
+                write_notes(index.parties, notes_in(reading), position, reading.position, lost)
                 position = reading.position
                 if position.offset == offset_of(index.position()):
                     break  # at once: from here on the follower writes this table

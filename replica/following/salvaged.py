@@ -13,7 +13,16 @@ from pathlib import Path
 
 from replica.index.interface import Index
 from replica.notary.errors import SalvageDamaged
-from replica.notary.salvage import SALVAGES_NAME, LostEntry, Salvage, Salvages, decode_salvage
+from replica.notary.salvage import (
+    OF_COMMANDS,
+    OF_PARTIES,
+    OF_STATES,
+    SALVAGES_NAME,
+    LostEntry,
+    Salvage,
+    Salvages,
+    decode_salvage,
+)
 
 _LOOK_UPS_TOGETHER = 1_000  # about a millisecond of the event loop
 
@@ -87,7 +96,9 @@ async def salvages_in(index: Index, applied_offset: int, salvages: Salvages) -> 
 async def _is_in(index: Index, applied_offset: int, entries: Iterable[LostEntry]) -> bool:
     due_entries = (entry for entry in entries if entry.offset <= applied_offset)
     while due := list(islice(due_entries, _LOOK_UPS_TOGETHER)):
-        if index.lookup([entry.key for entry in due]) != [entry.value for entry in due]:
-            return False
+        for kinds, table in ((OF_STATES, index), (OF_COMMANDS, index.commands), (OF_PARTIES, index.parties)):
+            some = [entry for entry in due if entry.key[:1] in kinds]
+            if some and table.lookup([entry.key for entry in some]) != [entry.value for entry in some]:
+                return False
         await asyncio.sleep(0)  # let heartbeat and front ends in between
     return True

@@ -7,19 +7,26 @@ Then it is completed from the log, before anything is judged by it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from replica.index.commands import offset_of
 from replica.index.compare import recorded_at
-from replica.index.interface import Parties
+from replica.index.interface import NOTHING, Parties
 from replica.notary.counted import CountedNote, CountedRequest
-from replica.notary.parties import in_force_after, registration_id, signed_keys_of
+from replica.notary.parties import in_force_through, registration_id, signed_keys_of
 from replica.notary.position import Position
 from replica.notary.rules import REGISTERED_FROM
 
 
-def write_notes(parties: Parties, notes: Iterable[CountedNote], before: Position | None, after: Position) -> None:
-    """Write the notes of a run from position `before` to `after`, as far as they follow on what is there.
+def write_notes(
+    parties: Parties,
+    notes: Iterable[CountedNote],
+    before: Position | None,
+    after: Position,
+    lost: Mapping[bytes, bytes] = NOTHING,
+) -> None:
+    """Write the notes of a run from position `before` to `after`, as far as they follow on what is there. `lost`: the
+    entries of its lost records.
 
     Nothing happens where the table lags, and is completed separately, or is past the run already. Raises
     IndexUnreadable.
@@ -28,12 +35,13 @@ def write_notes(parties: Parties, notes: Iterable[CountedNote], before: Position
     if not offset_of(before) <= written < after.offset:
         return
     new = [note for note in notes if note.offset > written]
-    if not new:
+    of_lost = {key: value for key, value in lost.items() if recorded_at(value) > written}
+    if not new and not of_lost:
         parties.write({}, after)
         return
     signed = signed_keys_of(new)
     known = {key: value for key, value in zip(signed, parties.lookup(signed), strict=True) if value is not None}
-    _, added = in_force_after(parties.officers(), new, known)
+    _, added = in_force_through(parties.officers(), new, of_lost, known)
     parties.write(added, after)
 
 

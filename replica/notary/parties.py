@@ -14,7 +14,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -167,6 +168,25 @@ def in_force_after(
     return officers, added
 
 
+def in_force_through(
+    officers: Officers, notes: Iterable[CountedNote], lost: Mapping[bytes, bytes], known: Mapping[bytes, bytes]
+) -> tuple[Officers, dict[bytes, bytes]]:
+    """As `in_force_after`, where `lost` records between the notes have given these entries; they are among those that
+    the table gets."""
+    added: dict[bytes, bytes] = {}
+    left = sorted(notes, key=attrgetter("offset"))
+    for offset, entries in groupby(sorted(lost.items(), key=_recorded_at), _recorded_at):
+        before = [note for note in left if note.offset < offset]
+        left = left[len(before) :]
+        officers, more = in_force_after(officers, before, {**known, **added})
+        added |= more
+        for key, value in entries:
+            added[key] = value
+            officers = decode_officers_entry(value) if key[:1] == OFFICERS_KEY else officers
+    officers, more = in_force_after(officers, left, {**known, **added})
+    return officers, added | more
+
+
 def decode_party_note(value: bytes) -> PartyNote:
     """An act about the officers, or a registration, from the bytes of its record. Raises Undecodable for any other."""
     record = decode_record(value, FORMAT)
@@ -238,6 +258,10 @@ def differences(file: Mapping[Pair, PeriodUs], in_log: Mapping[Pair, PeriodUs], 
 
     known = [pair for pair in file if pair in in_log]
     return Differences([pair for pair in file if pair not in in_log], [pair for pair in known if not agrees(pair)])
+
+
+def _recorded_at(entry: tuple[bytes, bytes]) -> int:
+    return _offset_in(entry[1])
 
 
 def _offset_in(value: bytes) -> int:

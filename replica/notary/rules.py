@@ -24,6 +24,7 @@ from replica.notary.acceptances import (
     decode_acceptance,
     encode_acceptance,
     later_key,
+    newer,
 )
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import InvariantBroken
@@ -124,7 +125,7 @@ def judge(
     for at, (entry, own) in enumerate(zip(entries, keys, strict=True)):
         offset, request, command = entry.offset, entry.request, entry.change_id
         if newest is not None:
-            before = newest_here.get(command) or newest[at]
+            before = newer(newest_here.get(command), newest[at])
         elif entry.rules_version >= DEDUPLICATING_FROM:
             raise InvariantBroken(f"commands are judged at offset {offset}, and their acceptances not known")
         is_plain = nothing_recorded and before is None and request.window is None

@@ -2,17 +2,19 @@
 
 A log has a *lost record* at each offset whose record was lost, so that no offset is used twice: whether it was restored
 to a new topic, goes on from a copy, or was cut by a power failure and goes on itself. A lost record names a salvage by
-its digest; that file has the index entries that the record at its offset added. For the void rule a lost record is no
-record of any format. A reader that keeps an index must have the file to read past it. So no reader passes a lost range
-without the same entries, whether its log is the topic, the archive or a second site. docs/decisions/0012 has the
-argument, docs/formats.md the layouts.
+its digest; that file has the entries that the record at its offset added to an index and its tables. For the void rule
+a lost record is no record of any format. A reader that keeps an index must have the file to read past it. So no reader
+passes a lost range without the same entries, whether its log is the topic, the archive or a second site.
+docs/decisions/0012 has the argument, docs/formats.md the layouts.
 """
 
 from __future__ import annotations
 
 import re
+import struct
+from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
 from itertools import groupby
@@ -30,17 +32,27 @@ SALVAGE_VERSION = 1
 SALVAGE_TAG = b"notary/salvage/1"
 LOST_TAG = b"notary/lost/1"
 SALVAGES_NAME = "salvages"  # folder of the files that were imported: in a replica's folder, and in the archive's
-STATE_KEY, TX_KEY = b"s", b"t"  # as in the rules; not imported, because the checker shares no code with the rules
-ENTRIES_MAX = 5_000_000  # a file of 385 MB, which every replica holds in memory; 1.5 GB while it is made
+# First bytes of keys, as in the tables of an index; not imported, because the checker shares no code with the rules.
+STATE_KEY, TX_KEY, COMMAND_KEY, OFFICERS_KEY, PARTY_KEY, SIGNED_KEY = b"s", b"t", b"c", b"o", b"p", b"r"
+OF_STATES, OF_COMMANDS, OF_PARTIES = STATE_KEY + TX_KEY, COMMAND_KEY, OFFICERS_KEY + PARTY_KEY + SIGNED_KEY
+"""The kinds of each table of an index."""
+
+ENTRIES_MAX = 5_000_000  # a file of 500 MB, which every replica holds in memory; 2 GB while it is made
 
 _LENGTH_BYTES = _OFFSET_BYTES = 8
 _DIGEST_BYTES = 32
-_STATE_BYTES = 36
 _LOST_BYTES = len(LOST_TAG) + _OFFSET_BYTES + _DIGEST_BYTES
-_ROW_BYTES = _OFFSET_BYTES + 1 + _STATE_BYTES + _DIGEST_BYTES
-_NAME_AT = _OFFSET_BYTES
-_VALUE_AT = _ROW_BYTES - _DIGEST_BYTES
-_PADDING = bytes(_STATE_BYTES - _DIGEST_BYTES)  # after a transaction id, where a state reference is longer
+_KEY_LENGTH, _VALUE_LENGTH = struct.Struct(">H"), struct.Struct(">I")
+_HASH_KEY, _OFFSET_KEY = 33, 41  # bytes of a key: kind and hash; the same and a log offset
+_SIZES: dict[bytes, tuple[frozenset[int], range]] = {
+    STATE_KEY: (frozenset({37}), range(40, 41)),
+    TX_KEY: (frozenset({_HASH_KEY}), range(40, 41)),
+    COMMAND_KEY: (frozenset({_HASH_KEY, _OFFSET_KEY}), range(80, 81)),
+    OFFICERS_KEY: (frozenset({9}), range(16, 4_097)),
+    PARTY_KEY: (frozenset({_OFFSET_KEY}), range(56, 57)),
+    SIGNED_KEY: (frozenset({_HASH_KEY}), range(8, 9)),
+}
+"""Of each kind of entry: how many bytes its key and its value have. Every value ends in its log offset."""
 
 
 class SalvageHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -84,7 +96,7 @@ class SalvageHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class LostEntry(NamedTuple):
-    """An index entry of a lost record; `key` and `value` as the index has them."""
+    """An entry of a lost record: in the index, its table of commands or that of parties, as the first byte says."""
 
     offset: int
     key: bytes
@@ -102,6 +114,7 @@ class Salvage:
         self.header = header
         self.digest = digest
         self._rows = rows
+        self._starts = _starts_in(rows, header.entries)  # of each entry in `rows`, and the end of the last one
 
     @cached_property
     def base(self) -> Position:
@@ -120,19 +133,17 @@ class Salvage:
 
     def entries(self) -> Iterator[LostEntry]:
         """All entries, by offset and key."""
-        for at in range(self.header.entries):
-            yield _entry_of(self._row(at))
+        return map(self._entry, range(self.header.entries))
+
+    def entries_between(self, first: int, last: int) -> Iterator[LostEntry]:
+        """The entries of the records that were lost at the offsets from `first` to `last`, by offset and key."""
+        numbers = range(self.header.entries)
+        start, end = (bisect_left(numbers, offset, key=self._offset) for offset in (first, last + 1))
+        return map(self._entry, numbers[start:end])
 
     def entries_at(self, offset: int) -> dict[bytes, bytes]:
         """The entries of the record that was lost at this offset: key and value."""
-        rows = self.rows(offset, offset)
-        entries = [_entry_of(rows[at : at + _ROW_BYTES]) for at in range(0, len(rows), _ROW_BYTES)]
-        return {entry.key: entry.value for entry in entries}
-
-    def rows(self, first: int, last: int) -> bytes:
-        """The rows of the offsets from `first` to `last`, as the file has them (docs/formats.md)."""
-        start, end = (self._first_row(offset) * _ROW_BYTES for offset in (first, last + 1))
-        return self._rows[start:end]
+        return {entry.key: entry.value for entry in self.entries_between(offset, offset)}
 
     def lost_record(self, offset: int) -> bytes:
         """The bytes that the restored topic has at a lost offset."""
@@ -145,16 +156,17 @@ class Salvage:
         digest = record_digest(self.lost_record(offset))
         return msgspec.structs.replace(self.base, topic_id=topic_id, offset=offset, digest=digest)
 
-    def _first_row(self, offset: int) -> int:
-        """The number of the first row from this offset on."""
-        return bisect_left(range(self.header.entries), offset.to_bytes(_OFFSET_BYTES, "big"), key=self._offset_bytes)
+    def _entry(self, number: int) -> LostEntry:
+        start, end = self._starts[number], self._starts[number + 1]
+        key_at = start + _KEY_LENGTH.size
+        key_end = key_at + _KEY_LENGTH.unpack_from(self._rows, start)[0]
+        return LostEntry(
+            self._offset(number), self._rows[key_at:key_end], self._rows[key_end + _VALUE_LENGTH.size : end]
+        )
 
-    def _row(self, at: int) -> bytes:
-        return self._rows[at * _ROW_BYTES : (at + 1) * _ROW_BYTES]
-
-    def _offset_bytes(self, at: int) -> bytes:
-        start = at * _ROW_BYTES
-        return self._rows[start : start + _OFFSET_BYTES]
+    def _offset(self, number: int) -> int:
+        end = self._starts[number + 1]
+        return int.from_bytes(self._rows[end - _OFFSET_BYTES : end], "big")
 
 
 def encode_salvage(header: SalvageHeader, entries: Iterable[LostEntry], sign: Callable[[bytes], bytes]) -> bytes:
@@ -162,11 +174,13 @@ def encode_salvage(header: SalvageHeader, entries: Iterable[LostEntry], sign: Ca
 
     Raises SalvageDamaged when the entries cannot be those of lost records.
     """
-    rows = sorted(_row_of(entry) for entry in entries)
-    if len({row[_NAME_AT:_VALUE_AT] for row in rows}) != len(rows):
-        raise SalvageDamaged("a state or a transaction id is named twice")
-    encoded = _encoder.encode(msgspec.structs.replace(header, entries=len(rows)))
-    body = b"".join([SALVAGE_TAG, len(encoded).to_bytes(_LENGTH_BYTES, "big"), encoded, *rows])
+    ordered = sorted(entries)
+    for entry in ordered:
+        _check_sizes(entry)
+    if len({entry.key for entry in ordered}) != len(ordered):
+        raise SalvageDamaged("a state, a transaction id or another key is named twice")
+    encoded = _encoder.encode(msgspec.structs.replace(header, entries=len(ordered)))
+    body = b"".join([SALVAGE_TAG, len(encoded).to_bytes(_LENGTH_BYTES, "big"), encoded, *map(_row_of, ordered)])
     raw = body + sign(body)
     decode_salvage(raw)
     return raw
@@ -185,11 +199,11 @@ def decode_salvage(raw: bytes, public_key: bytes | None = None) -> Salvage:
     header, rows = _header(body[header_at:rows_at]), body[rows_at:]
     if not signature_holds(public_key or header.public_key, body, signature):
         raise SalvageDamaged("it is not signed by the operator's key, or was changed since")
+    if not 0 <= header.entries <= ENTRIES_MAX:
+        raise SalvageDamaged(f"its header counts {header.entries} entries; they are at most {ENTRIES_MAX}")
     salvage = Salvage(header, rows, sha256(raw).digest())
     _check_range(salvage)
-    if len(rows) != header.entries * _ROW_BYTES:
-        raise SalvageDamaged(f"it has {len(rows)} bytes of entries, the header counts {header.entries} entries")
-    _check_rows(salvage)
+    _check_entries(salvage)
     return salvage
 
 
@@ -215,32 +229,37 @@ def _check_range(salvage: Salvage) -> None:
         raise SalvageDamaged("its header counts what cannot be")
     if header.known + header.exposed != header.last:
         raise SalvageDamaged(f"it ends at {header.last}, known was up to {header.known}, exposed {header.exposed}")
-    if min(header.states_unknown, header.unaccounted) < 0 or not 0 <= header.entries <= ENTRIES_MAX:
-        raise SalvageDamaged(f"its header counts what cannot be; entries are at most {ENTRIES_MAX}")
+    if min(header.states_unknown, header.unaccounted) < 0:
+        raise SalvageDamaged("its header counts what cannot be")
 
 
-def _check_rows(salvage: Salvage) -> None:
-    """Check that rows ascend, lie in the range, and at each offset have one transaction with its consumed states."""
-    before = b""
-    for offset, group in groupby((salvage._row(at) for at in range(salvage.header.entries)), key=_offset_of):
+def _check_entries(salvage: Salvage) -> None:
+    """Check that entries ascend, lie in the range, and at each offset are those of one record."""
+    before: LostEntry | None = None
+    for offset, group in groupby(salvage.entries(), key=_offset_of):
         entries = []
-        for row in group:
-            if row <= before:
+        for entry in group:
+            if before is not None and entry <= before:
                 raise SalvageDamaged(f"its entries are not in order at offset {offset}")
-            before = row
-            entries.append(_entry_of(row))
+            before = entry
+            entries.append(entry)
         if not salvage.first <= offset <= salvage.last:
             raise SalvageDamaged(f"it has an entry at offset {offset}, which was not lost")
         check_record(offset, entries)
 
 
-def check_record(offset: int, entries: Iterable[LostEntry]) -> None:
-    """Raises SalvageDamaged unless these are the index entries of one notarised transaction."""
-    keys = [entry.key for entry in entries]
-    tx_ids = [key[1:] for key in keys if key[:1] == TX_KEY]
+def check_record(offset: int, entries: Sequence[LostEntry]) -> None:
+    """Raises SalvageDamaged unless these are the entries of one record: of a notarised transaction and the acceptance
+    of its command, of an acceptance alone, where the transaction was notarised before, or of a note."""
+    for entry in entries:
+        _check_sizes(entry)
+    tx = [(entry.key[1:], entry.value[:_DIGEST_BYTES]) for entry in entries if entry.key[:1] == TX_KEY]
     consumed_by = {entry.value[:_DIGEST_BYTES] for entry in entries if entry.key[:1] == STATE_KEY}
-    if len(tx_ids) != 1 or not consumed_by <= set(tx_ids):
-        raise SalvageDamaged(f"what was recorded at offset {offset} is not one transaction's")
+    accepted = [(entry.value[:32], entry.value[32:64]) for entry in entries if entry.key[:1] == COMMAND_KEY]
+    of_notes = [entry for entry in entries if entry.key[:1] in OF_PARTIES]
+    is_one = len(tx) <= 1 and len(accepted) <= 1 and consumed_by <= {tx_id for tx_id, _ in tx}
+    if not is_one or (tx and accepted and tx != accepted) or (of_notes and (tx or accepted)):
+        raise SalvageDamaged(f"what was recorded at offset {offset} is not one record's")
 
 
 def transaction_in(entries: Mapping[bytes, bytes]) -> tuple[bytes, bytes, list[bytes]]:
@@ -249,25 +268,42 @@ def transaction_in(entries: Mapping[bytes, bytes]) -> tuple[bytes, bytes, list[b
     return tx_id, digest, [key[1:] for key in entries if key[:1] == STATE_KEY]
 
 
-def _offset_of(row: bytes) -> int:
-    return int.from_bytes(row[:_OFFSET_BYTES], "big")
+def of_kinds(entries: Mapping[bytes, bytes], kinds: bytes) -> dict[bytes, bytes]:
+    """Those of some entries that are of these kinds."""
+    return {key: value for key, value in entries.items() if key[:1] in kinds}
+
+
+def _offset_of(entry: LostEntry) -> int:
+    return entry.offset
+
+
+def _check_sizes(entry: LostEntry) -> None:
+    at = entry.offset.to_bytes(_OFFSET_BYTES, "big")
+    keys, values = _SIZES.get(entry.key[:1], (frozenset(), range(0)))
+    ends_well = entry.value[-_OFFSET_BYTES:] == at and (
+        len(entry.key) not in {9, _OFFSET_KEY} or entry.key[-_OFFSET_BYTES:] == at
+    )
+    if len(entry.key) not in keys or len(entry.value) not in values or not ends_well:
+        raise SalvageDamaged(f"key {entry.key.hex()} with value {entry.value.hex()} is no entry of an index")
 
 
 def _row_of(entry: LostEntry) -> bytes:
-    kind, name, at = entry.key[:1], entry.key[1:], entry.offset.to_bytes(_OFFSET_BYTES, "big")
-    due = {STATE_KEY: _STATE_BYTES, TX_KEY: _DIGEST_BYTES}.get(kind)
-    if len(name) != due or len(entry.value) != _DIGEST_BYTES + _OFFSET_BYTES or entry.value[_DIGEST_BYTES:] != at:
-        raise SalvageDamaged(f"key {entry.key.hex()} with value {entry.value.hex()} is no entry of an index")
-    return at + kind + name.ljust(_STATE_BYTES, b"\0") + entry.value[:_DIGEST_BYTES]
+    return b"".join((_KEY_LENGTH.pack(len(entry.key)), entry.key, _VALUE_LENGTH.pack(len(entry.value)), entry.value))
 
 
-def _entry_of(row: bytes) -> LostEntry:
-    kind, name, value = row[_NAME_AT : _NAME_AT + 1], row[_NAME_AT + 1 : _VALUE_AT], row[_VALUE_AT:]
-    if kind == TX_KEY and name.endswith(_PADDING):
-        name = name[:_DIGEST_BYTES]
-    elif kind != STATE_KEY:
-        raise SalvageDamaged(f"row {row.hex()} is no entry of an index")
-    return LostEntry(_offset_of(row), kind + name, value + row[:_OFFSET_BYTES])
+def _starts_in(rows: bytes, count: int) -> array[int]:
+    """Where each of so many entries starts, and where the last one ends. Raises SalvageDamaged unless they are all."""
+    starts, at = array("Q", [0]), 0
+    try:
+        for _ in range(count):
+            at += _KEY_LENGTH.size + _KEY_LENGTH.unpack_from(rows, at)[0]
+            at += _VALUE_LENGTH.size + _VALUE_LENGTH.unpack_from(rows, at)[0]
+            starts.append(at)
+    except struct.error:
+        raise SalvageDamaged(f"it ends before the {count} entries that its header counts") from None
+    if at != len(rows):
+        raise SalvageDamaged(f"it has {len(rows)} bytes of entries, and the header counts {count} entries of {at}")
+    return starts
 
 
 # ---- what a reader of the log does with it ----

@@ -21,7 +21,7 @@ from pipeline.judging.contested import resolve as resolve_contenders
 from pipeline.judging.cursor import Array
 from pipeline.judging.entries import entries, exceptions, key_values
 from pipeline.judging.keys import barred, exceptions_of
-from pipeline.judging.lost import lost_claims, lost_ranges
+from pipeline.judging.lost import lost_claims, lost_commands, lost_parties, lost_ranges
 from pipeline.judging.marks import offsets_marked
 from pipeline.judging.plan import Plan, Survey, counted, make_plan, survey, void_reasons
 from pipeline.judging.reasons import DEDUPLICATED, DUPLICATE, EXCEPTION
@@ -50,14 +50,15 @@ class Judged:
     voids: list[tuple[int, str]] = field(default_factory=list)
 
 
-def plan_of(slices: Sequence[Columns], topic_id: str = TOPIC) -> Plan:
+def plan_of(slices: Sequence[Columns], topic_id: str = TOPIC, salvages: Salvages = NO_SALVAGES) -> Plan:
     """The plan of slices that are all at hand."""
     of = {columns.first_offset: columns for columns in slices}
 
     def look_again(plan: Plan, firsts: list[int]) -> list[Survey]:
         return [survey(of[first], plan.rules_of(of[first])) for first in firsts]
 
-    return make_plan(begin(topic_id), map(survey, slices), look_again)
+    lost = lost_parties(chain(*map(lost_ranges, slices)), salvages)
+    return make_plan(begin(topic_id), map(survey, slices), look_again, lost)
 
 
 def by_replica(values: Sequence[bytes], cuts: Sequence[int] = (), salvages: Salvages = NO_SALVAGES) -> Judged:
@@ -117,7 +118,7 @@ def in_slices(
     also where only rules 1 judge."""
     judged = Judged()
     slices = [decode(start, pa.array(values[start:end], pa.binary())) for start, end in _runs(len(values), cuts)]
-    plan = plan_of(slices)
+    plan = plan_of(slices, salvages=salvages)
     commands = commands or plan.judges_commands
     borders = borders_between([key for columns in slices for key in sample_keys(columns, 8)], buckets)
     parts: list[list[Array]] = [[] for _ in range(len(borders) + 1)]
@@ -139,6 +140,9 @@ def in_slices(
         of_slice, starts = by_width(commands_of(columns, found, of_keys), buckets)
         for part, (start, end) in zip(command_parts, pairwise(starts.tolist()), strict=True):
             part.append(of_slice[start:end])
+    accepted, starts = by_width(lost_commands(chain(*map(lost_ranges, slices)), salvages), buckets)
+    for part, (start, end) in zip(command_parts, pairwise(starts.tolist()), strict=True):
+        part.append(accepted[start:end])
     lost, starts = by_range(lost_claims(chain(*map(lost_ranges, slices)), salvages), borders)
     for part, (start, end) in zip(parts, pairwise(starts.tolist()), strict=True):
         part.append(lost[start:end])

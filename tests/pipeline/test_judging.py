@@ -33,8 +33,8 @@ from replica.notary.records import (
     decode_record,
 )
 from replica.notary.requests import Request
-from replica.notary.rules import TX_KEY, Outcome
-from replica.notary.salvage import NO_SALVAGES, Salvages
+from replica.notary.rules import STATE_KEY, TX_KEY, Outcome
+from replica.notary.salvage import NO_SALVAGES, Salvage, Salvages
 from tests.golden import samples
 from tests.golden.make import FOLDER
 from tests.pipeline.judged import Judged, by_replica, by_tables, in_slices, resolve_naively
@@ -127,21 +127,45 @@ def test_each_part_of_judging_keys_is_needed(name: str, monkeypatch: pytest.Monk
 def test_slices_of_a_log_with_a_lost_range_give_what_the_others_give(
     log: Log, asked: list[Request], cuts: list[int], runs: list[int], data: st.DataObject
 ) -> None:
-    """Goal: what a salvage has stays notarised and spent, and is no acceptance. Method: random mixed logs lose a tail,
-    which an index survives; under a new activation the lost records and others are written again."""
+    """Goal: what a salvage has stays notarised, spent and accepted. Method: random mixed logs lose a tail, which an
+    index survives; under a new activation the lost records and others are written again."""
     assume(len(log) > 1)
     archived = data.draw(st.integers(0, len(log) - 1))
-    tail = LostTail(log, archived, (len(log) - 1,), -1)
-    salvage = tail.salvage()
-    maker = LogMaker(values=[value for _, value in restored(tail, salvage, [value for _, value in log[archived:]])])
+    salvage = LostTail(log, archived, (len(log) - 1,), -1).salvage()
+    maker = LogMaker(
+        values=[value for _, value in restored(LostTail(log, archived, (), -1), salvage, again(log, archived))]
+    )
     maker.barrier(1_000_000, format=data.draw(st.integers(1, 2)))
     for number, request in enumerate(asked):
         maker.submit(request, command=f"c{number % 3}", deduplication_us=data.draw(st.integers(0, 9)))
-    salvages = Salvages([salvage])
-    found = in_slices(maker.values, cuts, data.draw(st.sampled_from([1, 2, 4, 200])), salvages=salvages)
-    assert found == by_replica(maker.values, runs, salvages)
-    assert found.verdicts == by_reference(maker.log, salvages)
-    tables = by_tables(maker.values, runs, salvages)
+    judged_alike(maker.log, salvage, cuts, runs, data.draw(st.sampled_from([1, 2, 4, 200])))
+
+
+@settings(deadline=None, max_examples=200)
+@given(logs_with_parties(), CUTS, CUTS, st.data())
+def test_registrations_of_a_lost_range_stay_in_force(
+    log: Log, cuts: list[int], runs: list[int], data: st.DataObject
+) -> None:
+    """Goal: officers, registrations and what was signed are not forgotten. Method: random logs with registrations lose
+    a tail; then the same records come once more, under an activation that is not over."""
+    assume(len(log) > 1)
+    archived = data.draw(st.integers(0, len(log) - 1))
+    salvage = LostTail(log, archived, (len(log) - 1,), -1).salvage()
+    values = [value for _, value in restored(LostTail(log, archived, (), -1), salvage, again(log, 0))]
+    judged_alike(list(enumerate(values)), salvage, cuts, runs, data.draw(st.sampled_from([1, 4])))
+
+
+def again(log: Log, first: int) -> list[bytes]:
+    return [value for _, value in log[first:]]
+
+
+def judged_alike(log: Log, salvage: Salvage, cuts: list[int], runs: list[int], buckets: int) -> None:
+    """By a replica, the jobs, the reference judge and the tables."""
+    values, salvages = [value for _, value in log], Salvages([salvage])
+    found = in_slices(values, cuts, buckets, salvages=salvages)
+    assert found == by_replica(values, runs, salvages)
+    assert found.verdicts == by_reference(log, salvages)
+    tables = by_tables(values, runs, salvages)
     told = {row["offset"]: (row["outcome"], row["notarised_offset"]) for row in tables[VERDICTS].rows}
     assert told == {offset: (CODE_OF[outcome], at) for offset, (outcome, at) in found.verdicts.items()}
     of_lost = [row for row in tables[LOST].rows if row["tx_id"] is not None]
@@ -149,7 +173,7 @@ def test_slices_of_a_log_with_a_lost_range_give_what_the_others_give(
     assert [(row["offset"], row["tx_id"], row["content_digest"]) for row in of_lost] == [
         (entry.offset, entry.key[1:], entry.value[:32]) for entry in kept
     ]
-    assert sum(len(row["inputs"]) for row in of_lost) == salvage.header.entries - len(kept)
+    assert sum(len(row["inputs"]) for row in of_lost) == sum(entry.key[:1] == STATE_KEY for entry in salvage.entries())
 
 
 def test_what_a_salvage_has_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

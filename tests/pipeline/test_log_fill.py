@@ -35,6 +35,7 @@ from replica.notary.salvage import Salvage, decode_salvage
 from tests.integration.conftest import MakeDatabase
 from tests.pipeline.test_log_copy import Sites, records
 from tests.pipeline.test_log_copy_salvage import Killed, _migrated, some_log, store_of, values_of
+from tests.pipeline.test_salvage_commands import bound_only_with
 from tests.worlds.notary_logs import LogMaker, request_of, tx
 
 pytestmark = [pytest.mark.kafka, pytest.mark.postgres]
@@ -182,13 +183,7 @@ def test_a_log_that_was_cut_goes_on(cut_site: MakeSite, kind: str, archived: int
         assert site.types("index", "salvage", site.file, "--name", "r1").exit_code == 0
     assert judged(site, site.log) == [(tx(90), None), (tx(LAST), LAST)]
 
-    async def bind() -> None:
-        async with store_of(site.config) as store:
-            with pytest.raises(SalvageMissing):
-                await store.bind(look_at(site.log).topic_id)
-            await store.bind(look_at(site.log).topic_id, [salvage.digest.hex()])
-
-    asyncio.run(bind())
+    asyncio.run(bound_only_with(site.config, look_at(site.log).topic_id, salvage))
     if archived:
         assert site.told("archive", "run", "--engine", "process")["archived_now"] == MARK + EXPOSED + 1 - archived
 

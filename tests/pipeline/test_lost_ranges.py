@@ -38,7 +38,7 @@ SPENT = state_ref(tx(1002), 2)  # by transaction 3
 def lost_log(applied: int = LAST, published: int = 9) -> tuple[list[bytes], Salvage]:
     """The log with each kind of verdict, of which three records are kept, and three that came afterwards: one wants a
     state that was spent in the lost range, one repeats a transaction from there, one is new."""
-    tail = LostTail(list(enumerate(log_values())), FIRST, (applied,), published)
+    tail = LostTail(list(enumerate(log_values())), FIRST, (applied,), published, ledger_end=10)
     salvage = tail.salvage()
     later = [request(7, [2]), request(3, [2], [9]), request(10, [30])]
     return [
@@ -140,6 +140,8 @@ def test_tables_are_the_same_wherever_their_runs_end(tmp_path: Path) -> None:
         found.append(view.rows("lost", columns, -1).sort_by("offset").to_pylist())
         assert lost_in(view) == [the_range(salvage)]
         verdicts = view.rows("verdicts", ("offset", "outcome", "notarised_offset"), -1).sort_by("offset").to_pylist()
+        completions = view.rows("completions", ("offset", "ledger_offset"), -1).sort_by("offset").to_pylist()
+        assert [tuple(row.values()) for row in completions] == [(1, 1), (2, 2), (11, 11), (12, 12), (13, 13)]
         assert [tuple(row.values()) for row in verdicts][2:] == [
             (11, "STATE_CONFLICT", None),
             (12, "NOTARISED", 3),

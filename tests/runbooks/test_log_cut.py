@@ -44,19 +44,24 @@ async def cut(folder: Path) -> AsyncIterator[Scene]:
     async with staged(ClusterSettings(folder=folder)) as stage:
         cluster = stage.cluster
         archived = await history_before(stage)
-        kept_to = look_at(cluster.config.log.settings).end
+        kept_to = await end_of(stage)
         async with under_load(stage, "unarchived") as load:
             await asyncio.sleep(4.0)
-        end = look_at(cluster.config.log.settings).end
+        end = await end_of(stage)
         (broker,) = cluster.kafka.brokers
         for replica in cluster.replicas.values():
             await replica.stop()
         await broker.process.kill()
         shorten(broker.folder / "data", cluster.topic, (kept_to + end) // 2)
         await cluster.kafka.start()
-        left = look_at(cluster.config.log.settings).end
+        left = await end_of(stage)
         assert kept_to < left < end - 10, (kept_to, left, end)
         yield Scene(stage, [archived, load.history])
+
+
+async def end_of(stage: Stage) -> int:
+    """The offset after the log's last record."""
+    return (await asyncio.to_thread(look_at, stage.cluster.config.log.settings)).end
 
 
 def shorten(data: Path, topic: str, end: int) -> None:
@@ -104,7 +109,7 @@ async def test_log_cut_that_grew_again(folder: Path) -> None:
         log = cluster.config.log.settings
         producer = Producer({"bootstrap.servers": cluster.kafka.bootstrap_servers})
         for offset in range(20, 30):
-            producer.produce(cluster.topic, value_at(log, offset), partition=0)
+            producer.produce(cluster.topic, await asyncio.to_thread(value_at, log, offset), partition=0)
         assert producer.flush(20) == 0
         printed = await stage.play("log-cut", "Steps", "Stop and look", REPLICAS=" ".join(cluster.replicas))
         (last,) = re.findall(r"--until-offset\s+(\d+)", printed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pipeline.archive.salvage import IndexTail, Survivors, merge
 from replica.active.publisher import completions_of
-from replica.following.apply import Applier, judge_records
+from replica.following.apply import Applier
 from replica.index.compare import recorded_at
 from replica.index.memory import MemoryIndex
 from replica.notary.position import Position, begin
@@ -30,12 +30,15 @@ def tail_of(name: str, log: Log, archived: int) -> IndexTail:
     """What the index of a replica that applied this log recorded behind the first `archived` records."""
     index = MemoryIndex()
     position = Applier(index, TOPIC).apply(log).position if log else begin(TOPIC)
-    return IndexTail(name, position, {key: value for key, value in index.entries() if recorded_at(value) >= archived})
+    tables = (index.entries(), index.commands.entries(), index.parties.entries())
+    return IndexTail(
+        name, position, {key: value for table in tables for key, value in table if recorded_at(value) >= archived}
+    )
 
 
 def completions_in(log: Log, archived: int, published: int) -> list[Completion]:
     """The completions of the records from `archived` on, up to and with offset `published`."""
-    applied, _ = judge_records(MemoryIndex(), begin(TOPIC), log)
+    applied = Applier(MemoryIndex(), TOPIC).apply(log)
     return [one for one in completions_of(applied) if archived <= one.log_offset <= published]
 
 
@@ -49,11 +52,11 @@ class LostTail:
     published: int
     in_flight: Sequence[bytes] = ()
     complete_from: int | None = None
+    ledger_end: int = 0
 
     @property
     def base(self) -> Position:
-        applied, _ = judge_records(MemoryIndex(), begin(TOPIC), self.log[: self.archived])
-        return applied.position
+        return Applier(MemoryIndex(), TOPIC).apply(self.log[: self.archived]).position
 
     def survivors(self) -> Survivors:
         return Survivors(
@@ -64,6 +67,7 @@ class LostTail:
             completions=completions_in(self.log, self.archived, self.published),
             complete_from=self.archived if self.complete_from is None else self.complete_from,
             in_flight=self.in_flight,
+            ledger_end=self.ledger_end,
         )
 
     def merged(self) -> tuple[SalvageHeader, list[LostEntry]]:
