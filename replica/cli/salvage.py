@@ -177,7 +177,8 @@ def _kept_by_log(
     from pipeline.log_copy import refuse_begun
     from pipeline.sources.topic import look_at, refuse_other_log
     from replica.index.rocks import RocksIndex
-    from replica.notary.position import begin
+    from replica.notary.position import begin, decode_position
+    from replica.store.open import published_state
 
     log = config.log.settings
     view = look_at(log, any_contract=True)
@@ -196,7 +197,9 @@ def _kept_by_log(
             raise RestoreRefused(f"the database belongs to topic id {export.topic_id}, the log is {view.topic_id}")
         refuse_begun(log, view.end, export.salvages)
         completions = [one for _, one in export.rows if start.offset < one.log_offset < view.end]
+    published = published_state(config.conninfo()).position
     noted = [(f"mark {at}", position) for at, position in enumerate(marks, 1)]
+    noted += [] if published is None else [("the database", decode_position(published))]
     noted += [(name, position) for name, position in _positions(indexes) if position.offset > start.offset]
     furthest = max(_positions(indexes), key=lambda one: one[1].offset, default=None)
     index = None if furthest is None else RocksIndex(dict(indexes)[furthest[0]])

@@ -612,7 +612,6 @@ class Code(Enum):
         "Nothing that survives shows how far the request log went, or what its lost records decided",
         "Name an index of another machine or a checkpoint (--index), or a position that a replica noted (--mark)."
         " Without any, what was answered after the log's end cannot be known; see runbooks/log-cut.md.",
-        *_A_PERSON,
     )
     SALVAGE_MISSING = (
         0,

@@ -28,7 +28,7 @@ from replica.index.rocks import RocksIndex
 from replica.log.admin import StoredRecord
 from replica.log.open import refill_log
 from replica.log.settings import LogSettings
-from replica.notary.errors import ConfigError, RestoreRefused, SalvageMissing
+from replica.notary.errors import Code, ConfigError, RestoreRefused, SalvageMissing
 from replica.notary.position import begin, encode_position
 from replica.notary.reading import read_records
 from replica.notary.salvage import Salvage, decode_salvage
@@ -88,7 +88,7 @@ def cut_site(
     monkeypatch.setattr(log_copy, "SETTLE_S", 0.0)
     monkeypatch.setattr(shared, "quiet_libraries", lambda: None)
 
-    def make(kind: str, regrown: int = 0, archived: int = 5) -> CutSite:
+    def make(kind: str, regrown: int = 0, archived: int = 5, *, outlives: bool = True) -> CutSite:
         servers = request.getfixturevalue("kafka_broker").bootstrap_servers if kind == "kafka" else ""
         sites = Sites(servers, make_database)
         log, another = (sites.topic() if kind == "kafka" else sites.postgres() for _ in range(2))
@@ -109,7 +109,8 @@ def cut_site(
             for number in range(regrown):
                 other.submit(request_of(50 + number, (50 + number,)))
             append(log, other.log[LEFT:])
-        site.mark = outlived(site, maker)
+        if outlives:
+            site.mark = outlived(site, maker)
         return site
 
     return make
@@ -247,6 +248,18 @@ def test_a_log_that_grew_again_goes_on_in_another_one(cut_site: MakeSite, kind: 
     copy = load_config(site.folder / "another.toml").log.settings
     assert judged(site, copy) == [(tx(90), None), (tx(LAST), LAST)]
     assert records(site.log) == before
+
+
+def test_a_site_without_any_source_is_told_so(cut_site: MakeSite) -> None:
+    """Goal: nobody goes on as if nothing was lost. Method: no index, completion or mark; then a number that a person
+    gives, of offsets that no answer can have reached: they are lost, with nothing known of them."""
+    site = cut_site("postgres", archived=0, outlives=False)
+    words = ("log", "salvage", "--cut", "--to", site.file)
+    refused = site.types(*words).exception
+    assert isinstance(refused, RestoreRefused) and refused.code is Code.SALVAGE_SOURCELESS
+    said = site.told(*words, "--exposed", "5")
+    assert (said["first"], said["last"], said["entries"], said["accept_loss"]) == (LEFT, LEFT + 4, 0, 0)
+    assert site.told("log", "fill", site.file, "--accept-loss", "0")["log_end"] == LEFT + 5
 
 
 def test_what_cannot_be_a_cut_is_refused(cut_site: MakeSite) -> None:

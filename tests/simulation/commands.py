@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from replica.checker.judge import Judged, JudgedLost, JudgedRequest
 from replica.link.interface import DEFAULT_OPTIONS
+from replica.notary.acceptances import COMMAND_KEY, decode_acceptance
 from replica.notary.answers import Notarised
 from replica.notary.canonical import change_id, summarise
 from replica.notary.errors import Code
@@ -50,6 +51,9 @@ def check_commands(world: World, walked: list[Judged]) -> None:
         check_refused_keys(world, walked)
     accepted: dict[bytes, list[Acceptance]] = {}
     for judged in walked:
+        if isinstance(judged, JudgedLost):
+            for command, acceptance in _lost_at(world, judged.offset):
+                accepted.setdefault(command, []).append(acceptance)
         if not isinstance(judged, JudgedRequest):
             continue
         of_command = accepted.setdefault(change_of(judged), [])
@@ -63,6 +67,14 @@ def check_commands(world: World, walked: list[Judged]) -> None:
     for name, asked, answer in world.recalled if knows_all else ():
         if asked.rules > 1:
             _check_recalled(world, name, asked, answer, accepted)
+
+
+def _lost_at(world: World, offset: int) -> list[tuple[bytes, Acceptance]]:
+    """What the salvage of a lost record has as accepted there: command and acceptance."""
+    held = [salvage.entries_at(offset) for salvage in world.salvages.held.values()]
+    entries = {key: value for one in held for key, value in one.items() if key[:1] == COMMAND_KEY}
+    found = [(key[1:33], decode_acceptance(value)) for key, value in entries.items()]
+    return [(key, Acceptance((one.tx_id, one.content_digest), one.judged_us, offset)) for key, one in found]
 
 
 def _check_outcome(

@@ -15,11 +15,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pipeline.archive.salvage import IndexTail, Survivors, complete_from, merge
 from replica.active.signer import FileSigner
 from replica.following.apply import Applier
+from replica.index.commands import offset_of
 from replica.index.compare import recorded_at
 from replica.index.memory import MemoryIndex
 from replica.notary.position import Position
 from replica.notary.records import RequestRecordV2, Undecodable, decode_record
-from replica.notary.salvage import Salvage, bound_name, decode_salvage, encode_salvage
+from replica.notary.salvage import (
+    OF_COMMANDS,
+    OF_PARTIES,
+    OF_STATES,
+    Salvage,
+    bound_name,
+    decode_salvage,
+    encode_salvage,
+)
 from replica.store.adopt import position_in
 from tests.simulation.doubles.database import Tables
 from tests.simulation.doubles.disk import Disk
@@ -73,11 +82,7 @@ def _survivors(world: World, base: Position) -> Survivors:
         archive_id="simulated",
         base=base,
         indexes=[
-            IndexTail(
-                replica.name,
-                replica.disk.position,
-                {key: value for key, value in replica.disk.entries.items() if recorded_at(value) > base.offset},
-            )
+            _tail_of(replica.name, replica.disk, replica.disk.position, base)
             for replica in world.replicas
             if replica.disk.position is not None
         ],
@@ -87,6 +92,17 @@ def _survivors(world: World, base: Position) -> Survivors:
         in_flight=[command.tx_id for command in tables.in_flight.values()],
         earlier=list(world.salvages.held.values()),
     )
+
+
+def _tail_of(name: str, disk: Disk, position: Position, base: Position) -> IndexTail:
+    """What an index has after what is left; each of its tables as far as it reaches, unless it lags."""
+    kinds, entries = OF_STATES, dict(disk.entries)
+    for of_table, table in ((OF_COMMANDS, disk.commands), (OF_PARTIES, disk.parties)):
+        if offset_of(table.position()) >= position.offset:
+            kinds += of_table
+            entries |= dict(table.entries())
+    after = {key: value for key, value in entries.items() if base.offset < recorded_at(value) <= position.offset}
+    return IndexTail(name, position, after, kinds)
 
 
 def _restore(world: World, archived: int, salvage: Salvage) -> None:

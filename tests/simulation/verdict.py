@@ -17,6 +17,7 @@ from replica.notary.leases import database_in
 from replica.notary.position import BEGIN
 from replica.notary.receipts import verify_receipt
 from replica.notary.rules import STATE_KEY, TX_KEY
+from replica.notary.salvage import OF_COMMANDS, OF_STATES, of_kinds
 from replica.store.interface import NOTARISED
 from tests.simulation.commands import change_of, check_commands
 from tests.simulation.plan import FaultKind, ReplicaPlan
@@ -167,7 +168,9 @@ def _check_indexes(world: World) -> None:
             if not world.plan.lease:
                 timelines.append((system, int(timeline)))
         if isinstance(judged, JudgedLost):
-            entries |= world.salvages.entries_of([(offset, value)])
+            lost = world.salvages.entries_of([(offset, value)])
+            entries |= of_kinds(lost, OF_STATES)
+            accepted |= of_kinds(lost, OF_COMMANDS)
         if isinstance(judged, JudgedRequest) and rules[-1] < max(rules):
             under_fallen.append(offset)
         if isinstance(judged, JudgedRequest) and judged.notarised_offset == offset:
