@@ -65,6 +65,11 @@ class Endpoint(BaseModel):
     host: Host = Field("127.0.0.1", description="Address to listen on; '*' for every address.")
     port: Port = Field(description="TCP port to listen on.")
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches it."""
+        return self.host == "localhost" or self.host.startswith("127.") or self.host == "[::1]"
+
 
 class ReplicaAddress(BaseModel):
     """Where HAProxy finds one replica."""

@@ -6,7 +6,7 @@ Reading and submitting have budgets of their own: who reads much stops nobody fr
 from __future__ import annotations
 
 from collections.abc import Hashable
-from types import TracebackType
+from typing import Self
 
 from ledger_api.server.byte_budget import ByteBudget
 from ledger_api.server.settings import ApiSettings
@@ -17,7 +17,7 @@ from replica.telemetry.counts import ApiCounts
 
 
 class Use:
-    """What a caller has of a bound, from entering this until leaving it; also counted in a gauge."""
+    """What a caller has of a bound, from now until it is released (once or more); also counted in a gauge."""
 
     __slots__ = ("_count", "_counts", "_gauge", "_holder", "_shares")
 
@@ -27,16 +27,21 @@ class Use:
         self._count = count
         self._counts = counts
         self._gauge = gauge
+        shares.hold(holder, count)
+        setattr(counts, gauge, getattr(counts, gauge) + count)
 
-    def __enter__(self) -> None:
-        self._shares.hold(self._holder, self._count)
-        setattr(self._counts, self._gauge, getattr(self._counts, self._gauge) + self._count)
+    def release(self) -> None:
+        """Give it back."""
+        count, self._count = self._count, 0
+        if count:
+            self._shares.free(self._holder, count)
+            setattr(self._counts, self._gauge, getattr(self._counts, self._gauge) - count)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._shares.free(self._holder, self._count)
-        setattr(self._counts, self._gauge, getattr(self._counts, self._gauge) - self._count)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class Capacity:
@@ -60,13 +65,15 @@ class Capacity:
         """Why one more look-up cannot be taken now; None when it can."""
         return self._refusal(self._look_ups, 1, holder, "look-ups under way")
 
-    def stream_refusal(self, holder: Hashable) -> NotNow | None:
-        """Why one more stream of submissions cannot be opened now; None when it can."""
-        return self.refusal(1, holder) or self._refusal(self._submitting, 1, holder, "streams of submissions open")
+    def submission_stream(self, holder: Hashable) -> Use | NotNow:
+        """One more stream of submissions; or why it cannot be opened now."""
+        refusal = self.refusal(1, holder) or self._refusal(self._submitting, 1, holder, "streams of submissions open")
+        return refusal or Use(self._submitting, holder, 1, self._counts, "streams")
 
-    def reading_refusal(self, holder: Hashable) -> str | None:
-        """Why one more stream of completions cannot be opened now; None when it can."""
-        return _shortage(self._reading, 1, holder, "streams of completions open")
+    def reading_stream(self, holder: Hashable) -> Use | str:
+        """One more stream of completions; or why it cannot be opened now."""
+        shortage = _shortage(self._reading, 1, holder, "streams of completions open")
+        return shortage or Use(self._reading, holder, 1, self._counts, "streams")
 
     def submit(self, count: int, holder: Hashable) -> Use:
         """While so many submissions of this caller are under way."""
@@ -75,14 +82,6 @@ class Capacity:
     def look_up(self, holder: Hashable) -> Use:
         """While the core answers a look-up."""
         return Use(self._look_ups, holder, 1, self._counts, "in_flight")
-
-    def submission_stream(self, holder: Hashable) -> Use:
-        """While a stream of submissions is open."""
-        return Use(self._submitting, holder, 1, self._counts, "streams")
-
-    def reading_stream(self, holder: Hashable) -> Use:
-        """While a stream of completions is open."""
-        return Use(self._reading, holder, 1, self._counts, "streams")
 
     def no_bodies(self) -> NotNow:
         """The refusal when the budget has no share left for a body."""

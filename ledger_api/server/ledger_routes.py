@@ -138,9 +138,9 @@ class LedgerRoutes:
         if query.text("limit") is not None:
             raise BadRequest("limit is for pages, not with follow=true", Code.QUERY_INVALID)
         standing = self._feed.check(after)
-        refusal = self._capacity.reading_refusal(call.holder)
-        if refusal is not None:
-            raise FeedRefused(Code.TOO_MANY_STREAMS, refusal, standing)
+        use = self._capacity.reading_stream(call.holder)
+        if isinstance(use, str):
+            raise FeedRefused(Code.TOO_MANY_STREAMS, use, standing)
         return StreamReply(
             self._feed.follow(wanted, after),
             after,
@@ -148,7 +148,7 @@ class LedgerRoutes:
             events=EVENTS.decode() in call.request.headers.get("Accept", ""),
             read_max_s=self._settings.stream_read_max_s,
             explain=lambda refused: feed_problem(refused, call.request_id),
-            use=self._capacity.reading_stream(call.holder),
+            use=use,
         )
 
     async def _page(self, call: Call, query: QueryString, wanted: Wanted, after: int) -> Reply:

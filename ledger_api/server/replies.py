@@ -6,7 +6,7 @@ import asyncio
 import time
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Self
+from typing import Protocol, Self
 
 import msgspec
 from aiohttp import HttpVersion10, web
@@ -23,6 +23,13 @@ _COPIED_MAX_BYTES = 64 * 1024  # a larger body is not joined with its head
 _encoder = msgspec.json.Encoder()
 
 
+class Held(Protocol):
+    """What an answer holds until it is written."""
+
+    def release(self) -> None:
+        """Give it back; may be repeated."""
+
+
 class Reply(web.StreamResponse):
     """A whole answer that is known at once, written with one call.
 
@@ -37,7 +44,7 @@ class Reply(web.StreamResponse):
         self._kind = kind
         self._more = more  # further header lines, each with its line end
         self._stays_open: bool | None = None
-        self.reservation: Reservation | None = None  # released once the answer is written, or cannot be
+        self.reservation: Held | None = None  # released once the answer is written, or cannot be
 
     def holding(self, reservation: Reservation) -> Self:
         """This answer, which keeps no more of the reservation than its own bytes, until it is written."""

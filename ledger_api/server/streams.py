@@ -41,14 +41,14 @@ class StreamReply(Reply):
         explain: Explain,
         use: Use,
     ) -> None:
-        """`use`: what the caller has of the streams while this one is written."""
+        """`use`: what the caller has of the streams, until this one is written, or cannot be."""
         super().__init__(200, b"", request_id, kind=EVENTS if events else NDJSON)
         self._lines = lines
         self._after = after
         self._events = events
         self._read_max_s = read_max_s
         self._explain = explain
-        self._use = use
+        self.reservation = use
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Write until the stream ends. Raises ConnectionError if the reader is gone."""
@@ -59,8 +59,7 @@ class StreamReply(Reply):
             raise ConnectionResetError("the client's side of the connection ended")
         connection.when_lost = task.cancel
         try:
-            with self._use:
-                await self._stream(request)
+            await self._stream(request)
         finally:
             connection.when_lost = None
         return None

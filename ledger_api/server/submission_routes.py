@@ -21,7 +21,7 @@ from ledger_api.wire.answers import AcceptedDocument, BatchAnswerDocument, Notar
 from ledger_api.wire.problems import ProblemDocument
 from ledger_api.wire.submissions import BatchDocument, SubmissionDocument
 from replica.link.interface import CoreLink, SubmitOptions
-from replica.notary.answers import Answer
+from replica.notary.answers import Answer, NotNow
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import Submission
 from replica.telemetry.counts import ApiCounts
@@ -172,12 +172,13 @@ class SubmissionRoutes:
     async def _open_stream(self, call: Call) -> Reply:
         if call.request.headers.get("Upgrade", "").strip().lower() != "websocket":
             raise BadRequest("a stream of submissions is a WebSocket: see docs/api.md", Code.UPGRADE_REQUIRED)
-        refusal = self._capacity.stream_refusal(call.holder)
-        if refusal is not None:
-            return self._renderer.reply(refusal, call.request_id)
-        return await self._streams.serve(
-            call.request, call.request_id, call.caller, partial(self._rates.charge, call.caller, call.request)
-        )
+        use = self._capacity.submission_stream(call.holder)
+        if isinstance(use, NotNow):
+            return self._renderer.reply(use, call.request_id)
+        with use:
+            return await self._streams.serve(
+                call.request, call.request_id, call.caller, partial(self._rates.charge, call.caller, call.request)
+            )
 
     async def _submit_batch(self, call: Call, *, asynchronous: bool = False) -> Reply:
         QueryString(call.query, ())

@@ -52,8 +52,7 @@ class SubmissionStreams:
         connection.when_lost = _nothing  # a client that ended its side reads no answers
         holder = holder_of(caller, connection)
         try:
-            with self._shared.capacity.submission_stream(holder):
-                await Session(self._shared, socket, request_id, caller, charge, holder=holder).run()
+            await Session(self._shared, socket, request_id, caller, charge, holder=holder).run()
         finally:
             connection.when_lost = None
         return _Served(_SWITCHED, b"", request_id)

@@ -143,3 +143,41 @@ def test_without_a_pair_there_is_nothing_to_render() -> None:
     """Goal: no half configuration. Method: ask for keepalived's without its settings."""
     with pytest.raises(ValueError, match=r"haproxy\.keepalived"):
         render_keepalived(settings_with(), Node.PRIMARY)
+
+
+def test_clients_have_shares_and_are_named_where_front_ends_listen_for_it() -> None:
+    """Goal: no address takes all of HAProxy, and front ends know the addresses. Method: the lines, with and without
+    ports for it; statistics keep connections of their own."""
+    text = lines(settings_with(connections_max=400, source_connects_per_s=2.5))
+    assert {
+        "maxconn 500",
+        "maxconn 400",
+        "stick-table type ipv6 size 100k expire 1m store conn_cur,conn_rate(10s)",
+        "tcp-request connection track-sc0 src,ipmask(32,64)",
+        "tcp-request connection reject if { fe_conn,add(sess.own) gt 400 } { sc0_conn_cur gt 1 }",
+        "tcp-request connection reject if { sc0_conn_rate gt 25 }",
+        "tcp-request inspect-delay 5000ms",
+    } <= set(text)
+    assert not any("send-proxy" in line for line in text)
+    address = ReplicaAddress(name="R1", host="10.0.0.1", api_port=1, proxy_port=2, health_port=3)
+    text = lines(settings_with(replicas=[address], take_out={}))
+    assert [line for line in text if line.startswith("server ")] == [
+        "server R1 10.0.0.1:2 send-proxy-v2 check port 3",
+        "server R1 10.0.0.1:1 check port 3",
+    ]
+
+
+def test_statistics_on_loopback_are_for_no_foreign_page() -> None:
+    def denies(host: str) -> bool:
+        return any("deny_status 403" in line for line in lines(settings_with(exporter=Endpoint(host=host, port=9_404))))
+
+    assert [denies(host) for host in ("127.0.0.1", "localhost", "[::1]", "*", "10.0.0.1")] == [True] * 3 + [False] * 2
+
+
+def test_haproxy_s_own_addresses_may_name_clients() -> None:
+    exporter = Endpoint(port=9_404)
+    assert settings_with().proxies == ("127.0.0.0/8", "::1/128")
+    assert settings_with(sources=["10.1.0.0/16"]).proxies == ("10.1.0.0/16",)
+    assert settings_with(keepalived=PAIR, exporter=exporter).proxies[-2:] == ("10.0.0.11", "10.0.0.12")
+    with pytest.raises(ValidationError):
+        settings_with(sources=["everywhere"])
