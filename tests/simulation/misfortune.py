@@ -175,6 +175,10 @@ class Misfortune:
             case FaultKind.POWER_CUT:
                 world.skies.leader_cut = None
                 return world.power.strike(fault)
+            case FaultKind.DISK_CLONED:
+                return world.power.clone_disk(replica, is_foreign=not fault.amount)
+            case FaultKind.PEERS_APART:
+                world.power.apart_until_s = world.loop.time() + fault.duration_s
             case FaultKind.PUBLICATION_HELD:
                 world.primary.tables.publication_held = True
                 world.loop.call_later(fault.duration_s, self._let_publish)

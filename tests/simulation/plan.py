@@ -51,6 +51,8 @@ class FaultKind(StrEnum):
     BOUND_SAID = "bound_said"  # people let `amount` more completions go, by a word in the log
     RELEASE_CHANGED = "release_changed"  # a replica is stopped, and started in the other release, before the raise
     POWER_CUT = "power_cut"  # of all brokers and of a share (`amount`) of the replicas, for `duration_s`
+    DISK_CLONED = "disk_cloned"  # a replica gets a seen file of elsewhere: 0 of another notary, 1 of a peer
+    PEERS_APART = "peers_apart"  # no replica hears of another for `duration_s`
     PUBLICATION_HELD = "publication_held"  # the table of completions is locked for `duration_s`
 
 
@@ -66,11 +68,19 @@ DRAWN_APART = (
     FaultKind.SERVICE_PAUSED,
     FaultKind.BOUND_SAID,
     FaultKind.POWER_CUT,
+    FaultKind.DISK_CLONED,
+    FaultKind.PEERS_APART,
     FaultKind.PUBLICATION_HELD,
 )
 """Drawn from random streams of their own, so that adding them did not change the plans of other seeds."""
 
-OF_SUITES = (FaultKind.SERVICE_PAUSED, FaultKind.POWER_CUT, FaultKind.PUBLICATION_HELD)
+OF_SUITES = (
+    FaultKind.SERVICE_PAUSED,
+    FaultKind.POWER_CUT,
+    FaultKind.DISK_CLONED,
+    FaultKind.PEERS_APART,
+    FaultKind.PUBLICATION_HELD,
+)
 """Drawn for the plans of test_workers.py and test_power.py, and for no other."""
 
 

@@ -7,34 +7,46 @@ lost was younger than the lead, and service goes on as if those answers had neve
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from msgspec.structs import replace
 
 from replica.checker.history import Event, Ok, Refused, Unknown
+from replica.marks.seen_file import MemorySeenFile, Seen, SeenDisk, encode_slot
 from replica.notary.errors import LogRefused
+from replica.notary.position import BEGIN, Position, version_of
 from replica.notary.records import BarrierRecord, Undecodable, decode_record, record_digest
+from replica.notary.requests import DIGEST_BYTES
 from tests.simulation.plan import Fault, FaultKind, Plan
 from tests.simulation.restoring import submissions_in
 
 if TYPE_CHECKING:
-    from replica.notary.position import Position
-    from tests.simulation.replica import Replica
+    from tests.simulation.replica import Core, Replica, Sent
     from tests.simulation.world import World
 
 LEAD_S = 1.0  # by which answers may run ahead of what a power cut leaves
 _LEAD_SLACK_S = 0.5  # a sync of a seen file, its way to a peer, and that peer's sync
+FOREIGN_S = 5.0  # time for who knows to end, and for others not to
 _STANDSTILL_S = 12.0  # by then every replica has started, and knows what its peers know
-_SYNCED, _REPLICATED = "synced", "replicated"
+SYNCED, REPLICATED = "synced", "replicated"
+SYNC_S = 0.003  # of a seen file
+_TELL_S = 0.25  # between two looks at the peers' health documents
+_NOT_TOLD_SHARE = 0.05
 _BATCHES_LOST = (0, 1, 3, 30, 1_000_000)
 _RECORDS_LOST = (0, 1, 3, 8, 25)
 _HIT_SHARES = (0.0, 0.5, 1.0, 1.0)
 _HELD_SHARE = 0.6
+_APART_SHARE = 0.4
+_REPLACED_SHARE = 0.15  # of the machines that lose power: the disk with the seen file is a new one
+_AWAY_MAX_S = (0.0, 0.0, 2.0, 7.0)
+_CLONED_SHARE = 0.15
+_SYNCED_SHARE = 0.15
 _SPOILS = (  # published position and rules go back, or the log is restored: other tests' subjects
     *[FaultKind.TAIL_LOST, FaultKind.DATABASE_RESTORED, FaultKind.DATABASE_FAIL_OVER, FaultKind.DATABASE_SPLIT],
     *[FaultKind.RULES_RAISED, FaultKind.RELEASE_CHANGED],
@@ -48,13 +60,21 @@ def with_power_cut(plan: Plan) -> Plan:
     """The same plan with one power cut, and a log that is synced or only replicated. In most of them nothing is
     published for a while before that."""
     random = Random(f"{plan.seed}/power")
-    is_synced = plan.lease or plan.on_postgres or random.random() < 0.25
+    is_cloned = random.random() < _CLONED_SHARE
+    is_synced = plan.lease or plan.on_postgres or is_cloned or random.random() < _SYNCED_SHARE
     at_s = round(random.uniform(0.35, 0.85) * plan.duration_s, 4)
     faults = [fault for fault in plan.faults if fault.kind not in _SPOILS]
     if random.random() < _HELD_SHARE:
         before_s = min(at_s, random.choice((0.3, 1.5, 4.0)))
         lasts_s = before_s + random.choice((0.0, 0.5, 5.0))
         faults.append(Fault(FaultKind.PUBLICATION_HELD, round(at_s - before_s, 4), duration_s=round(lasts_s, 4)))
+        if random.random() < _APART_SHARE:
+            apart_s = before_s * random.uniform(0.5, 1.0)
+            faults.append(Fault(FaultKind.PEERS_APART, round(at_s - apart_s, 4), duration_s=round(apart_s + 0.5, 4)))
+    if is_cloned:
+        victim = random.choice(plan.replicas).name
+        early_s = round(random.uniform(0.1, 0.9) * at_s, 4)
+        faults.append(Fault(FaultKind.DISK_CLONED, early_s, victim, amount=random.choice((0, 0, 1))))
     faults.append(
         Fault(
             FaultKind.POWER_CUT,
@@ -66,7 +86,7 @@ def with_power_cut(plan: Plan) -> Plan:
     )
     return replace(
         plan,
-        durability=_SYNCED if is_synced else _REPLICATED,
+        durability=SYNCED if is_synced else REPLICATED,
         rules=2,
         replicas=tuple([replace(replica, older=False) for replica in plan.replicas]),
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
@@ -79,20 +99,35 @@ def with_power_cut(plan: Plan) -> Plan:
 @dataclass(frozen=True, slots=True)
 class Cut:
     """What a power cut took. `before`: the log's records, and when they came; those from `end` on are lost. `hit` names
-    who stopped. `is_known`: a mark that all find lies among the lost ones."""
+    who stopped. The other fields say which marks are left of lost records. is_published: the database's. knowing: the
+    replicas whose own disk shows the loss. holding: those whose seen file had such a mark of anybody, also where that
+    disk was replaced. is_told: there is one that others must believe, as its barrier is not lost; a loss that takes the
+    barrier as well shows only to whoever had read it."""
 
     at_s: float
     end: int
     before: Sequence[bytes]
     stored_at_s: Sequence[float]
     hit: frozenset[str]
-    is_known: bool = False
+    is_published: bool = False
+    knowing: frozenset[str] = frozenset()
+    holding: frozenset[str] = frozenset()
+    is_told: bool = False
 
     def contradicts(self, mark: Position | None) -> bool:
         """Whether that record was lost."""
         if mark is None or not self.end <= mark.offset < len(self.before):
             return False
         return record_digest(self.before[mark.offset]) == mark.digest
+
+    def is_believed(self, mark: Position | None) -> bool:
+        """Whether that record was lost, and replicas that never read it must believe so: its barrier is still there."""
+        return mark is not None and self.contradicts(mark) and BEGIN < mark.barrier_offset < self.end
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether such a mark is published, or in two seen files: answers ran at most the lead ahead of that."""
+        return self.is_published or len(self.holding) > 1
 
 
 def marks_of(replica: Replica) -> tuple[Position | None, ...]:
@@ -101,14 +136,44 @@ def marks_of(replica: Replica) -> tuple[Position | None, ...]:
     return disk.position, disk.commands.position(), disk.parties.position()
 
 
+def _offset_of(event: Ok | Refused) -> int | None:
+    """The record that an answer names, if any."""
+    record = event.record_offset
+    return record if record is not None or isinstance(event, Refused) else event.log_offset
+
+
+def _seen_in_words(replica: Replica) -> str:
+    seen, state = MemorySeenFile(replica.seen).read()
+    peers = {name: mark.offset for name, mark in seen.peers.items()}
+    return f"{state}: {None if seen.own is None else seen.own.offset}, {peers}"
+
+
+async def tell_marks(world: World, core: Core) -> None:
+    """What a replica's watch of its peers does for marks: it asks for their health documents, and notes what they tell.
+    A process that is stopped or down tells nothing, and now and then an answer is lost."""
+    name, random = core.process.name, Random(f"{world.plan.seed}/{core.process.name}/marks/{world.loop.time()}")
+    while True:
+        for peer in world.replicas:
+            if peer.name != name:
+                await asyncio.sleep(random.uniform(0.0004, 0.004))
+                is_up = peer.core is not None and not peer.core.process.stopped
+                there = is_up and random.random() >= _NOT_TOLD_SHARE and world.loop.time() >= world.power.apart_until_s
+                told = peer.core.participant.marks.told() if there and peer.core is not None else None
+                core.participant.marks.note_told(peer.name, told)
+        await asyncio.sleep(_TELL_S * random.uniform(0.9, 1.1))
+
+
 class Power:
     """The power of one run's machines, and what its loss allows."""
 
     def __init__(self, world: World) -> None:
         self.cut: Cut | None = None
+        self.apart_until_s = 0.0  # until then no replica hears of another
+        self._replaced: dict[str, SeenDisk] = {}  # disks that are gone, as they were
+        self.foreign = ""  # the replica with a seen file of another notary
         self._world = world
         self._random = Random(f"{world.plan.seed}/power/cut")
-        self._sent: dict[tuple[str, int], tuple[int, float]] = {}  # by process and operation: see `note_sent`
+        self._sent: dict[tuple[str, int], Sent] = {}  # by process and operation
 
     def strike(self, fault: Fault) -> bool:
         """Cut the power; False where it was cut before."""
@@ -121,7 +186,6 @@ class Power:
         end = self._kept(len(before))
         names = frozenset(replica.name for replica in hit)
         cut = Cut(world.loop.time(), end, before, list(topic.stored_at_s), names)
-        self.cut = dataclasses.replace(cut, is_known=cut.contradicts(world.primary.tables.position))
         if end < len(before):
             world.forgotten |= submissions_in(before[end:])
             world.recalled.clear()
@@ -131,6 +195,7 @@ class Power:
             world.primary.end_all()
             world.sessions_cut_short()
         world.lose_log(end, fault.duration_s)
+        self.cut = self._with_marks(cut)
         published = world.primary.tables.position
         world.story.tell(
             "power",
@@ -140,12 +205,37 @@ class Power:
             hit=sorted(self.cut.hit),
             published=-1 if published is None else published.offset,
             indexes={r.name: None if r.disk.position is None else r.disk.position.offset for r in world.replicas},
+            seen={r.name: _seen_in_words(r) for r in world.replicas},
+            knowing=sorted(self.cut.knowing),
+            is_told=self.cut.is_told,
         )
         return True
 
+    def _with_marks(self, cut: Cut) -> Cut:
+        """What is left of marks, once every disk went back to its last sync."""
+        knowing, holding, is_told = set(), set(), False
+        for replica in self._world.replicas:
+            seen, _ = MemorySeenFile(replica.seen).read()
+            own, peers = [seen.own, *marks_of(replica)], list(seen.peers.values())
+            if any(map(cut.contradicts, own)) or any(map(cut.is_believed, peers)):
+                knowing.add(replica.name)
+            synced, _ = MemorySeenFile(self._replaced.get(replica.name, replica.seen)).read()
+            if any(map(cut.contradicts, [synced.own, *synced.peers.values()])):
+                holding.add(replica.name)
+            follows = replica.plan.standby == "following"  # else its index is compared only once it leads
+            index = [replica.disk.position] if follows else []
+            is_told = is_told or any(map(cut.is_believed, [seen.own, *index, *peers]))
+        return dataclasses.replace(
+            cut,
+            is_published=cut.contradicts(self._world.primary.tables.position),
+            knowing=frozenset(knowing),
+            holding=frozenset(holding),
+            is_told=is_told,
+        )
+
     def _kept(self, end: int) -> int:
         """How many records the brokers have after it."""
-        if self._world.plan.durability == _SYNCED:
+        if self._world.plan.durability == SYNCED:
             return end
         position, random = self._world.primary.tables.position, self._random
         published = 0 if position is None else position.offset
@@ -163,33 +253,68 @@ class Power:
         random = self._random
         replica.kill(heard_s=None)
         replica.disk.tear(random.choice(_BATCHES_LOST), random.choice(_BATCHES_LOST))
-        replica.restart_later(after_failure=True, after_s=off_s + random.choice((0.0, 0.0, 2.0)) * random.random())
+        replica.seen.cut({slot: random.choice((0.0, 0.5, 1.0)) for slot in (0, 1)})
+        if random.random() < _REPLACED_SHARE:
+            self._replaced[replica.name], replica.seen = replica.seen, SeenDisk()
+            replica.disk.tear(_BATCHES_LOST[-1], _BATCHES_LOST[-1])
+        replica.restart_later(after_failure=True, after_s=off_s + random.choice(_AWAY_MAX_S) * random.random())
+
+    def clone_disk(self, replica: Replica, *, is_foreign: bool) -> bool:
+        """The replica stops, and starts with a peer's seen file, or with another notary.s whose log has that name."""
+        world = self._world
+        following = [one for one in world.replicas if one.plan.standby == "following" and one.plan.may_lead]
+        others = [one for one in following if one is not replica]
+        if not others or self.cut is not None:
+            return False
+        replica.kill(heard_s=None)
+        if is_foreign:
+            self.foreign = replica.name
+            barrier = BarrierRecord(1, b"elsewhere-------", replica.name, "postgres:elsewhere:1", 2, 2)
+            offset = self._random.randint(0, 2 * world.topic.end_offset)
+            mark = Position(version_of(barrier), world.topic.topic_id, offset, b"e" * DIGEST_BYTES, barrier, 0)
+            replica.seen.slots = [b"", encode_slot(1, Seen(mark))]
+        else:
+            replica.seen.slots = list(others[0].seen.slots)
+        replica.seen.cached = {}
+        replica.restart_later(after_failure=True)
+        return True
 
     # ---- what it allows ----
 
     @property
-    def must_stop(self) -> bool:
-        """Whether a mark is left that everybody knows and the log has lost: nobody may serve until a person came."""
+    def is_known(self) -> bool:
+        """Whether everybody finds a mark that the log has lost: nobody may serve until a person came."""
         cut = self.cut
-        return cut is not None and (cut.is_known or cut.contradicts(self._world.primary.tables.position))
+        return cut is not None and (cut.is_published or len(cut.knowing) == len(self._world.replicas))
 
-    def is_contradicted(self, replica: Replica) -> bool:
-        """Whether this replica's own disk knows of a record that is lost."""
-        return self.cut is not None and any(self.cut.contradicts(mark) for mark in marks_of(replica))
+    @property
+    def must_stop(self) -> bool:
+        """Whether nobody may serve in the end, once replicas that know have told the others."""
+        cut = self.cut
+        if cut is None:
+            return False
+        # completions of lost records may be published after the cut, by an active that had read them
+        return self.is_known or cut.is_told or cut.contradicts(self._world.primary.tables.position)
 
     @property
     def may_stop(self) -> bool:
-        """Whether anybody's mark lies in the lost tail."""
-        return self.must_stop or any(self.is_contradicted(replica) for replica in self._world.replicas)
+        """Whether anybody has a mark that lies in the lost tail."""
+        cut, replicas = self.cut, self._world.replicas
+        return self.must_stop or (cut is not None and any(map(self._knows, replicas)))
+
+    def _knows(self, replica: Replica) -> bool:
+        cut = self.cut
+        return cut is not None and (replica.name in cut.knowing or any(map(cut.contradicts, marks_of(replica))))
 
     def allows(self, replica: Replica, error: BaseException | None) -> bool:
         """Whether the loss is why a replica ended."""
         errors = (error, None if error is None else error.__cause__)
-        return any(isinstance(one, LogRefused) for one in errors) and (self.must_stop or self.is_contradicted(replica))
+        knows = self.must_stop or self._knows(replica) or replica.name == self.foreign
+        return knows and any(isinstance(one, LogRefused) for one in errors)
 
-    def note_sent(self, process: str, op: int, generation: int, at_s: float) -> None:
-        """An answer was sent then, by a replica whose reader was opened in that generation of the log."""
-        self._sent[process, op] = (generation, at_s)
+    def note_sent(self, process: str, op: int, sent: Sent) -> None:
+        """An operation was answered."""
+        self._sent[process, op] = sent
 
     def is_past(self, generation: int) -> bool:
         """Whether what was read of the log in that generation may be lost."""
@@ -212,16 +337,21 @@ class Power:
         history = self._world.history
         if self.cut is None:
             return history
-        leaves_out = self._is_later if self.must_stop else self._rests_on_lost
+        leaves_out = self._is_later if self.is_known else self._rests_on_lost
         return [Unknown(e.process, e.op, e.at_ns, "LOST") if leaves_out(e) else e for e in history]
 
     def values(self) -> Sequence[bytes]:
         """The log that answers are judged by: where service had to stop, the one that was lost."""
-        return self.cut.before if self.cut is not None and self.must_stop else self._world.topic.values
+        return self.cut.before if self.cut is not None and self.is_known else self._world.topic.values
+
+    def published_offset(self, offset: int) -> int:
+        """Up to where completions are those of the log of `values`."""
+        is_older = self.cut is not None and self.must_stop and not self.is_known
+        return min(offset, self.cut.end - 1) if is_older and self.cut is not None else offset
 
     def stored_at_s(self) -> Sequence[float]:
         """When the records of `values` came."""
-        return self.cut.stored_at_s if self.cut is not None and self.must_stop else self._world.topic.stored_at_s
+        return self.cut.stored_at_s if self.cut is not None and self.is_known else self._world.topic.stored_at_s
 
     def bears_out(self, replica: Replica) -> bool:
         """Whether the log of `values` has what this replica's disk was made from. Blames what no log ever had."""
@@ -237,16 +367,16 @@ class Power:
 
     def _is_later(self, event: Event) -> bool:
         """Whether it is an answer of a replica that read the log after the cut."""
-        return isinstance(event, Ok | Refused) and self._sent.get((event.process, event.op), (0, 0.0))[0] > 0
+        sent = self._sent.get((event.process, event.op))
+        return isinstance(event, Ok | Refused) and sent is not None and sent.generation > 0
 
-    def _rests_on_lost(self, event: Event) -> bool:
+    def _rests_on_lost(self, event: Event) -> TypeGuard[Ok | Refused]:
         """Whether it is an answer from before the cut, by a record that is lost."""
         if not isinstance(event, Ok | Refused) or self.cut is None:
             return False
-        if self._is_later(event) or len(self.cut.before) == self.cut.end:
+        if (event.process, event.op) not in self._sent or self._is_later(event) or len(self.cut.before) == self.cut.end:
             return False
-        record = event.record_offset
-        offset = record if record is not None or isinstance(event, Refused) else event.log_offset
+        offset = _offset_of(event)
         return offset is None or offset >= self.cut.end
 
     def judge(self) -> None:
@@ -254,16 +384,23 @@ class Power:
         cut, world = self.cut, self._world
         if cut is None:
             return
-        if not self.must_stop:
-            lost = [self._sent.get((e.process, e.op), (0, cut.at_s)) for e in world.history if self._rests_on_lost(e)]
-            age_s = cut.at_s - min((at_s for _, at_s in lost), default=cut.at_s)
-            if age_s > LEAD_S + _LEAD_SLACK_S:
-                world.blame(f"an answer that was {age_s:.1f} s old is lost with its record, and no mark is left of it")
-        if not cut.is_known:
+        if not cut.is_covered:
+            sent_s = [
+                self._sent[event.process, event.op].at_s
+                for event in world.history
+                if self._rests_on_lost(event) and _offset_of(event) is not None
+            ]
+            ahead_s = max(sent_s, default=0.0) - min(sent_s, default=0.0)
+            if ahead_s > LEAD_S + _LEAD_SLACK_S:
+                world.blame(f"answers of {ahead_s:.1f} s are lost with their records, and no mark is left of them")
+        after = [self._sent[e.process, e.op] for e in world.history if self._is_later(e)]
+        knew = [sent.name for sent in after if cut.is_published or sent.name in cut.knowing]
+        if knew:
+            world.blame(
+                f"the log lost a record that is known, and {len(knew)} answers were given, the first by {knew[0]}"
+            )
+        if not self.is_known:
             return
-        after = [event for event in world.history if self._is_later(event)]
-        if after:
-            world.blame(f"the log lost a record that is known, and {len(after)} answers were given: first {after[0]}")
         for offset, value in enumerate(world.topic.values[cut.end :], cut.end):
             with suppress(Undecodable):
                 record = decode_record(value, 2)

@@ -31,6 +31,9 @@ from replica.link.interface import (
 )
 from replica.link.interface import LookUpAnswer as AnyAnswer
 from replica.link.memory import MemoryLink
+from replica.marks.keeper import MarkKeeper
+from replica.marks.lead import NO_LEAD, Lead
+from replica.marks.seen_file import MemorySeenFile, SeenDisk
 from replica.notary.answers import Notarised, Refused
 from replica.notary.requests import Submission
 from replica.participant import Participant
@@ -43,6 +46,7 @@ from tests.simulation.doubles.disk import Disk, DiskIndex, OlderIndex
 from tests.simulation.doubles.log import SimulatedLog, SlowReader
 from tests.simulation.followers import make_feed
 from tests.simulation.plan import ReplicaPlan
+from tests.simulation.power import SYNC_S, SYNCED, tell_marks
 from tests.simulation.process import Process
 from tests.simulation.words import WatchedBulletin, WordedLease, raised_formats, shared_bound
 from tests.simulation.workers import heed_pauses, make_worker
@@ -253,6 +257,7 @@ class Replica:
         self.clock = SimulatedClock(plan.clock_rate, plan.clock_apart_s)
         self.core: Core | None = None
         self.told: Told = {}
+        self.seen = SeenDisk()  # the part of its disk with the seen file
         self.pruned_to = 0  # in its own ledger, as operators said for all
         self._world = world
         self._starts = 0
@@ -275,6 +280,7 @@ class Replica:
         core = self._build(process, after_failure)
         core.participant.start()
         beside = [] if core.bulletin is None else [core.bulletin.run(), shared_bound(self._world, self).run()]
+        beside.append(tell_marks(self._world, core))
         if self._world.plan.all_serve and core.bulletin is None:
             beside.append(heed_pauses(self._world, core.participant))
         running = [asyncio.create_task(work) for work in beside]
@@ -288,6 +294,7 @@ class Replica:
         self._world.activation_told(core.participant, error)
         if core.bulletin is not None:
             await core.bulletin.flush()
+        await core.participant.marks.leave()
         for task in running:
             task.cancel()
         await core.participant.stop()
@@ -351,6 +358,13 @@ class Replica:
             settings=settings,
             random_bytes=random.randbytes,
             salvages=world.salvages,
+            marks=MarkKeeper(
+                self.name,
+                MemorySeenFile(self.seen, SYNC_S),
+                self.clock,
+                [other.name for other in world.replicas if other is not self],
+            ),
+            lead=NO_LEAD if plan.durability == SYNCED else Lead(settings.exposed_max_records),
             make_worker=make_worker(world, self) if plan.all_serve and not self.older else None,
             may_lead=self.plan.may_lead,
         )

@@ -37,9 +37,11 @@ def judge_run(world: World) -> Summary:
     """Report everything that is wrong; returns the checker's summary."""
     tables, values = world.primary.tables, world.power.values()
     world.power.judge()
+    published_offset = world.power.published_offset(-1 if tables.position is None else tables.position.offset)
     rows = [
         CompletionRow(at, *[getattr(c, field) for field in CompletionRow.__struct_fields__[1:]])
         for at, c in tables.completions
+        if c.log_offset <= published_offset
     ]
     report = check(
         world.power.history(),
@@ -47,7 +49,7 @@ def judge_run(world: World) -> Summary:
         completions=rows,
         verify=lambda receipt: verify_receipt(receipt, CheapSigner.public_key, CheapSigner.holds),
         scope=Scope(
-            published_offset=-1 if tables.position is None else tables.position.offset,
+            published_offset=published_offset,
             deduplication_us=-1 if _asks_for_periods(world) else None,  # not checked here: `_check_periods` does it
         ),
         salvages=world.salvages,

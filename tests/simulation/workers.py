@@ -334,7 +334,11 @@ def missing_workers(world: World) -> list[str]:
         return [] if serving == holders else [f"active: {[core.process.name for core in serving]}"]
     found = []
     for replica in world.replicas:
-        if replica.claims_to_lead or abs(replica.plan.clock_apart_s) > world.election.clock_skew_max_s:
+        if (
+            replica.claims_to_lead
+            or replica.name == world.power.foreign
+            or abs(replica.plan.clock_apart_s) > world.election.clock_skew_max_s
+        ):
             continue
         worker = None if replica.core is None else replica.core.participant.worker
         found.append(f"{replica.name} does not serve: {'down' if worker is None else worker.unfit}")

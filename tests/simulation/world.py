@@ -30,7 +30,7 @@ from tests.simulation.lives import Lives, WatchedLog
 from tests.simulation.misfortune import Misfortune
 from tests.simulation.parties import Officer
 from tests.simulation.plan import FaultKind, Plan
-from tests.simulation.power import Power
+from tests.simulation.power import FOREIGN_S, Power
 from tests.simulation.process import Process, SimulatedTask, make_task
 from tests.simulation.replica import Asked, Replica
 from tests.simulation.story import Story
@@ -163,8 +163,10 @@ class World:
         self.story.tell("world", "heal")
         self.healed = True
         self.misfortune.heal()
-        if self.power.may_stop:
+        if self.power.must_stop:
             await self.power.stand_still()
+        elif self.power.may_stop:  # who knows ends, and others do not believe it
+            await self.pass_time(self.loop.time() + FOREIGN_S)
         else:
             await self._recover(clients)
         if self.plan.hostile and not self.violations and not self.power.may_stop:
@@ -276,6 +278,8 @@ class World:
         end = self.topic.end_offset - 1
         newest = end - _SIGNS_ON_THEIR_WAY if self.plan.lease else end
         for replica in self.replicas:
+            if replica.name == self.power.foreign:
+                continue
             at = -1 if replica.core is None else replica.core.participant.follower.applied_offset
             if not newest <= at <= end and (replica.plan.standby == "following" or replica.claims_to_lead):
                 missing.append(f"{replica.name} applied to {at} of {end}")
@@ -341,7 +345,7 @@ class World:
         found = self.replica(name).told.pop(id(answer), None)
         if found is None or found.answer is not answer:
             return None, None
-        self.power.note_sent(*to, found.generation, found.at_s)
+        self.power.note_sent(*to, found)
         return found.name, found.epoch
 
     # ---- watching ----

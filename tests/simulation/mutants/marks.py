@@ -1,0 +1,129 @@
+"""Defects of what notices that a power cut took records: marks, what is compared with them, and the lead."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from msgspec import structs
+from pytest import MonkeyPatch
+
+import replica.following.mark_check
+import replica.marks.judging
+from replica.active.opening import Opening
+from replica.following.mark_check import MarkCheck
+from replica.log.interface import RequestLog
+from replica.marks.judging import Claim, Found, Meaning, Origin
+from replica.marks.keeper import MarkKeeper
+from replica.marks.lead import Lead
+from replica.notary.errors import LogUnavailable
+from replica.notary.position import Position
+from tests.simulation.draw import draw
+from tests.simulation.mutants.registry import mutant
+from tests.simulation.plan import Fault, FaultKind, Plan
+from tests.simulation.power import REPLICATED, with_power_cut
+from tests.simulation.workers import all_serving
+
+
+def _plan(seed: int) -> Plan:
+    return with_power_cut(all_serving(draw(seed)) if seed % 2 else draw(seed))
+
+
+def _alone(seed: int) -> Plan:
+    """Two replicas of which one stops, and nothing is published: the other one answers, until all power is lost."""
+    plan = with_power_cut(all_serving(draw(seed)))
+    faults = (
+        Fault(FaultKind.PUBLICATION_HELD, 1.0, duration_s=6.0),
+        Fault(FaultKind.STALL, 1.0, plan.replicas[1].name, duration_s=4.5),
+        Fault(FaultKind.POWER_CUT, 5.0, amount=1.0, duration_s=0.5),
+    )
+    replicas = tuple([structs.replace(one, may_lead=True, clock_apart_s=0.0) for one in plan.replicas[:2]])
+    return structs.replace(plan, duration_s=6.0, durability=REPLICATED, replicas=replicas, faults=faults)
+
+
+_mark_mutant = partial(mutant, plan_of=_plan)
+
+
+@mutant("answers run ahead of marks without bound", _alone)
+def lead_unbounded(patch: MonkeyPatch) -> None:
+    patch.setattr(Lead, "why_not", lambda self, now_s: None)
+
+
+@_mark_mutant("a mark holds where the log is long enough, whatever it has there")
+def digest_of_a_mark_not_compared(patch: MonkeyPatch) -> None:
+    meaning = replica.marks.judging.meaning
+
+    def by_length(claim: Claim, found: Found) -> Meaning:
+        return meaning(claim, structs.replace(found, digest=claim.mark.digest if found.digest is not None else None))
+
+    patch.setattr(replica.following.mark_check, "meaning", by_length)
+
+
+@_mark_mutant("a published position is looked for by the log's length alone, and seen files are not looked for")
+def ends_compared_only(patch: MonkeyPatch) -> None:
+    async def compare(self: MarkCheck, published: Position | None) -> int:
+        if published is not None and await self._log.agreed_end_offset() <= published.offset:
+            raise replica.marks.judging.contradiction(
+                Claim(published, Origin.PUBLISHED), Found("", 0, None, False, True), Meaning.ENDS_BEFORE
+            )
+        return -1 if published is None else published.offset
+
+    patch.setattr(MarkCheck, "compare", compare)
+
+
+@_mark_mutant("the log's end is asked first, and the marks are read after")
+def marks_read_after_the_end(patch: MonkeyPatch) -> None:
+    run = MarkCheck.run
+
+    async def early(self: MarkCheck) -> None:
+        with suppress(LogUnavailable):
+            self._log = _EndOf(self._log, await self._log.agreed_end_offset())  # type: ignore[assignment]
+        await run(self)
+
+    patch.setattr(MarkCheck, "run", early)
+
+
+class _EndOf:
+    """A log whose first answer about its end is an old one."""
+
+    def __init__(self, log: RequestLog, end: int) -> None:
+        self._log = log
+        self._end: int | None = end
+
+    async def agreed_end_offset(self) -> int:
+        end, self._end = self._end, None
+        return await self._log.agreed_end_offset() if end is None else end
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+@_mark_mutant("peers are not asked for their marks, and their reports are not heard")
+def peers_not_asked(patch: MonkeyPatch) -> None:
+    claims = MarkKeeper.claims
+    patch.setattr(MarkKeeper, "claims", lambda self: [one for one in claims(self) if one.origin is not Origin.PEER])
+    patch.setattr(MarkKeeper, "reports", lambda self: [])
+
+
+@_mark_mutant("a peer's mark is believed, whether or not it was made from this log")
+def peers_believed_blindly(patch: MonkeyPatch) -> None:
+    meaning = replica.marks.judging.meaning
+    patch.setattr(
+        replica.following.mark_check,
+        "meaning",
+        lambda claim, found: meaning(claim, structs.replace(found, has_barrier=True)),
+    )
+
+
+@_mark_mutant("a barrier is written before the log was compared with marks")
+def barrier_before_the_marks(patch: MonkeyPatch) -> None:
+    async def trusting(self: Opening) -> None:
+        return
+
+    patch.setattr(Opening, "_compare_with_marks", trusting)
+
+
+@_mark_mutant("a replica that finds its mark contradicted ends without a word")
+def contradiction_not_told(patch: MonkeyPatch) -> None:
+    patch.setattr(MarkKeeper, "contradict", lambda self, mark: None)
