@@ -83,7 +83,7 @@ def run_script(folder: Path, samples: str, phase: str = "clients") -> Ran:
     tests.mkdir(parents=True, exist_ok=True)
     (folder / "scripts").mkdir()
     shutil.copy(ROOT / "scripts/test.sh", folder / "scripts/test.sh")
-    for name in ("__init__.py", "conftest.py", "log_kind.py", "promises.py"):
+    for name in ("__init__.py", "conftest.py", "log_kind.py", "lossy_disk.py", "promises.py"):
         shutil.copy(ROOT / "tests" / name, folder / "tests" / name)
     (folder / ".venv").symlink_to(ROOT / ".venv")
     (folder / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["slow: x"]\n')
