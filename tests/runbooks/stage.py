@@ -34,6 +34,8 @@ _KAFKA_TOOLS_JARS = _ROOT / ".tools" / "kafka-tools" / "libs"
 _KAFKA_TOOLS = {
     "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
     "kafka-configs.sh": "kafka.admin.ConfigCommand",
+    "kafka-dump-log.sh": "org.apache.kafka.tools.DumpLogSegments",
+    "kafka-leader-election.sh": "org.apache.kafka.tools.LeaderElectionCommand",
 }
 _UNITS = (
     "notary@",
@@ -91,13 +93,17 @@ class Stage:
 
         Raises AssertionError with the output when a block ends with a code that the page does not name.
         """
+        return "".join([await self.run(page, block, variables) for block in self.blocks(page, section, part)])
+
+    def blocks(self, page: str, section: str, part: str | None = None) -> list[Block]:
+        """The commands of a section, or of one part of it. Raises AssertionError where there are none."""
         found = [
             block
             for block in read_page(page).blocks
             if block.section == section and (part is None or block.part == part)
         ]
         assert found, f"{page}.md has no commands in {section} {part or ''}"
-        return "".join([await self._run(page, block, variables) for block in found])
+        return found
 
     def admin(self) -> str:
         """Connection string of the administrator, to the notary's database."""
@@ -109,7 +115,8 @@ class Stage:
         left = [block for block in due if (page, block.line) not in self.played]
         assert not left, f"{page}.md: nothing runs the commands of line {left[0].line}:\n{left[0].text}"
 
-    async def _run(self, page: str, block: Block, variables: dict[str, str]) -> str:
+    async def run(self, page: str, block: Block, variables: dict[str, str]) -> str:
+        """Run one block, where a page's steps are for several machines; see `play`."""
         self.played.add((page, block.line))
         process = await asyncio.create_subprocess_exec(
             *("bash", "-euo", "pipefail", "-c", block.text),
@@ -326,5 +333,6 @@ def _runs(server: PostgresServer) -> Callable[[], bool]:
 
 
 async def _start_broker(broker: Any) -> None:
-    broker.process.start()
-    await broker.process.wait_ready(broker.listens, 60.0)
+    """As a unit starts: nobody waits for it, because a broker is ready only once a second one runs."""
+    if not broker.process.running:
+        broker.process.start()
