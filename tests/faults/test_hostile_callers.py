@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
 import pytest
 
 from replica.local.cluster import LocalCluster
+from replica.local.haproxy import HaproxyServer
+from replica.notary.own_process import raise_open_files
+from tests.faults.greedy import ABOUT, FOLLOW, NOTHING, SUBMISSIONS, Place, held, repeated, serves_another
 from tests.faults.hostile import EVERY_ATTACK, Rounds, Target, Watched, besieged, hostile_notes
 from tests.faults.recorder import Scenario
 from tests.faults.test_system import epoch_of
@@ -68,3 +72,40 @@ async def test_hostile_callers_harm_nobody_else(cluster: LocalCluster, scenario:
 async def each_was_made(rounds: Rounds, targets: Sequence[Target]) -> bool:
     """Whether there was a whole round of every kind at every replica."""
     return all(rounds[attack.__name__, target.address.name] for attack in EVERY_ATTACK for target in targets)
+
+
+@pytest.mark.scenario("F33", "one caller takes all it gets: silent connections, idle streams, pages that match nothing")
+@pytest.mark.parametrize(
+    ("connections", "streams"),
+    [pytest.param(1_000, 300, marks=pytest.mark.short), pytest.param(4_100, 593, marks=pytest.mark.slow)],
+)
+async def test_a_second_caller_is_served_whatever_the_first_one_takes(
+    cluster: LocalCluster, scenario: Scenario, connections: int, streams: int
+) -> None:
+    """Goal: no caller takes what belongs to all. Method: one address holds what it gets, at a front end and through
+    HAProxy; each time another address asks, and honest callers go on."""
+    raise_open_files()
+    async with under_load(cluster, scenario, singles=4, batches=1) as load:
+        active = (await cluster.wait_for_active()).address
+        end = (await cluster.config.ledgers().status()).ledger_end
+        places = [Place(active.host, active.api_port)]
+        if isinstance(cluster.balancer, HaproxyServer):
+            endpoint = cluster.config.endpoint
+            places.append(Place(endpoint.host, endpoint.port))
+        for place in places:
+            for count, raw in ((connections, b""), (streams, FOLLOW % end), (streams, SUBMISSIONS)):
+                async with held(place, count, raw) as statuses:
+                    await serves_another(place, ABOUT, 200, 10, scenario.fired)
+                    await serves_another(place, FOLLOW % end, 200, 3, scenario.fired)
+                    await serves_another(place, SUBMISSIONS, 101, 3, scenario.fired)
+                    scenario.fired(f"{count} connections held at port {place.port}: {dict(statuses)}")
+            async with repeated(place, 8, NOTHING) as statuses:
+                await eventually(partial(is_refused, statuses), ROUND_MAX_S)
+                await serves_another(place, FOLLOW % end, 200, 10, scenario.fired)
+                scenario.fired(f"pages that match nothing at port {place.port}: {dict(statuses)}")
+    assert load.given_up() == 0
+
+
+async def is_refused(statuses: Counter[int]) -> bool:
+    """Whether the greedy caller has used its share of rows, or has made many calls without that."""
+    return statuses[429] > 0 or statuses[200] > 30
