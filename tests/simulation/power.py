@@ -394,7 +394,8 @@ class Power:
             if ahead_s > LEAD_S + _LEAD_SLACK_S:
                 world.blame(f"answers of {ahead_s:.1f} s are lost with their records, and no mark is left of them")
         after = [self._sent[e.process, e.op] for e in world.history if self._is_later(e)]
-        knew = [sent.name for sent in after if cut.is_published or sent.name in cut.knowing]
+        # a worker that kept its power may be cut off from the database, and learns of the published position later
+        knew = [one.name for one in after if one.name in cut.knowing or (cut.is_published and one.name in cut.hit)]
         if knew:
             world.blame(
                 f"the log lost a record that is known, and {len(knew)} answers were given, the first by {knew[0]}"

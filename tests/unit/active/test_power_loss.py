@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -127,6 +128,31 @@ def test_all_indexes_are_moved_away() -> None:
             assert await site.spend_again(name) == 0
 
     play(story)
+
+
+@pytest.mark.parametrize("disks_are_left", [True, False])
+def test_a_snapshot_of_the_log_and_its_database_together(disks_are_left: bool) -> None:
+    """The log's own server goes back, on its timeline, and the published position with it: only replicas' disks show
+    it. With all of them gone nothing does, which runbooks/database-restore.md says."""
+
+    async def story(site: Site) -> None:
+        for name in NAMES:
+            await (await site.begin(name)).until_active()
+        await site.spend("R1", 20)
+        await asyncio.sleep(SETTLED_S)
+        snapshot, end = deepcopy(site.shared.database), site.shared.topic.end_offset
+        await site.spend("R1", 30)
+        await asyncio.sleep(SETTLED_S)
+        await site.cut_power(end)
+        site.shared.database = snapshot
+        for name in NAMES:
+            if not disks_are_left:
+                site.disks[name].remove()
+            await site.begin(name)
+        for name in NAMES:
+            assert isinstance(await site.ended(name), LogTruncated) is disks_are_left
+
+    play(story, survives_power_loss=True)
 
 
 def test_one_index_is_left_and_its_replica_does_not_end_alone() -> None:
