@@ -11,12 +11,15 @@ from pytest import MonkeyPatch
 
 import replica.following.mark_check
 import replica.marks.judging
+import replica.marks.seen_file
+import tests.simulation.replica
 from replica.active.opening import Opening
 from replica.following.mark_check import MarkCheck
 from replica.log.interface import RequestLog
 from replica.marks.judging import Claim, Found, Meaning, Origin
 from replica.marks.keeper import MarkKeeper
 from replica.marks.lead import Lead
+from replica.marks.seen_file import Seen, SeenState
 from replica.notary.errors import LogUnavailable
 from replica.notary.position import Position
 from tests.simulation.draw import draw
@@ -24,6 +27,8 @@ from tests.simulation.mutants.registry import mutant
 from tests.simulation.plan import Fault, FaultKind, Plan
 from tests.simulation.power import REPLICATED, with_power_cut
 from tests.simulation.workers import all_serving
+
+SLOW_SYNC_S = 0.15
 
 
 def _plan(seed: int) -> Plan:
@@ -40,6 +45,12 @@ def _alone(seed: int) -> Plan:
     )
     replicas = tuple([structs.replace(one, may_lead=True, clock_apart_s=0.0) for one in plan.replicas[:2]])
     return structs.replace(plan, duration_s=6.0, durability=REPLICATED, replicas=replicas, faults=faults)
+
+
+def _both(seed: int) -> Plan:
+    """The same, and both answer."""
+    plan = _alone(seed)
+    return structs.replace(plan, faults=tuple([one for one in plan.faults if one.kind is not FaultKind.STALL]))
 
 
 _mark_mutant = partial(mutant, plan_of=_plan)
@@ -114,6 +125,18 @@ def peers_believed_blindly(patch: MonkeyPatch) -> None:
         "meaning",
         lambda claim, found: meaning(claim, structs.replace(found, has_barrier=True)),
     )
+
+
+@mutant("a seen file with a torn slot counts as none; syncs are slow, so that slots are torn", _both)
+def torn_slot_loses_the_other(patch: MonkeyPatch) -> None:
+    newest_of = replica.marks.seen_file.newest_of
+
+    def whole_or_none(slots: tuple[bytes, bytes]) -> tuple[int, Seen, SeenState]:
+        number, seen, state = newest_of(slots)
+        return (number, Seen(), SeenState.DAMAGED) if state is SeenState.SLOT_TORN else (number, seen, state)
+
+    patch.setattr(tests.simulation.replica, "SYNC_S", SLOW_SYNC_S)
+    patch.setattr(replica.marks.seen_file, "newest_of", whole_or_none)
 
 
 @_mark_mutant("a barrier is written before the log was compared with marks")
