@@ -93,6 +93,46 @@ async def is_served(port: int, source: str, tls: ssl.SSLContext | None = None) -
     return await status_of(port, source, tls) == 200
 
 
+@contextlib.asynccontextmanager
+async def silent(port: int, count: int) -> AsyncIterator[list[Stream]]:
+    """So many connections of the greedy caller that send no byte; without those that were closed before they began."""
+    held: list[Stream] = []
+    for _ in range(count):
+        with contextlib.suppress(ConnectionError):
+            held.append(await connect(port, GREEDY))
+    try:
+        yield held
+    finally:
+        for _, writer in held:
+            writer.transport.abort()
+
+
+async def are_gone(held: list[Stream], count: int) -> bool:
+    return sum(is_gone(reader) for reader, _ in held) >= count
+
+
+async def test_silent_connections_take_half_at_most(tmp_path: Path) -> None:
+    """Goal: whoever fills HAProxy leaves room. Method: twice the bound, silent, from one address; another is served."""
+    world = ApiWorld(tmp_path, StubParticipant())
+    async with balanced(tmp_path, world, connections_max=CONNECTIONS_MAX, first_byte_max_s=300) as port:
+        await eventually(lambda: is_served(port, OTHER))
+        async with silent(port, 2 * CONNECTIONS_MAX) as held:
+            assert await is_served(port, OTHER)
+            await eventually(lambda: are_gone(held, len(held) - CONNECTIONS_MAX // 2))
+            assert not await is_served(port, GREEDY)
+            assert sum(not is_gone(reader) for reader, _ in held) >= CONNECTIONS_MAX // 2 - 1
+
+
+async def test_silence_lasts_not_for_long_and_reaches_no_front_end(tmp_path: Path) -> None:
+    world = ApiWorld(tmp_path, StubParticipant())
+    async with balanced(tmp_path, world, connections_max=CONNECTIONS_MAX, first_byte_max_s=0.5) as port:
+        await eventually(lambda: is_served(port, OTHER))
+        async with silent(port, CONNECTIONS_MAX) as held:
+            await eventually(lambda: are_gone(held, len(held)))
+            assert world.server.shares.of(source_of((GREEDY, 0))) == 0
+            await eventually(lambda: is_served(port, GREEDY))
+
+
 async def test_too_many_connections_of_one_address_are_refused(tmp_path: Path) -> None:
     async with balanced(tmp_path, ApiWorld(tmp_path, StubParticipant()), source_connects_per_s=3.0) as port:
         await eventually(lambda: is_served(port, OTHER))
