@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaException
@@ -65,7 +65,9 @@ async def agreed_end_offset(settings: KafkaSettings) -> int:
 
     Raises LogUnavailable.
     """
-    return await _end_by(await _ask_all(settings, settings.topic, PARTITION), settings, settings.topic, PARTITION)
+    servers = len(settings.bootstrap_servers.split(","))
+    asked = await _ask_all(settings, settings.topic, PARTITION, lambda views: settles(views, servers))
+    return await _end_by(asked, settings, settings.topic, PARTITION)
 
 
 async def refuse_lost_payload(settings: KafkaSettings, pointer: Pointer) -> None:
@@ -98,20 +100,42 @@ async def _end_by(asked: _Asked, settings: KafkaSettings, topic: str, partition:
         await admin.close()
 
 
-async def _ask_all(settings: KafkaSettings, topic: str, partition: int) -> _Asked:
-    """What each known broker says of a partition."""
+async def _ask_all(
+    settings: KafkaSettings, topic: str, partition: int, enough: Callable[[Sequence[View]], bool] = lambda _: False
+) -> _Asked:
+    """What each known broker says of a partition; once it is `enough`, the brokers that are silent are not awaited."""
 
     async def ask(broker: int, address: str) -> View | None:
         return await asyncio.to_thread(_ask_view, _only(settings, address), broker, topic, partition)
 
-    first = await asyncio.gather(*(ask(-1, at) for at in settings.bootstrap_servers.split(",")))
-    known = {number: address for view in first if view for number, address in view.brokers.items()}
-    views: dict[int, View | None] = {}
-    while left := known.keys() - views.keys():  # each round asks the brokers that the views before have added
-        found = await asyncio.gather(*(ask(number, known[number]) for number in left))
-        views |= dict(zip(left, found, strict=True))
-        known |= {number: address for view in found if view for number, address in view.brokers.items()}
-    return _Asked([view for view in views.values() if view], known)
+    known: dict[int, str] = {}
+    views: dict[int, View] = {}
+    asking = {asyncio.create_task(ask(-1, at)) for at in settings.bootstrap_servers.split(",")}
+    try:
+        while asking and not enough(list(views.values())):
+            done, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+            for view in filter(None, (task.result() for task in done)):
+                if view.broker >= 0:
+                    views[view.broker] = view
+                new = {number: address for number, address in view.brokers.items() if number not in known}
+                known |= new
+                asking |= {asyncio.create_task(ask(number, address)) for number, address in new.items()}
+    finally:
+        for task in asking:
+            task.cancel()
+    return _Asked(list(views.values()), known)
+
+
+def settles(views: Sequence[View], servers: int) -> bool:
+    """Whether these views agree on a leader whatever the other brokers say, of which the settings name `servers`. Pure.
+
+    A broker that was cut off may know of fewer brokers than there are.
+    """
+    try:
+        leader = agreed(views).leader
+    except LogUnavailable:
+        return False
+    return 2 * sum(view.leader == leader for view in views) > servers
 
 
 def _only(settings: KafkaSettings, address: str) -> KafkaSettings:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from confluent_kafka.admin import ListOffsetsResultInfo
 from pydantic import ValidationError
 
 from replica.log.kafka import topic
-from replica.log.kafka.agreement import View, agreed, most_lack
+from replica.log.kafka.agreement import View, _ask_all, agreed, most_lack, settles
 from replica.log.kafka.contract import (
     LogTopics,
     TopicFacts,
@@ -439,3 +441,47 @@ async def test_the_cause_is_kept_until_a_question_is_answered(order: list[int]) 
     answered.set_result(1)
     assert await admin._answer(answered, "asking") == 1
     assert admin._trouble is None
+
+
+def test_silent_brokers_are_not_awaited_once_the_others_settle_it() -> None:
+    """Goal: a dead broker does not hold up a fail-over, and no minority is believed. Method: views as they come."""
+    both = {1: "a:1", 2: "b:1"}
+    three = both | {3: "c:1"}
+    assert not settles([], 3)
+    assert not settles([View(1, 1, three)], 3)
+    assert settles([View(1, 1, three), View(2, 1, three)], 3)
+    assert not settles([View(1, 1, three), View(2, 2, three)], 3)
+    assert not settles([View(1, 1, {1: "a:1"})], 3)  # it was cut off, and knows of itself only
+    assert not settles([View(1, 1, both), View(2, 1, both)], 5)
+    assert settles([View(1, 1, {1: "a:1"})], 1)
+
+
+def test_each_broker_that_becomes_known_is_asked_and_the_silent_one_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: as above, over the driver. Method: brokers that answer by address; one is silent until released."""
+    three, released = {1: "a:1", 2: "b:1", 3: "c:1"}, threading.Event()
+    asked: list[tuple[int, str]] = []
+
+    def answer(settings: KafkaSettings, broker: int, topic: str, partition: int) -> View | None:
+        address = settings.bootstrap_servers
+        asked.append((broker, address))
+        if address == "c:1":
+            released.wait(20.0)
+            return None
+        return View(broker, 1, three)
+
+    async def ask(enough: bool) -> int:
+        settings = KafkaSettings(bootstrap_servers="a:1,b:1,c:1")
+        found = await _ask_all(settings, "log", 0, lambda views: enough and settles(views, 3))
+        assert found.addresses == three
+        return len(found.views)
+
+    monkeypatch.setattr("replica.log.kafka.agreement._ask_view", answer)
+
+    async def play() -> None:
+        assert await ask(enough=True) == 2  # although the third one is silent
+        assert not released.is_set()
+        released.set()
+        assert await ask(enough=False) == 2  # waits for all, and the third one gives no answer
+
+    asyncio.run(play())
+    assert {(1, "a:1"), (2, "b:1"), (3, "c:1")} <= set(asked)
