@@ -104,13 +104,14 @@ async def wait_for_return(cluster: LocalCluster) -> None:
 
     Where all serve, each serves as well. Raises TimeoutError.
     """
+    await _within(RETURN_MAX_S, lambda: all_back(cluster))
 
-    async def all_there() -> bool:
-        healths = (await cluster.healths()).values()
-        back = all(health is not None and _is_back(health) for health in healths)
-        return back and await _log_nodes_answer(cluster)
 
-    await _within(RETURN_MAX_S, all_there)
+async def all_back(cluster: LocalCluster) -> bool:
+    """Whether all of that is so now."""
+    healths = (await cluster.healths()).values()
+    back = all(health is not None and _is_back(health) for health in healths)
+    return back and await _log_nodes_answer(cluster)
 
 
 def _is_back(health: ReplicaHealth) -> bool:

@@ -10,10 +10,14 @@ from contextlib import asynccontextmanager
 
 import psycopg
 
+from replica.local.process import until
 from replica.local.replica import ReplicaProcess
 from tests.faults.lab.lab import BROKERS
 from tests.faults.lab.power import LabOnDisks
+from tests.faults.scenarios import RETURN_MAX_S, all_back
 from tests.faults.tools import Words
+
+SET_BACK = "less than it once acknowledged"
 
 
 async def rack_of(lab: LabOnDisks, replica: ReplicaProcess) -> list[str]:
@@ -22,6 +26,23 @@ async def rack_of(lab: LabOnDisks, replica: ReplicaProcess) -> list[str]:
         return [replica.name]
     leader = await asyncio.to_thread(lab.leader)
     return [replica.name, BROKERS[lab.kafka.brokers.index(leader)]]
+
+
+async def kept_out(lab: LabOnDisks, name: str) -> bool:
+    """Once all are back, or a machine's log node has ended since the leader found that its disk is an older one:
+    whether it has. The leader knows only if it had acknowledgements of that node. Raises TimeoutError."""
+    refused = lab.log_nodes[name].log_path if name in lab.log_nodes else None
+    before = refused.read_text().count(SET_BACK) if refused else 0
+    found = False
+
+    async def decided() -> bool:
+        nonlocal found
+        found = refused is not None and refused.read_text().count(SET_BACK) > before
+        return found or await all_back(lab)
+
+    async with asyncio.timeout(RETURN_MAX_S):
+        await until(decided)
+    return found
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from tests.faults.lab.lab import BALANCER
 from tests.faults.lab.power import LabOnDisks, machines_with_disks
 from tests.faults.lab.scene import Scene, scene
 from tests.faults.load import LoadBroken
-from tests.faults.power.site import codes_in, publication_held_up, rack_of
+from tests.faults.power.site import codes_in, kept_out, publication_held_up, rack_of
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
 from tests.faults.tools import Words
@@ -165,5 +165,15 @@ async def rack_lost(lab: LabOnDisks, now: Scene, *, set_back: bool = False) -> N
         lab.disks[name].swap(image)
     with ends_by_design(active):
         await lab.power_on(*rack)
+        if await kept_out(lab, active.name):
+            now.scenario.fired(f"the log node of {active.name} was kept out: it has less than it once acknowledged")
+            await machine_lost(lab, now, active.name)
+            lab.disks[active.name].swap(snapshots[active.name])  # its own again
+            await lab.power_on(active.name)
+            for name, node in lab.log_nodes.items():
+                if name != active.name:
+                    node.kill_group()  # whoever leads keeps it out until then
         await wait_for_return(lab)
+    for image in snapshots.values():
+        image.unlink()
     now.scenario.outage(now.load, fault_ns, until_ns)
