@@ -49,6 +49,7 @@ from ha.lock.interface import (
 )
 from ha.lock.notes import decode_note, encode_note
 from ha.lock.session import DatabaseSession
+from ha.postgres_session import ENCODING, session_options
 from ha.settings import CLIENT_CHECK_S, ElectionSettings
 
 _TRANSACTION_TIMEOUT_SINCE = 170_000
@@ -166,7 +167,7 @@ class DirectConnection(psycopg.AsyncConnection[TupleRow]):
         self.pgconn.finish()
 
 
-def session_options(settings: ElectionSettings) -> dict[str, int]:
+def limits_of(settings: ElectionSettings) -> dict[str, int]:
     """Server settings of the lock session; milliseconds, except tcp_keepalives_idle and _interval (seconds)."""
     lease_ms = _ms(settings.lease_s)
     return {
@@ -185,11 +186,10 @@ def session_options(settings: ElectionSettings) -> dict[str, int]:
 def connection_parameters(conninfo: str, name: str, settings: ElectionSettings) -> dict[str, object]:
     """libpq parameters of the lock session. What the operator gives in `options` stays, ours come after it and win."""
     given: dict[str, object] = dict(libpq.conninfo_to_dict(conninfo))
-    ours = " ".join(f"-c {key}={value}" for key, value in session_options(settings).items())
     return given | {
         "application_name": name,
-        "client_encoding": "UTF8",  # texts come back as they were given, whatever the environment asks for
-        "options": f"{given.get('options') or ''} {ours}".strip(),
+        "client_encoding": ENCODING,
+        "options": session_options(given.get("options"), limits_of(settings)),
         "target_session_attrs": "read-write",
         "connect_timeout": max(1, round(settings.connect_max_s)),
         "keepalives": 1,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ha.postgres_session import ENCODING
 from replica.active.lineage import Descent, descent
 from replica.doctor.facts import Facts, PostgresFacts
 from replica.doctor.verdict import Judge, SharedChecks, Verdict, ok, problem, unknown, unless_development, warning
 from replica.store.neighbours import taken_twice
-from replica.store.postgres.looking import ENCODING
 
 CONNECTIONS_SPARE = 5
 POSTGRES_OLDEST = 140_000

@@ -27,12 +27,13 @@ from ha.errors import (
 )
 from ha.lock.ids import Counter, lock_id
 from ha.lock.interface import ReleaseNote
-from ha.lock.postgres import DirectConnection, PostgresLockSession, connection_parameters, session_options
+from ha.lock.postgres import DirectConnection, PostgresLockSession, connection_parameters, limits_of
 from ha.settings import ElectionSettings
 from replica.local.ports import PortReservation
 from replica.local.postgres import PostgresServer
 from tests.closing import ended
 from tests.contracts.lock_contract import CLOCK, SETTINGS, LockContract, World, grants
+from tests.hostile_defaults import make_hostile
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy")]
@@ -53,6 +54,16 @@ def world(database_dsn: str, postgres_server: PostgresServer) -> Iterator[World]
 
 class TestPostgresLock(LockContract):
     """See LockContract."""
+
+
+class TestPostgresLockUnderHostileDefaults(LockContract):
+    """See LockContract."""
+
+    @pytest.fixture
+    def world(self, database_dsn: str, postgres_server: PostgresServer) -> Iterator[World]:
+        asyncio.run(make_hostile(database_dsn))
+        with _world(database_dsn, postgres_server).watched() as made:
+            yield made
 
 
 def _world(dsn: str, server: PostgresServer) -> World:
@@ -105,7 +116,7 @@ async def test_every_session_setting_is_in_force(database_dsn: str) -> None:
         async with session.statement("test.settings") as connection:
             cursor = await connection.execute("select name, setting from pg_settings")
             in_force = dict(await cursor.fetchall())
-        for name, value in session_options(SETTINGS).items():
+        for name, value in limits_of(SETTINGS).items():
             assert in_force[name] == str(value), name
         assert in_force["application_name"] == "R1"
 

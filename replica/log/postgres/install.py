@@ -8,7 +8,9 @@ from importlib.resources import files
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from ha.postgres_session import ENCODING, session_options
 from replica.notary.errors import LogRefused, LogUnavailable
 
 PARTITION_RECORDS = 1 << 24
@@ -63,11 +65,16 @@ def rights(*, readers: tuple[str, ...] = (), writers: tuple[str, ...] = ()) -> l
     return [statement.format(sql.Identifier(role)) for role, statements in given for statement in statements]
 
 
+def _to_use(conninfo: str) -> str:
+    options = session_options(conninfo_to_dict(conninfo).get("options"))
+    return make_conninfo(conninfo, client_encoding=ENCODING, options=options)
+
+
 @asynccontextmanager
 async def _opened(conninfo: str) -> AsyncIterator[psycopg.AsyncConnection[tuple[object, ...]]]:
     """A connection with one transaction, which ends with the block."""
     try:
-        async with await psycopg.AsyncConnection.connect(conninfo, connect_timeout=5) as connection:
+        async with await psycopg.AsyncConnection.connect(_to_use(conninfo), connect_timeout=5) as connection:
             yield connection
     except psycopg.OperationalError as error:
         raise LogUnavailable(f"the log's database: {str(error).strip()}") from error

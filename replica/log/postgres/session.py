@@ -22,6 +22,7 @@ from psycopg.pq.abc import PGconn
 from psycopg.rows import TupleRow
 
 from ha.hosts import first_connected
+from ha.postgres_session import ENCODING, session_options
 from replica.log.interface import LogMissing
 from replica.log.postgres.delivery import Appended, Batch, Bounds, Look
 from replica.log.postgres.install import read_sql
@@ -347,8 +348,6 @@ def connection_parameters(settings: PostgresLogSettings) -> dict[str, object]:
     given: dict[str, object] = dict(libpq.conninfo_to_dict(settings.login()))
     lease_ms, answer_ms = round(settings.lease_s * 1_000), round(settings.answer_max_s * 1_000)
     limits = {
-        "default_transaction_isolation": r"read\ committed",
-        "standard_conforming_strings": "on",
         # A look reads a few batches in the order of the index. Without statistics the server would instead sort all
         # batches that follow, at each look: a reader that catches up would read the rest of the log every time.
         "enable_sort": "off",
@@ -364,11 +363,10 @@ def connection_parameters(settings: PostgresLogSettings) -> dict[str, object]:
         "tcp_user_timeout": lease_ms,
         "client_connection_check_interval": 1_000,
     }
-    ours = " ".join(f"-c {key}={value}" for key, value in limits.items())
     return given | {
         "application_name": given.get("application_name") or "notary_log",
-        "client_encoding": "UTF8",
-        "options": f"{given.get('options') or ''} {ours}".strip(),
+        "client_encoding": ENCODING,
+        "options": session_options(given.get("options"), limits),
         "target_session_attrs": "read-write",
         "connect_timeout": max(2, round(settings.connect_timeout_s)),
         "keepalives": 1,

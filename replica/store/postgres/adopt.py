@@ -10,7 +10,7 @@ from replica.notary.errors import Code, StoreMismatch, StoreUnavailable
 from replica.notary.position import Position, decode_position, encode_position
 from replica.notary.salvage import Salvage, bound_name
 from replica.store.adopt import REPLICA_ACTIVE, position_in
-from replica.store.postgres.looking import in_unicode
+from replica.store.postgres.looking import to_use
 from replica.store.postgres.migrate import CONNECT_MAX_S
 from replica.store.postgres.store import named_statement
 
@@ -32,7 +32,7 @@ def adopt_topic(
     since the salvage was made, and StoreUnavailable.
     """
     try:
-        with psycopg.connect(in_unicode(conninfo), connect_timeout=CONNECT_MAX_S) as connection:
+        with psycopg.connect(to_use(conninfo), connect_timeout=CONNECT_MAX_S) as connection:
             if not _one(connection, b"SELECT pg_try_advisory_xact_lock(%s)", (lock_id,)):
                 raise StoreMismatch(REPLICA_ACTIVE, Code.NOT_POSSIBLE_NOW)
             row = connection.execute(

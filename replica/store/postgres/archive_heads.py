@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
-from replica.store.postgres.looking import in_unicode
+from replica.store.postgres.looking import to_use
 from replica.store.postgres.migrate import CONNECT_MAX_S
 from replica.store.postgres.store import named_statement
 
@@ -16,7 +16,7 @@ from replica.store.postgres.store import named_statement
 def run_once(conninfo: str, name: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """The rows of one statement. Raises StoreUnavailable and StoreMismatch."""
     try:
-        with psycopg.connect(in_unicode(conninfo), autocommit=True, connect_timeout=CONNECT_MAX_S) as connection:
+        with psycopg.connect(to_use(conninfo), autocommit=True, connect_timeout=CONNECT_MAX_S) as connection:
             found = connection.execute(named_statement(name), values)
             return found.fetchall() if found.description else []
     except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege) as error:

@@ -12,7 +12,7 @@ from replica.notary.errors import StoreMismatch, StoreUnavailable
 from replica.notary.salvage import bound_topic_id, salvages_named
 from replica.store.facts import PAGE_ROWS, Export, PublishedState
 from replica.store.interface import Completion
-from replica.store.postgres.looking import in_unicode
+from replica.store.postgres.looking import to_use
 from replica.store.postgres.store import completion_of, named_statement
 
 _CONNECT_MAX_S = 5
@@ -68,7 +68,7 @@ def _rows(connection: psycopg.Connection[Any], ledger_end: int, after: int) -> I
 def _connected(conninfo: str) -> Iterator[psycopg.Connection[Any]]:
     with (
         _errors_named(),
-        psycopg.connect(in_unicode(conninfo), autocommit=True, connect_timeout=_CONNECT_MAX_S) as connection,
+        psycopg.connect(to_use(conninfo), autocommit=True, connect_timeout=_CONNECT_MAX_S) as connection,
     ):
         connection.execute(b"SELECT set_config('statement_timeout', %s, false)", (f"{_STATEMENT_MAX_S}s",))
         yield connection

@@ -9,7 +9,7 @@ from __future__ import annotations
 import psycopg
 
 from replica.notary.errors import LedgersShareDatabase, StoreMismatch, StoreUnavailable
-from replica.store.postgres.looking import check_encoding, in_unicode
+from replica.store.postgres.looking import check_encoding, to_use
 from replica.store.schema import LOCK_WAIT_S, Migration, check_not_newer, read_migrations, read_statement
 
 CONNECT_MAX_S = 5
@@ -41,9 +41,7 @@ async def migrate(conninfo: str, lock_id: int) -> list[str]:
     migration does not end.
     """
     try:
-        async with await psycopg.AsyncConnection.connect(
-            in_unicode(conninfo), connect_timeout=CONNECT_MAX_S
-        ) as connection:
+        async with await psycopg.AsyncConnection.connect(to_use(conninfo), connect_timeout=CONNECT_MAX_S) as connection:
             await connection.execute(b"SELECT set_config('lock_timeout', %s, true)", (f"{LOCK_WAIT_S}s",))
             await connection.execute(b"SELECT pg_advisory_xact_lock(%s)", (lock_id,))
             check_encoding(connection.info.parameter_status("server_encoding"))

@@ -12,7 +12,7 @@ import psycopg
 from psycopg import errors
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
-from replica.store.postgres.looking import in_unicode
+from replica.store.postgres.looking import to_use
 from replica.store.postgres.migrate import CONNECT_MAX_S
 from replica.store.postgres.store import named_statement
 
@@ -28,7 +28,7 @@ async def delete_pruned(conninfo: str, report: Callable[[int], None]) -> int:
     deleted = 0
     try:
         async with await psycopg.AsyncConnection.connect(
-            in_unicode(conninfo), autocommit=True, connect_timeout=CONNECT_MAX_S
+            to_use(conninfo), autocommit=True, connect_timeout=CONNECT_MAX_S
         ) as connection:
             await connection.execute(b"SELECT set_config('statement_timeout', %s, false)", (f"{_STATEMENT_MAX_S}s",))
             while True:

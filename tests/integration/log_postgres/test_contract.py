@@ -9,8 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from replica.log.postgres.install import install
 from replica.log.postgres.session import BATCHES_MAX, connection_parameters, read
-from tests.integration.log_postgres.world import PostgresUnderTest, run, settings_for
+from tests.hostile_defaults import make_hostile
+from tests.integration.conftest import MakeDatabase
+from tests.integration.log_postgres.world import PARTITION_RECORDS, PostgresUnderTest, run, settings_for
 from tests.unit.log.test_contract import LogContract
 
 pytestmark = pytest.mark.postgres
@@ -19,6 +22,14 @@ pytestmark = pytest.mark.postgres
 class TestPostgresLog(LogContract):
     @pytest.fixture
     def topic_under_test(self, dsn: str) -> PostgresUnderTest:
+        return PostgresUnderTest(dsn)
+
+
+class TestPostgresLogUnderHostileDefaults(LogContract):
+    @pytest.fixture
+    async def topic_under_test(self, make_database: MakeDatabase) -> PostgresUnderTest:
+        dsn = await make_hostile(await make_database())
+        await install(dsn, partition_records=PARTITION_RECORDS)
         return PostgresUnderTest(dsn)
 
 

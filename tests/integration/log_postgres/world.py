@@ -12,6 +12,7 @@ from replica.log.open import open_log
 from replica.log.postgres.install import install
 from replica.log.postgres.log import PostgresLog
 from replica.log.postgres.settings import PostgresLogSettings
+from replica.store.postgres.looking import to_use
 
 PARTITION_RECORDS = 1_000  # small, so that the tests come to the end of one
 
@@ -32,7 +33,7 @@ async def opened(dsn: str, **changes: object) -> AsyncIterator[PostgresLog]:
 @asynccontextmanager
 async def looking(dsn: str) -> AsyncIterator[psycopg.AsyncConnection[tuple[object, ...]]]:
     """An ordinary connection, to look at the tables or to do harm."""
-    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+    async with await psycopg.AsyncConnection.connect(to_use(dsn), autocommit=True) as connection:
         yield connection
 
 

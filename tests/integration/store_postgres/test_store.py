@@ -18,6 +18,7 @@ from replica.notary.position import encode_position
 from replica.store.interface import Command, Completion
 from replica.store.open import open_reader, published_state
 from replica.store.postgres import migrate as migrations
+from replica.store.postgres.migrate import migrate
 from replica.store.postgres.prune import delete_pruned
 from replica.store.postgres.status import read_status
 from replica.store.postgres.store import PostgresStore, named_statement
@@ -45,13 +46,25 @@ from tests.contracts.store_contract import (
     in_order,
     serving,
 )
-from tests.integration.store_postgres.world import looking, open_session, rows, sessions
+from tests.hostile_defaults import make_hostile
+from tests.integration.conftest import MakeDatabase
+from tests.integration.store_postgres.world import MIGRATION_LOCK, looking, open_session, rows, sessions
 
 pytestmark = pytest.mark.postgres
 
 
 class TestPostgresStore(StoreContract):
     """See StoreContract."""
+
+
+class TestPostgresStoreUnderHostileDefaults(StoreContract):
+    """See StoreContract. Operators' history, which has times, is read in each of its tests of ends."""
+
+    @pytest.fixture
+    async def dsn(self, make_database: MakeDatabase) -> str:
+        made = await make_hostile(await make_database())
+        await migrate(made, MIGRATION_LOCK)
+        return made
 
 
 @pytest.fixture

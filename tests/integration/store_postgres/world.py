@@ -12,6 +12,7 @@ from ha.clock import SystemClock
 from ha.lock.ids import Counter, lock_id
 from ha.lock.postgres import PostgresLockSession
 from ha.settings import ElectionSettings
+from replica.store.postgres.looking import to_use
 
 MIGRATION_LOCK = lock_id("test", Counter.NODE_MIGRATIONS)
 
@@ -40,7 +41,7 @@ async def open_session(dsn: str, opened: list[PostgresLockSession], **settings: 
 @asynccontextmanager
 async def looking(dsn: str) -> AsyncIterator[psycopg.AsyncConnection[tuple[object, ...]]]:
     """An ordinary connection, to look at the tables or to do harm."""
-    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+    async with await psycopg.AsyncConnection.connect(to_use(dsn), autocommit=True) as connection:
         yield connection
 
 
