@@ -1,4 +1,7 @@
-"""What every session on Postgres of ours rests on, whatever role, database or server has as its defaults."""
+"""What every session on Postgres of ours rests on, whatever role, database or server has as its defaults.
+
+`default_transaction_read_only` is left as it is: who sets it does not want writes there, and the lock refuses it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ SETTINGS = {
     "array_nulls": "on",
     "transform_null_equals": "off",
     "default_transaction_isolation": r"read\ committed",
-    "default_transaction_read_only": "off",
     "default_transaction_deferrable": "off",
     "client_min_messages": "warning",  # a commit that may lack its standby says so in a warning
     "idle_session_timeout": "0",

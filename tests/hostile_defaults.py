@@ -14,7 +14,6 @@ DEFAULTS = {
     "array_nulls": "off",
     "transform_null_equals": "on",
     "default_transaction_isolation": "serializable",
-    "default_transaction_read_only": "on",
     "default_transaction_deferrable": "on",
     "client_encoding": "LATIN1",
     "client_min_messages": "error",

@@ -131,12 +131,10 @@ async def test_a_reader_that_vanished_is_missed_within_half_a_minute(reader: Com
 async def test_a_reader_comes_back_after_its_server_ended_it(
     new_store: NewStore, reader: CompletionReader, dsn: str
 ) -> None:
-    """Goal: an error is reported once and does not last. Method: end the server's side, read twice."""
+    """Goal: a connection that ended while nobody read costs no caller an error. Method: end the server's side, read."""
     await publish_some(new_store)
     await reader.read(0, 3)
     await rows(dsn, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'notary-feed'")
-    with pytest.raises(StoreUnavailable):
-        await reader.read(0, 3)
     assert len(await reader.read(0, 3)) == 3
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import Queue
+from tempfile import TemporaryDirectory
 from threading import Thread
 
 import msgspec
@@ -290,9 +291,17 @@ def test_a_spark_cluster_that_does_not_answer(folder: Path, see, scheme: str) ->
     assert ("Connection refused" in seen.err, "Traceback" in seen.err, "Java" in seen.err) == (True, False, False)
 
 
-def test_a_local_cluster_without_its_software(folder: Path, see, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder in which paths of sockets have room, whoever runs the tests."""
+    with TemporaryDirectory(prefix="n") as made:
+        yield Path(made)
+
+
+def test_a_local_cluster_without_its_software(short: Path, see, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
     """Goal: what fails while servers start together is told as what it is. Method: no broker; one that cannot run."""
-    libs = folder / "libs"
+    monkeypatch.chdir(short)
+    libs = short / "libs"
     libs.mkdir()
     monkeypatch.setenv("NOTARY_KAFKA_LIBS", str(libs))
     seen = see("up", "--profile", "reference")

@@ -338,7 +338,7 @@ def _anybody_registers(patch: MonkeyPatch) -> None:
         signers = frozenset(note.record.public_key for note in notes if not isinstance(note.record, SalvageRecord))
         return _after(officers, notes, known)[0], _after(Officers(officers.acts, signers), notes, known)[1]
 
-    patch.setattr(replica.index.parties, "in_force_after", after)
+    patch.setattr(replica.notary.parties, "in_force_after", after)
 
 
 def _any_name(patch: MonkeyPatch) -> None:
