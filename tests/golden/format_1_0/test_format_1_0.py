@@ -12,7 +12,7 @@ from tests.golden.format_1_0 import judge, make
 from tests.golden.format_1_0 import transaction as tx_format
 from tests.golden.format_1_0.judge import Reader, Refused
 from tests.golden.format_1_0.packing import NotShortest, pack, unpack
-from tests.golden.format_1_0.transaction import NotCanonical, Owner
+from tests.golden.format_1_0.transaction import NEVER, NotCanonical, Owner
 from tests.golden.format_1_0.tree import node, root, root_of
 
 RFC_LEAVES = ["", "00", "10", "2021", "3031", "40414243", "5051525354555657", "606162636465666768696a6b6c6d6e6f"]
@@ -117,6 +117,7 @@ def test_a_barrier_of_another_format_stops_the_reader() -> None:
 
 FIRST, SECOND = make.state(bytes([6] * 32), 0), make.state(bytes([6] * 32), 1)
 PLAIN = make.transaction(30, FIRST)
+DERIVED_ID = tx_format.derived_id(PLAIN, bytes(32)).tx_id
 
 
 @pytest.mark.parametrize(
@@ -133,6 +134,9 @@ PLAIN = make.transaction(30, FIRST)
         replace(PLAIN, command_id=""),
         replace(PLAIN, party="O=\u202eA"),
         replace(PLAIN, nonce=bytes(32)),
+        replace(PLAIN, tx_id=DERIVED_ID),
+        replace(tx_format.derived_id(PLAIN, bytes(32)), inputs=(SECOND,)),
+        replace(PLAIN, seed=bytes(31)),
         replace(PLAIN, deduplication=(0, 1)),
         replace(PLAIN, deduplication=(3, 0)),
     ],
@@ -157,3 +161,25 @@ def test_canonical_bytes_have_one_reading() -> None:
 def test_an_encoding_that_is_not_the_shortest_is_refused(longer: str) -> None:
     with pytest.raises(NotShortest):
         unpack(bytes.fromhex(longer))
+
+
+def _begun() -> make.Log:
+    """A log with a genesis, a barrier and PARTY's registration."""
+    log = make.Log()
+    log.append(make.genesis())
+    log.append(make.barrier(1, make.ACTIVATION, [0, "postgres", "1", 1]))
+    log.append(log.note(1, make.BANK, 0, pack([make.PARTY.key, 0, NEVER])))
+    return log
+
+
+def test_nobody_takes_a_derived_id_for_other_content_not_even_as_a_free_one() -> None:
+    log = _begun()
+    owned = tx_format.derived_id(replace(PLAIN, owners=(Owner(0, bytes(32)),)), bytes(32))
+    with pytest.raises(NotCanonical):
+        tx_format.encode(replace(owned, nonce=None, owners=(Owner(0, bytes([1] * 32)),)))
+    assert log.append(log.request(owned)).outcome == judge.NOTARISED
+
+
+def test_a_window_with_one_end_is_any() -> None:
+    for tx in (replace(PLAIN, until_us=0), replace(PLAIN, from_us=NEVER)):
+        assert tx_format.decode(tx_format.encode(tx)) == tx

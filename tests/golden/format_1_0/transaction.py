@@ -12,6 +12,8 @@ from tests.golden.format_1_0.tree import root_of
 
 NEVER = 2**63 - 1
 ZEROS = bytes(32)
+DERIVED = b"/derived"
+"""The end of each derived id, and of no free one."""
 STATES_LIMIT, OWNERS_MAX, ACT_AS_MAX, TEXT_MAX, ID_MAX, LISTED_MAX = 10_000, 256, 16, 512, 255, 16
 _KEY_BYTES = {1: 32, 2: 33}
 _REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -59,7 +61,7 @@ def encode(tx: Transaction) -> bytes:
             tx.ledger_id,
             tx.tx_id,
             content_bytes(tx),
-            b"\0" if tx.nonce is None else b"\1" + tx.nonce,
+            tx.nonce or b"",
             _text(tx.party),
             _text(tx.user_id),
             _text(tx.command_id),
@@ -91,7 +93,7 @@ def change_id(tx: Transaction) -> bytes:
 
 def derived_id(tx: Transaction, nonce: bytes) -> Transaction:
     """The transaction with the id that follows from a nonce and the content."""
-    return replace(tx, nonce=nonce, tx_id=sha256(b"notary/id/1" + nonce + content_digest(tx)).digest())
+    return replace(tx, nonce=nonce, tx_id=sha256(b"notary/id/1" + nonce + content_digest(tx)).digest()[:24] + DERIVED)
 
 
 def decode(raw: bytes) -> Transaction:
@@ -105,7 +107,7 @@ def decode(raw: bytes) -> Transaction:
     references = tuple(reader.take(36) for _ in range(references_n))
     owners = tuple(Owner(reader.number(4), reader.take(32), reader.number(8)) for _ in range(owners_n))
     flags, from_us, until_us = reader.number(1), reader.number(8), reader.number(8)
-    nonce = reader.optional(32)
+    nonce = reader.take(32) if tx_id.endswith(DERIVED) else None
     party, user_id, command_id = reader.text(), reader.text(), reader.text()
     act_as = tuple(reader.text() for _ in range(reader.number(1)))
     deduplication = (reader.number(1), reader.number(8))
@@ -207,7 +209,6 @@ def disclosure_root(tx: Transaction) -> bytes:
 
 def _check(tx: Transaction) -> None:
     states = (*tx.inputs, *tx.references)
-    has_window = tx.from_us is not None or tx.until_us is not None
     kind, value = tx.deduplication
     wrong = (
         len(states) >= STATES_LIMIT or len(tx.owners) > OWNERS_MAX,
@@ -216,9 +217,11 @@ def _check(tx: Transaction) -> None:
         any(state[:32] == tx.tx_id for state in states),
         not _ascend([one.output for one in tx.owners]),
         any(len(one.owner) != 32 or not 0 <= one.free_from_us <= NEVER for one in tx.owners),
-        has_window and not (tx.from_us or 0) < (NEVER + 1 if tx.until_us is None else tx.until_us),
+        tx.from_us is not None and tx.until_us is not None and tx.from_us >= tx.until_us,
         any(end is not None and not 0 <= end <= NEVER for end in (tx.from_us, tx.until_us)),
-        tx.nonce is not None and derived_id(tx, tx.nonce).tx_id != tx.tx_id,
+        tx.seed is not None and len(tx.seed) != 32,
+        tx.nonce is None and tx.tx_id.endswith(DERIVED),
+        tx.nonce is not None and (len(tx.nonce) != 32 or derived_id(tx, tx.nonce).tx_id != tx.tx_id),
         not is_text(tx.party) or not is_text(tx.user_id, ID_MAX) or not is_text(tx.command_id, ID_MAX),
         not 1 <= len(tx.act_as) <= ACT_AS_MAX or not all(map(is_text, tx.act_as)),
         not _ascend([one.encode() for one in tx.act_as]),
