@@ -6,6 +6,7 @@ Written for clarity, one record at a time and every entry in one dictionary. It 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import pairwise
@@ -18,6 +19,8 @@ from tests.golden.format_1_0.tree import add, root
 
 FORMAT = RULES = 4
 STEP = 4_096  # checkpoints name a multiple of it
+TIME_END_US = 253_402_300_800_000_000  # the year 10000
+LEDGER_OFFSET_MAX = 2**62  # that a lost record may name
 OTHERS_FROM, SIGNS_FROM = 2**40, 2**62
 VOID, NOTARISED, REPEATED, DEDUPLICATED, PARTY_UNKNOWN, KEY_NOT_VALID = 0, 1, 2, 3, 4, 5
 COMMAND_REUSED, TX_REUSED, CONFLICT, CONSENT_MISSING, WINDOW_CLOSED = 6, 7, 8, 9, 10
@@ -27,11 +30,12 @@ _REQUEST, _SIGN, _NOTE, _SALVAGE, _CHECKPOINT = 1, 2, 3, 4, 5
 _LENGTHS = {_REQUEST: 13, _SIGN: 5, _NOTE: 13, _SALVAGE: 8, _CHECKPOINT: 7}
 _OFFICERS, _REGISTRATION, _ACT, _GENERATION = 0, 1, 2, 3
 _LOST = b"notary/lost/2"
+_VISIBLE = re.compile("[!-~]{0,255}")
 _ACT_NAME = re.compile("[a-z0-9_./-]{1,64}")
 
 
 class Refused(Exception):
-    """The log has no genesis, or a barrier names what this reader does not know."""
+    """The log has no genesis, a barrier names what this reader does not know, or a salvage is not there."""
 
 
 @dataclass
@@ -49,10 +53,14 @@ class Decision:
 
 
 class Reader:
-    """All that a reader knows after the records so far. `log_id`: the log's own identity."""
+    """All that a reader knows after the records so far. `log_id`: the log's own identity.
 
-    def __init__(self, log_id: str) -> None:
+    `salvages`: by digest, all their entries (key, value).
+    """
+
+    def __init__(self, log_id: str, salvages: Mapping[bytes, Sequence[tuple[bytes, bytes]]] | None = None) -> None:
         self.log_id, self.offset, self.digest = log_id, -1, b""
+        self.salvages = salvages or {}
         self.genesis: list[Any] = []
         self.barrier: list[Any] | None = None
         self.barrier_offset, self.epoch_max, self.stamp_us = -1, 0, 0
@@ -68,8 +76,6 @@ class Reader:
     def read(self, raw: bytes) -> Decision:
         """Take the next record of the log. Raises Refused."""
         self.offset += 1
-        if self.offset % STEP == 0:
-            self.anchors = [root(self.frontier), *self.anchors[:1]]
         try:
             decision = self._decide(raw)
         except (NotShortest, NotCanonical) as error:
@@ -79,14 +85,14 @@ class Reader:
         self.digest = sha256(raw).digest()
         decision.leaf = self._leaf(decision)
         self.frontier = add(self.frontier, self.offset, sha256(b"\0" + decision.leaf).digest())
-        self._put(b"h" + _u8(self.offset), sha256(b"\0" + decision.leaf).digest() + self._kept(decision))
+        if (self.offset + 1) % STEP == 0:
+            self.anchors = [root(self.frontier), *self.anchors[:1]]
+        self.entries[b"h" + _u8(self.offset)] = sha256(b"\0" + decision.leaf).digest() + self._kept(decision)
         return decision
 
     def _decide(self, raw: bytes) -> Decision:
-        if self.genesis and raw.startswith(_LOST) and len(raw) == len(_LOST) + 48:
-            _need(_number(raw[13:21]) == self.offset)
-            self.ledger_offset = max(self.ledger_offset, _number(raw[21:29]))
-            return Decision(LOST)
+        if self.genesis and raw.startswith(_LOST):
+            return self._lost(raw)
         record = unpack(raw)
         if self.offset == 0:
             self.genesis = _genesis(record)
@@ -99,7 +105,8 @@ class Reader:
             return self._barrier(_barrier(record))
         if self.barrier is None or _LENGTHS.get(_small(record[:1])) != len(record) or record[1] != FORMAT:
             raise NotCanonical("no record of the format in force")
-        _need(_is_bytes(record[2], 16), _is_uint(record[3]), _is_uint(record[4]))
+        _need(_is_bytes(record[2], 16), _is_uint(record[3]) and record[3] < NEVER)
+        _need(_is_uint(record[4]) and record[4] < TIME_END_US)
         parse = {_REQUEST: _request, _NOTE: _note, _SALVAGE: _salvage, _CHECKPOINT: _checkpoint}.get(record[0])
         parsed = parse(record, self.genesis, self.offset) if parse else None
         if record[2] != self.barrier[2]:
@@ -115,9 +122,24 @@ class Reader:
         if record[0] == _NOTE:
             return self._take_note(record)
         if record[0] == _SALVAGE:
-            self._put(b"l" + _u8(record[5]), _u8(record[6]) + record[7])
+            self._put(b"l" + _u8(self.offset), _u8(record[5]) + _u8(record[6]) + record[7])
             return Decision(SALVAGE)
         return Decision(SIGN_OF_LIFE if record[0] == _SIGN else self._agrees(record[5], record[6]))
+
+    def _lost(self, raw: bytes) -> Decision:
+        _need(len(raw) == len(_LOST) + 56)
+        offset, ledger_offset, stamp_us = _number(raw[13:21]), _number(raw[21:29]), _number(raw[29:37])
+        _need(offset == self.offset, ledger_offset <= LEDGER_OFFSET_MAX, stamp_us < TIME_END_US)
+        if raw[37:] not in self.salvages:
+            raise Refused("a salvage is not there")
+        self.ledger_offset = max(self.ledger_offset, ledger_offset)
+        self.stamp_us = max(self.stamp_us, stamp_us)
+        for key, value in self.salvages[raw[37:]]:
+            if _offset_in(value) == self.offset:
+                assert key not in self.entries
+                self.entries[key] = value
+                self.generation += key.startswith(_subject(_GENERATION, "", b"")) and value[8] == 1
+        return Decision(LOST)
 
     def _barrier(self, record: list[Any]) -> Decision:
         if record == self.barrier:
@@ -125,7 +147,7 @@ class Reader:
         if record[1] <= self.epoch_max:
             return Decision(VOID, "barrier_not_higher")
         is_claim = record[4][0] == 1
-        if is_claim and self.counted_offset > record[4][2]:
+        if is_claim and self.counted_offset > record[4][1]:
             return Decision(VOID, "holder_wrote")
         if (record[5], record[6]) != (FORMAT, RULES):
             raise Refused(f"format {record[5]}, rules {record[6]}")
@@ -134,9 +156,9 @@ class Reader:
         return Decision(IN_FORCE)
 
     def _agrees(self, size: int, named: bytes) -> int:
-        newest = self.offset - self.offset % STEP
+        newest = self.offset - self.offset % STEP  # its root is known: it covers only records before this one
         sizes = [newest, newest - STEP][: len(self.anchors)]
-        if size not in sizes or size == 0:
+        if size not in sizes:
             return NOT_JUDGED
         return AGREES if self.anchors[sizes.index(size)] == named else DIFFERS
 
@@ -298,7 +320,7 @@ def _genesis(record: Any) -> list[Any]:
     _, _, ledger_id, officers, limits, ancestors = record
     _need(_is_bytes(ledger_id, 16), _is_officers(officers), isinstance(limits, list) and len(limits) == 3)
     _need(all(map(_is_uint, limits)))
-    _need(1 <= limits[0] <= 9_999, 1_000 <= limits[1] <= 1_000_000)
+    _need(1 <= limits[0] <= 9_999, 10_000 <= limits[1] <= 1_000_000)
     _need(isinstance(ancestors, list) and len(ancestors) <= 16)
     _need(all(isinstance(one, list) and len(one) == 2 for one in ancestors))
     _need(all(_is_bytes(one[0], 16) and _is_uint(one[1]) for one in ancestors))
@@ -322,9 +344,9 @@ def _is_granter(granter: Any) -> bool:
     if tag in (0, 3) and len(rest) == 3 + (tag == 3):
         by = tag == 0 or _is_name(rest[3])
         return by and rest[0] in ("postgres", "oracle") and _is_name(rest[1]) and _is_uint(rest[2])
-    if tag == 1 and len(rest) == 2:
-        return _is_name(rest[0]) and isinstance(rest[1], int) and -1 <= rest[1] <= NEVER
-    return tag == 2 and len(rest) == 2 and _is_name(rest[0]) and _is_name(rest[1])
+    if tag == 1 and len(rest) == 1:
+        return isinstance(rest[0], int) and -1 <= rest[0] <= NEVER
+    return tag == 2 and len(rest) == 1 and _is_name(rest[0])
 
 
 def _request(record: list[Any], genesis: list[Any], offset: int) -> Transaction:
@@ -392,7 +414,7 @@ def _checkpoint(record: list[Any], _genesis: list[Any], _offset: int) -> None:
 
 def _subject(kind: int, subject: str, about: bytes) -> bytes:
     raw = subject.encode()
-    return b"n" + sha256(b"notary/subject/1" + bytes([kind]) + len(raw).to_bytes(2, "big") + raw + about).digest()
+    return b"n" + bytes([kind]) + len(raw).to_bytes(2, "big") + raw + about
 
 
 def _is_officers(keys: Any) -> bool:
@@ -404,7 +426,7 @@ def _ascend(values: list[bytes]) -> bool:
 
 
 def _is_name(text: Any) -> bool:
-    return isinstance(text, str) and len(text) <= 255
+    return isinstance(text, str) and _VISIBLE.fullmatch(text) is not None
 
 
 def _is_uint(value: Any) -> bool:

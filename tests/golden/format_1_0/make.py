@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +21,7 @@ from tests.golden.format_1_0.tree import root
 VECTORS = Path(__file__).parents[1] / "vectors" / "format_1_0.json"
 LEDGER, ANCESTOR, ACTIVATION, OTHER_ACTIVATION = bytes([1] * 16), bytes([2] * 16), bytes([3] * 16), bytes([4] * 16)
 BANK, USER, LOG_ID = "O=Bank A, L=London, C=GB", "app-1", "kafka-topic-id"
+SALVAGE, LOST_AT = bytes([9] * 32), 33
 BEGIN_US, HOUR_US = 1_790_000_000_000_000, 3_600_000_000
 
 
@@ -47,8 +48,9 @@ def state(of: bytes, output: int) -> bytes:
 class Log:
     """Writes records with rising sequence numbers and stamps, and reads each at once."""
 
-    def __init__(self) -> None:
-        self.reader, self.records, self.sequence, self.stamp_us = Reader(LOG_ID), list[bytes](), 0, BEGIN_US
+    def __init__(self, salvages: Mapping[bytes, Sequence[tuple[bytes, bytes]]] | None = None) -> None:
+        self.reader, self.records = Reader(LOG_ID, salvages), list[bytes]()
+        self.sequence, self.stamp_us = 0, BEGIN_US
         self.decisions: list[Decision] = []
 
     def append(self, raw: bytes) -> Decision:
@@ -96,9 +98,34 @@ def genesis() -> bytes:
     return pack([8, 1, LEDGER, [OFFICER.key], [9_999, 1_000_000, 24 * HOUR_US], []])
 
 
+def lost_record(offset: int, judged_us: int, ledger_offset: int = 40) -> bytes:
+    """A record in place of one that is gone, with SALVAGE."""
+    return b"notary/lost/2" + b"".join(one.to_bytes(8, "big") for one in (offset, ledger_offset, judged_us)) + SALVAGE
+
+
+def salvaged_source() -> bytes:
+    """The state that a lost transaction consumed."""
+    return state(sha256(b"consumed in a lost record").digest(), 0)
+
+
+def salvaged() -> list[tuple[bytes, bytes]]:
+    """The entries of a salvage at LOST_AT: a transaction, its command, and that PARTY is registered once more."""
+    at, judged = LOST_AT.to_bytes(8, "big"), BEGIN_US.to_bytes(8, "big")
+    tx = transaction(40, salvaged_source())
+    content, one = tx_format.content_digest(tx), (1).to_bytes(8, "big")
+    registration = pack([PARTY.key, 0, NEVER])
+    pair = b"n\1" + len(BANK).to_bytes(2, "big") + BANK.encode() + PARTY.key
+    return [
+        (b"c" + tx_format.change_id(tx), tx.tx_id + content + judged + (20).to_bytes(8, "big") + at),
+        (pair + at, (4).to_bytes(8, "big") + b"\1" + registration + at),
+        (b"s" + salvaged_source(), tx.tx_id + at),
+        (b"t" + tx.tx_id, content + one + judged + at),
+    ]
+
+
 def sample_log() -> Log:
     """A log in which each kind of record and each outcome occurs."""
-    log = Log()
+    log = Log({SALVAGE: salvaged()})
     database: list[Value] = ["postgres", "7310000000000000001", 1]
     log.append(genesis())
     log.append(barrier(1, ACTIVATION, [0, *database]))
@@ -145,14 +172,20 @@ def sample_log() -> Log:
     log.append(log.note(1, BANK, 2, pack([PARTY.key, 0, NEVER])))  # its number is used: not heard
     log.append(log.note(2, "site/halt", 0, b"\x01"))
     log.append(log.note(3, "", 0, pack([0, 4, bytes(32), [7, 9], None, ["east", 2]])))
-    for named in (33, 33):  # the second one stands at another offset than it names
-        log.append(b"notary/lost/2" + named.to_bytes(8, "big") + (40).to_bytes(8, "big") + bytes([9] * 32))
-    log.append(barrier(2, OTHER_ACTIVATION, [1, LOG_ID, 3], ["east", 2]))
+    lost_us = log.stamp_us + HOUR_US
+    lost = lost_record(LOST_AT, lost_us)
+    log.append(lost)
+    log.append(lost)  # stands at another offset than it names
+    log.append(log.request(transaction(15, salvaged_source())))  # conflict with a transaction of the salvage
+    log.append(
+        log.request(transaction(16, until_us=lost_us))
+    )  # window closed: the time judged goes on after the lost one
+    log.append(barrier(2, OTHER_ACTIVATION, [1, 3], ["east", 2]))
     log.sequence = 0
-    log.append(log.record(4, 33, 33, bytes([9] * 32), activation=OTHER_ACTIVATION))  # salvage
+    log.append(log.record(4, LOST_AT, LOST_AT, SALVAGE, activation=OTHER_ACTIVATION))  # salvage
     log.append(log.record(5, STEP, bytes(32), activation=OTHER_ACTIVATION))  # checkpoint, not judged
-    log.append(barrier(3, ACTIVATION, [1, LOG_ID, 36]))  # holder wrote
-    log.append(barrier(4, ACTIVATION, [2, LOG_ID, "r1"]))  # released
+    log.append(barrier(3, ACTIVATION, [1, log.reader.offset - 1]))  # holder wrote
+    log.append(barrier(4, ACTIVATION, [2, "r1"]))  # released
     log.append(barrier(5, OTHER_ACTIVATION, [3, *database, "r1"]))  # paused
     log.append(b"\xc1")
     return log
