@@ -24,10 +24,10 @@ LEDGER_OFFSET_MAX = 2**62  # that a lost record may name
 OTHERS_FROM, SIGNS_FROM = 2**40, 2**62
 VOID, NOTARISED, REPEATED, DEDUPLICATED, PARTY_UNKNOWN, KEY_NOT_VALID = 0, 1, 2, 3, 4, 5
 COMMAND_REUSED, TX_REUSED, CONFLICT, CONSENT_MISSING, WINDOW_CLOSED = 6, 7, 8, 9, 10
-GENESIS, IN_FORCE, BARRIER_AGAIN, SIGN_OF_LIFE, NOTE, NOTE_IDLE, SALVAGE = 32, 33, 34, 35, 36, 37, 38
-AGREES, DIFFERS, NOT_JUDGED, LOST = 39, 40, 41, 42
-_REQUEST, _SIGN, _NOTE, _SALVAGE, _CHECKPOINT = 1, 2, 3, 4, 5
-_LENGTHS = {_REQUEST: 13, _SIGN: 5, _NOTE: 13, _SALVAGE: 8, _CHECKPOINT: 7}
+GENESIS, IN_FORCE, BARRIER_AGAIN, SIGN_OF_LIFE, NOTE, NOTE_IDLE = 32, 33, 34, 35, 36, 37
+AGREES, DIFFERS, NOT_JUDGED, LOST = 38, 39, 40, 41
+_REQUEST, _SIGN, _NOTE, _CHECKPOINT = 1, 2, 3, 4
+_LENGTHS = {_REQUEST: 13, _SIGN: 5, _NOTE: 13, _CHECKPOINT: 7}
 _OFFICERS, _REGISTRATION, _ACT, _GENERATION = 0, 1, 2, 3
 _LOST = b"notary/lost/2"
 _VISIBLE = re.compile("[!-~]{0,255}")
@@ -107,7 +107,7 @@ class Reader:
             raise NotCanonical("no record of the format in force")
         _need(_is_bytes(record[2], 16), _is_uint(record[3]) and record[3] < NEVER)
         _need(_is_uint(record[4]) and record[4] < TIME_END_US)
-        parse = {_REQUEST: _request, _NOTE: _note, _SALVAGE: _salvage, _CHECKPOINT: _checkpoint}.get(record[0])
+        parse = {_REQUEST: _request, _NOTE: _note, _CHECKPOINT: _checkpoint}.get(record[0])
         parsed = parse(record, self.genesis, self.offset) if parse else None
         if record[2] != self.barrier[2]:
             return Decision(VOID, "not_in_force")
@@ -121,9 +121,6 @@ class Reader:
             return self._judge(record, parsed)
         if record[0] == _NOTE:
             return self._take_note(record)
-        if record[0] == _SALVAGE:
-            self._put(b"l" + _u8(self.offset), _u8(record[5]) + _u8(record[6]) + record[7])
-            return Decision(SALVAGE)
         return Decision(SIGN_OF_LIFE if record[0] == _SIGN else self._agrees(record[5], record[6]))
 
     def _lost(self, raw: bytes) -> Decision:
@@ -401,11 +398,6 @@ def _registration_body(body: bytes) -> tuple[bytes, int, int]:
     key, from_us, until_us = fields
     _need(tx_format.is_key(key), _is_uint(from_us), _is_uint(until_us))
     return key, from_us, until_us
-
-
-def _salvage(record: list[Any], _genesis: list[Any], offset: int) -> None:
-    _need(all(map(_is_uint, record[5:7])), _is_bytes(record[7], 32))
-    _need(record[5] <= record[6] < offset)
 
 
 def _checkpoint(record: list[Any], _genesis: list[Any], _offset: int) -> None:

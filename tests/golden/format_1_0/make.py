@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tests.golden.format_1_0 import transaction as tx_format
-from tests.golden.format_1_0.judge import FORMAT, RULES, STEP, Decision, Reader
+from tests.golden.format_1_0.judge import AGREES, FORMAT, NOT_JUDGED, RULES, STEP, Decision, Reader
 from tests.golden.format_1_0.packing import Value, pack, unpack
 from tests.golden.format_1_0.transaction import NEVER, Owner, Transaction, derived_id
 from tests.golden.format_1_0.tree import root
@@ -182,8 +182,8 @@ def sample_log() -> Log:
     )  # window closed: the time judged goes on after the lost one
     log.append(barrier(2, OTHER_ACTIVATION, [1, 3], ["east", 2]))
     log.sequence = 0
-    log.append(log.record(4, LOST_AT, LOST_AT, SALVAGE, activation=OTHER_ACTIVATION))  # salvage
-    log.append(log.record(5, STEP, bytes(32), activation=OTHER_ACTIVATION))  # checkpoint, not judged
+    log.append(log.record(2, activation=OTHER_ACTIVATION))
+    log.append(log.record(4, STEP, bytes(32), activation=OTHER_ACTIVATION))  # checkpoint, not judged
     log.append(barrier(3, ACTIVATION, [1, log.reader.offset - 1]))  # holder wrote
     log.append(barrier(4, ACTIVATION, [2, "r1"]))  # released
     log.append(barrier(5, OTHER_ACTIVATION, [3, *database, "r1"]))  # paused
@@ -199,11 +199,11 @@ def long_log() -> Log:
     while log.reader.offset < STEP - 1:
         log.append(log.record(2))
     at_step = root(log.reader.frontier)
-    log.append(log.record(5, STEP, at_step))
-    log.append(log.record(5, STEP, bytes(32)))
+    log.append(log.record(4, STEP, at_step))
+    log.append(log.record(4, STEP, bytes(32)))
     while log.reader.offset < 3 * STEP:
         log.append(log.record(2))
-    log.append(log.record(5, STEP, at_step))
+    log.append(log.record(4, STEP, at_step))
     return log
 
 
@@ -223,12 +223,15 @@ def document() -> dict[str, Any]:
             }
             for raw, one in zip(log.records, log.decisions, strict=True)
         ],
+        "salvages": {SALVAGE.hex(): {key.hex(): value.hex() for key, value in salvaged()}},
         "root": root(log.reader.frontier).hex(),
         "position": log.reader.position.hex(),
         "entries": {key.hex(): value.hex() for key, value in sorted(log.reader.entries.items())},
         "long_log": {
             "records": len(long.records),
-            "checkpoints": {str(at): one.outcome for at, one in enumerate(long.decisions) if one.outcome >= 39},
+            "checkpoints": {
+                str(at): one.outcome for at, one in enumerate(long.decisions) if AGREES <= one.outcome <= NOT_JUDGED
+            },
             "root": root(long.reader.frontier).hex(),
             "position_sha256": sha256(long.reader.position).hexdigest(),
         },
