@@ -9,9 +9,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from tests.golden.format_1_0 import proofs
 from tests.golden.format_1_0 import transaction as tx_format
 from tests.golden.format_1_0.judge import AGREES, FORMAT, NOT_JUDGED, RULES, STEP, Decision, Reader
 from tests.golden.format_1_0.packing import Value, pack, unpack
@@ -37,7 +39,10 @@ class Signer:
         return self._private.sign(raw)
 
 
-OFFICER, PARTY, ALICE, BOB, CAROL = Signer(11), Signer(12), Signer(13), Signer(14), Signer(15)
+OFFICER, PARTY, ALICE, BOB, CAROL, NOTARY = map(Signer, range(11, 17))
+P256_KEY = b"\x02" + ec.derive_private_key(17, ec.SECP256R1()).public_key().public_bytes(
+    Encoding.X962, PublicFormat.CompressedPoint
+)
 
 
 def state(of: bytes, output: int) -> bytes:
@@ -213,6 +218,7 @@ def document() -> dict[str, Any]:
     return {
         "about": "docs/format-1.0.md; made by tests/golden/format_1_0, which shares no code with the product",
         "transactions": list(_transactions()),
+        "owners": [_owner(1, [ALICE.key]), _owner(2, [CAROL.key, P256_KEY, ALICE.key])],
         "log": [
             {
                 "record": raw.hex(),
@@ -225,6 +231,7 @@ def document() -> dict[str, Any]:
         ],
         "salvages": {SALVAGE.hex(): {key.hex(): value.hex() for key, value in salvaged()}},
         "root": root(log.reader.frontier).hex(),
+        "proofs": _proofs(log),
         "position": log.reader.position.hex(),
         "entries": {key.hex(): value.hex() for key, value in sorted(log.reader.entries.items())},
         "long_log": {
@@ -235,6 +242,24 @@ def document() -> dict[str, Any]:
             "root": root(long.reader.frontier).hex(),
             "position_sha256": sha256(long.reader.position).hexdigest(),
         },
+    }
+
+
+def _owner(threshold: int, keys: list[bytes]) -> dict[str, str]:
+    shown = tx_format.opening(bytes(range(16)), threshold, sorted(keys))
+    return {"opening": shown.hex(), "owner": tx_format.owner_of(shown).hex()}
+
+
+def _proofs(log: Log) -> dict[str, Any]:
+    """Of the record at offset 6, a transaction that was notarised before. The checkpoint key is the notary's."""
+    leaves = [one.leaf for one in log.decisions]
+    hashes = [sha256(b"\0" + leaf).digest() for leaf in leaves]
+    origin, size = f"notary.example/{LEDGER.hex()}/1", len(leaves)
+    protected = proofs.protected_header(origin, size, NOTARY.key)
+    return {
+        "checkpoint": proofs.checkpoint(origin, size, root(log.reader.frontier), NOTARY.key, NOTARY.sign),
+        "cose_receipt": proofs.cose_receipt(protected, hashes, 6, NOTARY.sign).hex(),
+        "batch_receipt": proofs.batch_receipt(LEDGER, leaves[4:7], 2, NOTARY.key, NOTARY.sign),
     }
 
 

@@ -9,8 +9,10 @@ from hashlib import sha256
 from itertools import product
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from tests.golden.format_1_0 import judge, make
+from tests.golden.format_1_0 import judge, make, proofs
 from tests.golden.format_1_0 import transaction as tx_format
 from tests.golden.format_1_0.judge import Reader, Refused
 from tests.golden.format_1_0.packing import NotShortest, pack, unpack
@@ -34,6 +36,21 @@ def test_the_tree_is_that_of_the_rfc() -> None:
     leaves = [sha256(b"\0" + bytes.fromhex(leaf)).digest() for leaf in RFC_LEAVES]
     assert {size: root_of(leaves[:size]).hex() for size in RFC_ROOTS} == RFC_ROOTS
     assert node(root_of(leaves[:4]), root_of(leaves[4:])).hex() == RFC_ROOTS[8]
+
+
+def test_checkpoints_and_cose_receipts_are_those_that_foreign_programs_verified() -> None:
+    """Both texts were verified by golang.org/x/mod, scitt-cose and others; the key is 00 to 1f."""
+    private = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    key = b"\1" + private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    leaves = [sha256(b"\0" + bytes.fromhex(leaf)).digest() for leaf in RFC_LEAVES]
+    note = proofs.checkpoint("notary.example/ledger/1", 8, root_of(leaves), key, private.sign)
+    assert note == (
+        "notary.example/ledger/1\n8\nXcnaeacGWamtVZy3Ad7ZoqudgjqtL0lgz+Nw7/RgQyg=\n\n"
+        "\u2014 notary.example/ledger/1 isovzqbpFDa4KGuLvmymP0srCI8vjwWvqbiycTgwt7N+nPY9sWRgs04QyzaRPE4TTmFb/Ng"
+        "H4ruowprTee1Ez2WZpAc=\n"
+    )
+    receipt = proofs.cose_receipt({1: proofs.EDDSA, 395: 1}, leaves, 5, private.sign)
+    assert sha256(receipt).hexdigest() == "037ac776b913f180c7a376166b3ecfd1b493469996ae3280b5bae3631ffba7d9"
 
 
 def test_the_sample_log_has_every_outcome_and_every_reason_to_be_void() -> None:
