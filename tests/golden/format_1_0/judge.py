@@ -329,7 +329,9 @@ def _barrier(record: list[Any]) -> list[Any]:
     _need(len(record) == 8)
     _, epoch, activation, replica, granter, record_format, rules, term = record
     _need(_is_uint(epoch) and epoch >= 1, _is_bytes(activation, 16), _is_name(replica))
-    _need(_is_uint(record_format), _is_uint(rules), _is_granter(granter))
+    _need(_is_uint(record_format), _is_uint(rules))
+    is_later = (record_format, rules) != (FORMAT, RULES) and isinstance(granter, list)
+    _need(_is_granter(granter) or (is_later and _is_uint(_small(granter)) and granter[0] > 3))
     _need(term is None or (isinstance(term, list) and len(term) == 2 and _is_name(term[0]) and _is_uint(term[1])))
     return record
 
@@ -340,7 +342,7 @@ def _is_granter(granter: Any) -> bool:
     tag, rest = granter[0], granter[1:]
     if tag in (0, 3) and len(rest) == 3 + (tag == 3):
         by = tag == 0 or _is_name(rest[3])
-        return by and rest[0] in ("postgres", "oracle") and _is_name(rest[1]) and _is_uint(rest[2])
+        return by and _is_name(rest[0]) and _is_name(rest[1]) and _is_uint(rest[2])
     if tag == 1 and len(rest) == 1:
         return isinstance(rest[0], int) and -1 <= rest[0] <= NEVER
     return tag == 2 and len(rest) == 1 and _is_name(rest[0])

@@ -134,6 +134,15 @@ def test_a_barrier_of_another_format_stops_the_reader() -> None:
         reader.read(pack([0, 1, make.ACTIVATION, "r1", [0, "postgres", "1", 1], 5, 5, None]))
 
 
+def test_a_later_format_may_have_granters_that_this_one_does_not_know() -> None:
+    """A reader that took its barrier for void would judge on alone."""
+    log = _begun()
+    assert log.append(pack([0, 2, bytes(16), "r1", [4, "x"], 4, 4, None])).void == "undecodable"
+    assert log.append(pack([0, 2, bytes(16), "r1", [0, "mariadb", "x", 1], 4, 4, None])).outcome == judge.IN_FORCE
+    with pytest.raises(Refused):
+        log.append(pack([0, 3, bytes(16), "r1", [4, "x"], 5, 5, None]))
+
+
 FIRST, SECOND = make.state(bytes([6] * 32), 0), make.state(bytes([6] * 32), 1)
 PLAIN = make.transaction(30, FIRST)
 DERIVED_ID = tx_format.derived_id(PLAIN, bytes(32)).tx_id
