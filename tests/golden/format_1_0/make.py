@@ -233,6 +233,7 @@ def document() -> dict[str, Any]:
         "root": root(log.reader.frontier).hex(),
         "proofs": _proofs(log),
         "position": log.reader.position.hex(),
+        "index_00": (_counted(log).to_bytes(8, "big") + log.reader.position).hex(),
         "entries": {key.hex(): value.hex() for key, value in sorted(log.reader.entries.items())},
         "long_log": {
             "records": len(long.records),
@@ -248,6 +249,10 @@ def document() -> dict[str, Any]:
 def _owner(threshold: int, keys: list[bytes]) -> dict[str, str]:
     shown = tx_format.opening(bytes(range(16)), threshold, sorted(keys))
     return {"opening": shown.hex(), "owner": tx_format.owner_of(shown).hex()}
+
+
+def _counted(log: Log) -> int:
+    return sum(key[:1] in (b"c", b"n", b"o", b"s", b"t") for key in log.reader.entries)
 
 
 def _proofs(log: Log) -> dict[str, Any]:
