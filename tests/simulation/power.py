@@ -224,7 +224,9 @@ class Power:
                 holding.add(replica.name)
             follows = replica.plan.standby == "following"  # else its index is compared only once it leads
             index = [replica.disk.position] if follows else []
-            is_told = is_told or any(map(cut.is_believed, [seen.own, *index, *peers]))
+            heard = [] if replica.core is None else replica.core.participant.marks.claims()  # older ones, perhaps
+            marks = [seen.own, *index, *peers, *[claim.mark for claim in heard]]
+            is_told = is_told or any(map(cut.is_believed, marks))
         return dataclasses.replace(
             cut,
             is_published=cut.contradicts(self._world.primary.tables.position),
