@@ -169,6 +169,7 @@ class Participant(Generic[SessionT]):
             salvages=salvages,
             room=self._room_of(ledger, make_worker is not None),
             on_assured=self._on_assured,
+            on_opened=self._compare_again,
         )
         self.marks = marks or MarkKeeper(name, MemorySeenFile(), clock)
         self._lead = lead
@@ -559,6 +560,11 @@ class Participant(Generic[SessionT]):
         """Applied records that a power cut could take without a trace."""
         self.why_exposed()
         return self._lead.exposed_records
+
+    async def _compare_again(self) -> None:
+        """The log was opened anew, perhaps after it lost records that only others have read. Raises as MarkCheck."""
+        if self._mark_check.holds:
+            await self._mark_check.compare(None)
 
     def _on_assured(self) -> None:
         for intake in self.intakes:

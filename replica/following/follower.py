@@ -57,8 +57,10 @@ class Follower:
         salvages: Salvages = NO_SALVAGES,
         room: Callable[[], Awaitable[None]] = no_wait,
         on_assured: Callable[[], None] = lambda: None,
+        on_opened: Callable[[], Awaitable[None]] = no_wait,
     ) -> None:
         """`on_applied` is called after each run; `room` is awaited next: it returns when another run may follow.
+        `on_opened` is awaited each time the log was opened, before it is read on: it raises where the log lost records.
         `on_assured` is called when `assured` becomes true."""
         self._log = request_log
         self._index = index
@@ -69,6 +71,7 @@ class Follower:
         self._salvages = salvages
         self._room = room
         self._on_assured = on_assured
+        self._on_opened = on_opened
         self.assured = False  # the record at the applied position was found in the log that is being read
         self._applier: Applier | None = None
         self._formats = Formats()
@@ -183,6 +186,11 @@ class Follower:
         for ahead in ahead_of_states(self._index):  # before records are applied in place of those that a log has lost
             await (await open_after(self._log, topic_id, ahead)).close()
         reader = await open_after(self._log, topic_id, self._applier.position)
+        try:
+            await self._on_opened()
+        except BaseException:
+            await reader.close()
+            raise
         self.assured = True
         self._on_assured()
         watch = asyncio.create_task(self.watch_end())

@@ -22,6 +22,7 @@ from replica.marks.lead import Lead
 from replica.marks.seen_file import Seen, SeenState
 from replica.notary.errors import LogUnavailable
 from replica.notary.position import Position
+from replica.participant import Participant
 from tests.simulation.draw import draw
 from tests.simulation.mutants.registry import mutant
 from tests.simulation.plan import Fault, FaultKind, Plan
@@ -35,9 +36,13 @@ def _plan(seed: int) -> Plan:
     return with_power_cut(all_serving(draw(seed)) if seed % 2 else draw(seed))
 
 
+def _all_serving(seed: int) -> Plan:
+    return with_power_cut(all_serving(draw(seed)))
+
+
 def _alone(seed: int) -> Plan:
     """Two replicas of which one stops, and nothing is published: the other one answers, until all power is lost."""
-    plan = with_power_cut(all_serving(draw(seed)))
+    plan = _all_serving(seed)
     faults = (
         Fault(FaultKind.PUBLICATION_HELD, 1.0, duration_s=6.0),
         Fault(FaultKind.STALL, 1.0, plan.replicas[1].name, duration_s=4.5),
@@ -137,6 +142,14 @@ def torn_slot_loses_the_other(patch: MonkeyPatch) -> None:
 
     patch.setattr(tests.simulation.replica, "SYNC_S", SLOW_SYNC_S)
     patch.setattr(replica.marks.seen_file, "newest_of", whole_or_none)
+
+
+@mutant("marks are compared at the start alone, and not when the log is opened anew", _all_serving)
+def marks_not_compared_again(patch: MonkeyPatch) -> None:
+    async def trusting(self: Participant[Any]) -> None:
+        return
+
+    patch.setattr(Participant, "_compare_again", trusting)
 
 
 @_mark_mutant("a barrier is written before the log was compared with marks")
