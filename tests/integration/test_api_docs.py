@@ -103,7 +103,7 @@ async def exchange(folder: Path, request: Message, *, passive: bool) -> tuple[Me
         participant.found[WINNER] = Notarised(WINNER, DIGEST, 41, None, False, RECEIPT)
     participant.standing = PASSIVE if passive else SERVING
     body = request.body.encode()
-    headers = {"Host": "notary", "Connection": "close", "Content-Length": str(len(body)), **request.headers}
+    headers = {"Host": "localhost", "Connection": "close", "Content-Length": str(len(body)), **request.headers}
     raw = "\r\n".join([request.start, *(f"{name}: {value}" for name, value in headers.items()), "", ""]).encode() + body
     async with ApiWorld(folder, participant).serve() as world:
         received = await world.exchange(raw, close=False)

@@ -28,7 +28,7 @@ def stub(answer: TxUnderstood | CommitUnderstood = COMMITTED) -> StubParticipant
 
 async def post(world: ApiWorld, path: str) -> tuple[int, dict[str, object]]:
     body = msgspec.json.encode(submission_to_document(make_submission()))
-    head = f"POST {path} HTTP/1.1\r\nHost: n\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
     raw = await world.exchange(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body, close=False)
     return int(raw.split()[1]), msgspec.json.decode(raw.partition(b"\r\n\r\n")[2])
 

@@ -200,7 +200,7 @@ async def test_an_idle_connection_does_not_delay_the_end(core: Core) -> None:
     process = await core.spawn(document)
     await connected(core)
     reader, writer = await asyncio.open_connection("127.0.0.1", core.port)
-    writer.write(b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\n\r\n")
+    writer.write(b"GET /v1/notary HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert (await reader.readline()).startswith(b"HTTP/1.1 200")
     process.send_signal(signal.SIGTERM)
     async with asyncio.timeout(30):
@@ -337,7 +337,7 @@ async def test_a_client_that_ends_its_side_is_answered(core: Core) -> None:
     await core.spawn(core.document())
     await connected(core)
     reader, writer = await asyncio.open_connection("127.0.0.1", core.port)
-    writer.write(b"GET /v1/notary HTTP/1.1\r\nHost: notary\r\n\r\n")
+    writer.write(b"GET /v1/notary HTTP/1.1\r\nHost: localhost\r\n\r\n")
     writer.write_eof()
     async with asyncio.timeout(30):
         assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
