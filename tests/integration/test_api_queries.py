@@ -53,7 +53,8 @@ def make_ledger() -> StubParticipant:
 
 
 async def get(world: ApiWorld, path: str) -> tuple[int, Any]:
-    raw = await world.exchange(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode(), close=False)
+    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    raw = await world.exchange(request.encode(), close=False)
     head, _, body = raw.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body)
 
