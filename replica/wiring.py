@@ -186,7 +186,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         marks=MarkKeeper(
             settings.name, DiskSeenFile(settings.folder / SEEN_NAME), clock, tuple(_peers_of(settings)), start.archived
         ),
-        lead=NO_LEAD if settings.log.survives_power_loss else Lead(settings.core.exposed_max_records),
+        lead=Lead(settings.core.exposed_max_records) if _is_exposed(settings) else NO_LEAD,
         ledger=ledger,
         make_worker=_make_worker(settings, ledger, request_log, clock),
         may_lead=settings.name not in settings.barred,
@@ -238,7 +238,7 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
         partial(_announce_peers, core),
         core.participant.marks.note_told,
         core.clock,
-        LOOK_EVERY_S if settings.log.survives_power_loss else LOOK_EXPOSED_S,
+        LOOK_EXPOSED_S if _is_exposed(settings) else LOOK_EVERY_S,
     )
     _beside(stack, watch.run(), "peers")
     if core.site is not None:
@@ -270,6 +270,11 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
     manager = ServiceManager()
     manager.start(lambda: _status_line(core))
     stack.callback(manager.stop)
+
+
+def _is_exposed(settings: ReplicaSettings) -> bool:
+    """Whether a power cut can leave the log shorter than what was answered. One in a single process goes whole."""
+    return not (settings.log.survives_power_loss or settings.log.one_machine_only)
 
 
 def _peers_of(settings: ReplicaSettings) -> Mapping[str, str]:

@@ -164,7 +164,6 @@ class LocalCluster:
         """
         for number in range(1, self.settings.replicas + 1):
             check_socket_path(self.folder / REPLICAS_FOLDER / f"r{number}" / LINK_SOCKET)
-        check_socket_path(self.folder / "haproxy" / STATS_SOCKET, SOCKET_PATH_MAX)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o755)  # Postgres may run as an account of its own
         self._stack.callback(_lock(self.folder / LOCK_NAME))
@@ -172,6 +171,8 @@ class LocalCluster:
         self._http = await self._stack.enter_async_context(aiohttp.ClientSession())
         before = self._files.settings()
         self.log_kind, self.embedded = self._kind_of_log(before), self._is_embedded(before)
+        if self._with_haproxy:
+            check_socket_path(self.folder / "haproxy" / STATS_SOCKET, SOCKET_PATH_MAX)
         await self._start_servers(before)
         self.parties, values = self._files.parties(self.settings.parties), self._values(before)
         if self._files.has_key_file(values):
@@ -430,11 +431,14 @@ class LocalCluster:
         self._say(
             "replicas", f"{', '.join(self.replicas)} started, each a core and {self.config.api_workers} front ends"
         )
-        with_haproxy = not self.embedded if self.settings.haproxy is None else self.settings.haproxy
-        what = "HAProxy" if with_haproxy else "forwarder"
-        self.balancer = self._make_haproxy() if with_haproxy else self._make_forwarder()
+        what = "HAProxy" if self._with_haproxy else "forwarder"
+        self.balancer = self._make_haproxy() if self._with_haproxy else self._make_forwarder()
         self._stack.push_async_callback(self._stopped, what, self.balancer.stop)
         await self._timed(what, f"endpoint {self.endpoint}", self.balancer.start())
+
+    @property
+    def _with_haproxy(self) -> bool:
+        return not self.embedded if self.settings.haproxy is None else self.settings.haproxy
 
     def _make_haproxy(self) -> HaproxyServer:
         self.haproxy = HaproxyServer(self.folder / "haproxy", self.config.haproxy_settings(), self._machine("lb"))
