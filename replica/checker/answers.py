@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 
 import msgspec
@@ -120,7 +120,7 @@ class AnswerCheck:
             answer = operation.answer
             if answer is not None and answer.epoch is not None:
                 held_by = epochs.get(answer.epoch)
-                if held_by is None and self._barrier_may_be_lost(answer.epoch, epochs):
+                if self._barrier_may_be_lost(answer.epoch):
                     continue
                 if held_by is None or not self._may_answer(answer, held_by):
                     claim = _Claim(-1, operation, answer)
@@ -133,9 +133,9 @@ class AnswerCheck:
         """Whether who answered, as far as that is known, may do so in an epoch of this replica."""
         return self._all_serve or answer.replica in (None, leads)
 
-    def _barrier_may_be_lost(self, epoch: int, epochs: Iterable[int]) -> bool:
-        """Whether the log has lost records between the epochs in force before and after this one."""
-        return max([one for one in epochs if one < epoch], default=0) in self._before_lost
+    def _barrier_may_be_lost(self, epoch: int) -> bool:
+        """Whether the log has lost records after a lower epoch. Claims to a lease may have given this one again."""
+        return any(one < epoch for one in self._before_lost)
 
     # ---- before the log ----
 

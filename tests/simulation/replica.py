@@ -17,7 +17,6 @@ from ha.lock.lease import LeaseSession
 from ledger_api.server.feed import Feed
 from replica.active.activation import Activation
 from replica.active.lease_log import FollowedLease
-from replica.active.numbers import writable
 from replica.active.worker import Worker
 from replica.link.interface import (
     DEFAULT_OPTIONS,
@@ -172,8 +171,8 @@ class Door:
         """The newest time of the log as far as the replica has read it, and the rules that it writes."""
         position, activation = self._participant.follower.position, self._participant.activation
         stamp_us = 0 if position is None else position.stamp_us
-        if self._participant.worker is not None and (barrier := writable(position)) is not None:
-            return stamp_us, barrier.rules_version
+        if self._participant.worker is not None and position is not None and position.barrier is not None:
+            return stamp_us, position.barrier.rules_version  # also while service is paused
         return stamp_us, 1 if activation is None else activation.appender.formats.rules
 
     def unanswered(self) -> int:

@@ -11,7 +11,9 @@ from tests.simulation.world import simulate
 
 CUT_AT_S = 4.0
 HOLD_DOWN_S = 60.0
-SERVED_AGAIN_S = 10.0  # restarts, sessions of hosts that are gone, clients that try again: far below a hold-down
+SERVED_AGAIN_S = (
+    15.0  # restarts, peers' marks, sessions of hosts that are gone, clients that try again: below a hold-down
+)
 
 
 @pytest.mark.parametrize("kind", [FaultKind.CRASH, FaultKind.CRASH_HOST, FaultKind.CRASH_TORN])
