@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from pipeline.archive.manifest import load_manifest
 from pipeline.judging.columns import Columns, decode
 from replica.log.open import open_log
+from replica.log.reading_on import open_reading_on
 from replica.log.settings import LogSettings, dump_settings, load_settings
 from replica.notary.errors import ArchiveDamaged, InvariantBroken, LogUnavailable
 from replica.notary.places import Place
@@ -115,7 +116,7 @@ class ServedLog(msgspec.Struct, frozen=True):
         values: list[bytes] = []
         try:
             await log.check()
-            reader = await log.open_reader(start)
+            reader = await open_reading_on(log, start)
             while len(values) < end - start:
                 records = await reader.read(min(_READ_MAX_RECORDS, end - start - len(values)), _READ_WAIT_S)
                 if not records:

@@ -25,6 +25,7 @@ from replica.index.interface import Index
 from replica.index.parties import write_notes
 from replica.index.rocks import RocksIndex
 from replica.log.interface import LogReader, LogRecords, RequestLog
+from replica.log.reading_on import open_reading_on
 from replica.notary.errors import InvariantBroken, LogUnavailable, PlaceUnavailable
 from replica.notary.places import Place, inside
 from replica.notary.position import BEGIN, Position, begin
@@ -188,7 +189,7 @@ async def write_tables(
     Raises LogRefused, LogUnavailable, and as `TablesWriter.append` does.
     """
     end = await log.end_offset()
-    reader = await log.open_reader(writer.position.offset + 1)
+    reader = await open_reading_on(log, writer.position.offset + 1)
     try:
         while interval_s is not None or writer.position.offset + 1 < end:
             if interval_s is None:

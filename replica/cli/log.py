@@ -97,7 +97,9 @@ async def _tail(config: Config, wanted: Wanted, as_json: bool) -> None:
 
 async def _lines(log: RequestLog, first: int, end: int | None) -> AsyncIterator[Line]:
     """Records from `first` up to `end`, or for ever."""
-    reader = await log.open_reader(first)
+    from replica.log.reading_on import open_reading_on
+
+    reader = await open_reading_on(log, first)
     offset = first - 1
     while end is None or offset < end - 1:
         for offset, value in await reader.read(READ_MAX_RECORDS, READ_WAIT_S):

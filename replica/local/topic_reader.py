@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 from replica.log.open import open_log
+from replica.log.reading_on import open_reading_on
 from replica.log.settings import LogSettings
 from replica.notary.errors import LogRefused, LogUnavailable
 
@@ -26,7 +27,7 @@ def read_topic(settings: LogSettings, topic_id: str | None) -> Iterator[tuple[in
             if topic_id not in (None, found):
                 raise LogRefused(f"the database belongs to topic id {topic_id}, the log's is {found}")
             end = runner.run(log.end_offset())
-            reader = runner.run(log.open_reader(0))
+            reader = runner.run(open_reading_on(log, 0))
             offset = -1
             while offset < end - 1:
                 records = runner.run(reader.read(READ_MAX_RECORDS, READ_WAIT_S))

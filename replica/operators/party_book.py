@@ -12,6 +12,7 @@ import msgspec
 from replica.index.commands import offset_of
 from replica.index.interface import Index, Parties
 from replica.log.interface import RequestLog
+from replica.log.reading_on import open_reading_on
 from replica.notary.errors import IndexMismatch, LogUnavailable
 from replica.notary.parties import PARTY_KEY, decode_registration
 from replica.notary.records import FORMAT, RegistrationRecord, Undecodable, decode_record
@@ -71,7 +72,7 @@ class PartyBook:
         """The records at these offsets, ascending. One reader passes over what lies between, where that is little."""
         found: dict[int, bytes] = {}
         for group in near_each_other(offsets):
-            reader = await self._log.open_reader(group[0])
+            reader = await open_reading_on(self._log, group[0])
             try:
                 at, wanted = group[0], set(group)
                 while at <= group[-1]:
