@@ -77,7 +77,7 @@ async def each_was_made(rounds: Rounds, targets: Sequence[Target]) -> bool:
 @pytest.mark.scenario("F33", "one caller takes all it gets: silent connections, idle streams, pages that match nothing")
 @pytest.mark.parametrize(
     ("connections", "streams"),
-    [pytest.param(1_000, 300, marks=pytest.mark.short), pytest.param(4_100, 593, marks=pytest.mark.slow)],
+    [pytest.param(1_000, 300, marks=pytest.mark.slow), pytest.param(4_100, 593, marks=pytest.mark.slow)],
 )
 async def test_a_second_caller_is_served_whatever_the_first_one_takes(
     cluster: LocalCluster, scenario: Scenario, connections: int, streams: int
