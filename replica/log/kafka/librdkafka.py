@@ -43,6 +43,10 @@ class TopicHidden(LogUnavailable):
     """We have no right to ask this about the topic."""
 
 
+class BrokerLeft(LogUnavailable):
+    """The client gave up the broker that it had asked, as it learned of others. The question may be asked again."""
+
+
 class ClientLog:
     """Turns the client's own log lines into the event `kafka_client`. They name brokers and states, never secrets."""
 
@@ -130,13 +134,15 @@ def passes_by_itself(error: KafkaError) -> bool:
 def meaning_of(error: KafkaError, doing: str) -> NotaryError:
     """Our error for a librdkafka error: LogRefused or TopicMissing if offset or topic are gone, else LogUnavailable.
 
-    TopicHidden, where a right is missing, is a LogUnavailable.
+    TopicHidden, where a right is missing, and BrokerLeft are LogUnavailable.
     """
     detail = f"{doing}: {error.name()}, {error.str()}"
     if error.code() in _NO_TOPIC:
         return TopicMissing(f"{detail}. Create it if this notary is new; if not, its records must be restored first")
     if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return TopicHidden(detail)
+    if error.code() == KafkaError._DESTROY_BROKER:
+        return BrokerLeft(detail)
     return LogRefused(detail) if error.code() in _OFFSET_GONE | _ANOTHER_TOPIC else LogUnavailable(detail)
 
 

@@ -36,6 +36,7 @@ from replica.log.kafka.contract import (
 )
 from replica.log.kafka.librdkafka import (
     PARTITION,
+    BrokerLeft,
     TopicHidden,
     TopicMissing,
     answer,
@@ -273,6 +274,12 @@ class TopicAdmin:
         await asyncio.to_thread(dropped.clear)  # waits for the client's own threads
 
     async def _describe(self, topic: str) -> TopicDescription:
+        try:
+            return await self._describe_once(topic)
+        except BrokerLeft:
+            return await self._describe_once(topic)
+
+    async def _describe_once(self, topic: str) -> TopicDescription:
         names = TopicCollection([topic])
         asked = self._client().describe_topics(names, request_timeout=self._settings.answer_max_s)
         return await self._answer(asked[topic], f"looking for topic {topic}")
@@ -323,6 +330,8 @@ class TopicAdmin:
     async def _answer(self, future: Future[_T], doing: str) -> _T:
         try:
             found = await answer(future, doing, self._settings.answer_max_s)
+        except BrokerLeft:
+            raise
         except LogUnavailable as error:
             if self._kept is not None:
                 self._kept.poll(0)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -485,3 +486,18 @@ def test_each_broker_that_becomes_known_is_asked_and_the_silent_one_is_left(monk
 
     asyncio.run(play())
     assert {(1, "a:1"), (2, "b:1"), (3, "c:1")} <= set(asked)
+
+
+async def test_a_broker_that_the_client_gave_up_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: what the client drops by itself is no error of a tool. Method: the first answer is that error."""
+    asked: list[str] = []
+
+    async def once(_: TopicAdmin, topic: str) -> object:
+        asked.append(topic)
+        if len(asked) == 1:
+            raise meaning_of(KafkaError(KafkaError._DESTROY_BROKER), "looking for topic t")
+        return SimpleNamespace(topic_id="id")
+
+    monkeypatch.setattr(TopicAdmin, "_describe_once", once)
+    admin = TopicAdmin(KafkaSettings(bootstrap_servers="127.0.0.1:1", topic="t", single_broker=True))
+    assert (await admin.topic_id(), asked) == ("id", ["t", "t"])
