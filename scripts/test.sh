@@ -15,12 +15,12 @@ PARALLEL="-n 2 --dist worksteal"   # for those
 BY_MODULE="-n 2 --dist loadfile"   # real servers, of each process its own; a whole cluster has the machine to itself
 #            phase          budget_s  options and folders; `cluster`, `no-cluster`: tests with that mark, without it
 PHASES=(
-    "core          600       $PARALLEL tests/unit tests/model tests/golden tests/raft"
+    "core          900       $PARALLEL tests/unit tests/model tests/golden tests/raft"
     "simulation    900       $PARALLEL tests/simulation"
     "integration   1200      $BY_MODULE no-cluster tests/integration tests/lognode"
     "clusters      1500      cluster tests/integration"
     "clients       900       tests/clients"
-    "pipeline      900       tests/pipeline"
+    "pipeline      1200      tests/pipeline"
     "faults-quick  1200      tests/faults"
     "runbooks      900       tests/runbooks"
 )

@@ -163,7 +163,8 @@ async def test_disk_full(stage: Stage) -> None:
 
 @pytest.mark.only_kafka("there is no topic: postgres-log.md is that log's page")
 async def test_topic(stage: Stage) -> None:
-    """Goal: a broken contract is repaired, an index of another log found. Method: a retention; a changed digest."""
+    """Goal: a broken contract is repaired, an index of another log found. Method: a retention; an index that names
+    another barrier and another record."""
     cluster = stage.cluster
     hurt = await passive(stage)
     async with under_load(stage, "topic"):
@@ -175,8 +176,9 @@ async def test_topic(stage: Stage) -> None:
         await hurt.stop()
         index = RocksIndex(cluster.config.replica_dir(hurt.name) / "index")
         position = index.position()
-        assert position is not None
-        index.write({}, msgspec.structs.replace(position, digest=bytes(32)))
+        assert position is not None and position.barrier is not None
+        foreign = msgspec.structs.replace(position.barrier, activation_id=bytes(16))
+        index.write({}, msgspec.structs.replace(position, digest=bytes(32), barrier=foreign))
         index.close()
         hurt.start()
         await eventually(lambda: says(hurt, "LOG_MISMATCH"), 30.0)
