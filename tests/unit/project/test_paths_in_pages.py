@@ -12,9 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PAGES = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "runbooks/*.md", "monitoring/**/*.md", "deploy/**/*.md")
+    for pattern in ("*.md", "changes/*.md", "docs/**/*.md", "runbooks/*.md", "monitoring/**/*.md", "deploy/**/*.md")
     for path in ROOT.glob(pattern)
-    if path.name != "CHANGELOG.md"  # names files that were moved since
 )
 PATH = re.compile(r"`([\w.-]+(?:/[\w.-]+)+/?)`")  # no `<NAME>`, `*`, spaces or leading slash
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")

@@ -72,3 +72,26 @@ def test_an_unreleased_version_is_not_called_like_a_release() -> None:
     (newest, when), older = title[0], [name for name, _ in title[1:]]
     assert set(older) <= set(released), "a released version that docs/releases.md does not name"
     assert version == (f"{newest}.dev0" if when == "not released yet" else newest)
+
+
+def ill_formed(name: str, text: str) -> list[str]:
+    """What is wrong with a note of a change, so that the release would leave it out or misplace it."""
+    kinds = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]["type"]
+    known = {kind["directory"] for kind in kinds}
+    problems = [] if (form := re.fullmatch(r"\+[a-z0-9-]+\.(\w+)\.md", name)) else ["not called +NAME.KIND.md"]
+    problems += [] if not form or form[1] in known else [f"no such kind: {form[1]}"]
+    return problems + ([] if re.fullmatch(r"[^#\s][^\n]{19,399}\n", text) else ["not one line of text"])
+
+
+def test_the_notes_of_changes_are_well_formed() -> None:
+    """Goal: no change is lost at a release. Method: names and texts in changes/, and one of each mistake."""
+    folder = ROOT / "changes"
+    notes = {
+        path.name: path.read_text() for path in folder.iterdir() if path.name not in {"README.md", "template.md.jinja"}
+    }
+    assert {name: problems for name, text in notes.items() if (problems := ill_formed(name, text))} == {}
+    good = "`notary status` says who serves.\n"
+    assert ill_formed("+status.added.md", good) == []
+    assert ill_formed("status.added.md", good) and ill_formed("+status.new.md", good)
+    assert ill_formed("+status.added.md", f"# Status\n{good}") and ill_formed("+status.added.md", "")
+    assert (ROOT / "CHANGELOG.md").read_text().count("<!-- changes -->\n") == 1
