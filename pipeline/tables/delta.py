@@ -74,11 +74,6 @@ class Table:
         return _reached(self._table, self._topic_id)
 
     @property
-    def count(self) -> int:
-        """What the last append gave as the number of rows up to its own last one; 0 before the first."""
-        return self._table.transaction_version(_counting(self._topic_id)) or 0
-
-    @property
     def schema(self) -> str:
         """Its columns, in Delta's JSON."""
         return self._table.schema().to_json()
@@ -95,8 +90,20 @@ class Table:
             found = pc.min(dataset.to_table([column], filter=pc.field("offset") > offset)[column]).as_py()
         return None if found is None else int(found)
 
-    def append(self, rows: pa.Table, offset: int, count: int | None = None) -> None:
-        """Add those rows that the table lacks, and note that it now has all up to this log offset; see `count`.
+    def greatest(self, column: str) -> int:
+        """The greatest value of a column of whole numbers, 0 without any; of the files' statistics, where all have
+        them. Raises PlaceUnavailable."""
+        with _as_ours(self._place):
+            files = pa.table(self._table.get_add_actions(flatten=True))
+            name = f"max.{column}"
+            if name in files.column_names and not files[name].null_count:
+                found = files[name]
+            else:
+                found = self._table.to_pyarrow_dataset().to_table([column])[column]
+        return int(pc.max(found).as_py() or 0)
+
+    def append(self, rows: pa.Table, offset: int) -> None:
+        """Add those rows that the table lacks, and note that it now has all up to this log offset.
 
         Raises ArchiveContended when another writer was first: nothing is added. PlaceUnavailable: it is unknown
         whether the rows were added; a table that is opened again knows.
@@ -105,8 +112,6 @@ class Table:
             return
         missing = rows.filter(pc.greater(rows["offset"], self.offset))
         noted = [Transaction(_application(self._topic_id), offset)]
-        if count is not None:
-            noted.append(Transaction(_counting(self._topic_id), count))
         append_id, before = uuid4().hex, self._table.version()
         try:
             with _as_ours(self._place):
@@ -249,10 +254,6 @@ def _reached(table: DeltaTable, topic_id: str) -> int:
 
 def _application(topic_id: str) -> str:
     return f"notary/{topic_id}"
-
-
-def _counting(topic_id: str) -> str:
-    return f"notary/{topic_id}/count"
 
 
 @contextmanager

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import shutil
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from time import monotonic
-
-import pyarrow as pa
+from typing import Any, NamedTuple, TypeVar
 
 from pipeline.tables.delta import Table
 from pipeline.tables.rows import COMPLETIONS, REQUESTS, SCHEMAS, LostRecord, rows_of
@@ -26,30 +25,129 @@ from replica.index.parties import write_notes
 from replica.index.rocks import RocksIndex
 from replica.log.interface import LogReader, LogRecords, RequestLog
 from replica.log.reading_on import open_reading_on
+from replica.notary.counted import Counted, CountedSettlement
 from replica.notary.errors import InvariantBroken, LogUnavailable, PlaceUnavailable
 from replica.notary.places import Place, inside
 from replica.notary.position import BEGIN, Position, begin
 from replica.notary.reading import Reading, VoidReason, read_records
-from replica.notary.rules import STATE_KEY, offset_in
+from replica.notary.rules import STATE_KEY, Verdict, offset_in
 from replica.notary.salvage import NO_SALVAGES, OF_PARTIES, OF_STATES, Salvages, of_kinds, salvage_named
 
 RUN_RECORDS = 20_000  # in one append, which also bounds the memory of the job
 READ_WAIT_S = 10.0
+Row = TypeVar("Row", bound=tuple[Any, ...])
 OnStep = Callable[[str], None]  # after each step, by its name; a job may be killed after any of them
 
 
-class TablesWriter:
-    """Appends to the tables in one folder; see `open_writer`."""
+class Judged(NamedTuple):
+    """A run of records: what was decided, in log order, and what the index gets of it once every table has its rows."""
 
-    def __init__(
-        self, tables: dict[str, Table], index: Index, position: Position, on_step: OnStep, salvages: Salvages
-    ) -> None:
-        self._tables = tables
+    reading: Reading
+    decided: list[tuple[Counted, Verdict | None]]
+    lost: list[LostRecord]
+    consumed_at: dict[bytes, int]  # log offset at which each state was consumed that a request was refused for
+    added: dict[bytes, bytes]
+    accepted: Mapping[bytes, bytes]
+    ledger_before: int  # ledger offset of the last completion before the run
+    ledger_end: int
+
+    @property
+    def offset(self) -> int:
+        """Of the run's last record."""
+        return self.reading.position.offset
+
+
+class OrderedJudge:
+    """Judges the log run by run, by the replicas' rules, with the index of this job; see `open_judge`."""
+
+    def __init__(self, index: Index, position: Position, ledger_end: int, salvages: Salvages) -> None:
         self._index = index
         self._salvages = salvages
+        self._ledger_end = ledger_end
         self.position = position
-        self._ledger_end = _ledger_end(tables[COMPLETIONS], position.offset)
+
+    def parts(self, records: Sequence[Row]) -> Iterator[Sequence[Row]]:
+        """The records, of any form that begins with the offset, parted after each lost range: ledger offsets go on
+        from another number there."""
+        start = 0
+        for last in sorted(salvage.last for salvage in self._salvages.held.values()):
+            end = last + 1 - records[0][0]
+            if start < end < len(records):
+                yield records[start:end]
+                start = end
+        yield records[start:]
+
+    def judge(self, reading: Reading, records: LogRecords) -> Judged:
+        """Judge what was read of the next records. Registrations alone are written.
+
+        `records`: the bytes of those that could not be decoded are looked at. Raises SalvageMissing for a lost record
+        whose salvage is not held, IndexMismatch, and what the index raises.
+        """
+        lost = of_kinds(lost_in(reading, records, self._salvages), OF_PARTIES)
+        write_notes(self._index.parties, notes_in(reading), self.position, reading.position, lost)
+        applied, added = judge_reading(self._index, reading, self.position, records, self._salvages)
+        decided = list(applied.decided())
+        completions = sum(_completions_of(entry, verdict) for entry, verdict in decided)
+        ledger_end = self._ledger_end + completions
+        digest = salvage_named(*records[-1])
+        if digest is not None and (salvage := self._salvages.held[digest]).last == records[-1][0]:
+            ledger_end = max(ledger_end, salvage.header.ledger_end)  # what was lost had completions, too
+        return Judged(
+            reading,
+            decided,
+            list(self._lost(reading, records)),
+            self._consumed_at(decided, added),
+            added,
+            applied.accepted,
+            self._ledger_end,
+            ledger_end,
+        )
+
+    def advance(self, judged: Judged) -> None:
+        """Note that every table has the run's rows."""
+        self._index.write(judged.added, judged.reading.position, judged.accepted)
+        self.position, self._ledger_end = judged.reading.position, judged.ledger_end
+
+    def _consumed_at(
+        self, decided: Iterable[tuple[Counted, Verdict | None]], added: Mapping[bytes, bytes]
+    ) -> dict[bytes, int]:
+        states = sorted({one.state for _, verdict in decided if verdict for one in verdict.conflicts})
+        keys = [STATE_KEY + state for state in states]
+        known = self._index.lookup(keys) if keys else []
+        values = [added.get(key) or value for key, value in zip(keys, known, strict=True)]
+        if None in values:
+            raise InvariantBroken("a request was refused for a state that nobody had consumed")
+        return {state: offset_in(value) for state, value in zip(states, values, strict=True) if value is not None}
+
+    def _lost(self, reading: Reading, records: LogRecords) -> Iterator[LostRecord]:
+        """The run's lost records; `judge_reading` has found their salvages."""
+        voids = [void.offset for void in reading.voids if void.reason is VoidReason.UNDECODABLE]
+        for offset in voids:
+            digest = salvage_named(offset, records[offset - records[0][0]][1])
+            if digest is not None:
+                salvage = self._salvages.of(digest, offset, offset)
+                at = bisect_left(reading.counted, offset, key=attrgetter("offset"))
+                stamp_us = reading.counted[at - 1].judged_us if at else self.position.stamp_us
+                yield LostRecord(offset, salvage, of_kinds(salvage.entries_at(offset), OF_STATES), stamp_us)
+
+
+def _completions_of(entry: Counted, verdict: Verdict | None) -> int:
+    """How many completions a record has; see `rows_of`."""
+    return len(entry.record.commands) if isinstance(entry, CountedSettlement) else int(verdict is not None)
+
+
+class TablesWriter:
+    """Appends to the tables in one folder, in this process; see `open_writer`."""
+
+    def __init__(self, tables: dict[str, Table], judge: OrderedJudge, on_step: OnStep) -> None:
+        self._tables = tables
+        self._judge = judge
         self._on_step = on_step
+
+    @property
+    def position(self) -> Position:
+        """After the last record of which every table has the rows, as far as the index knows."""
+        return self._judge.position
 
     @property
     def reached(self) -> int:
@@ -64,73 +162,29 @@ class TablesWriter:
     def append(self, records: LogRecords) -> None:
         """Judge the next records, append their rows to every table, and move the index.
 
-        Raises SalvageMissing for a lost record whose salvage is not held, FormatUnknown, IndexMismatch, and what
-        `Table.append` and the index raise.
+        Raises FormatUnknown, what `OrderedJudge.judge` raises, and what `Table.append` and the index raise.
         """
-        for part in self._parts(records):
-            self._append(part)
+        for part in self._judge.parts(records):
+            self._append(self._judge.judge(read_records(self.position, part), part))
 
-    def _parts(self, records: LogRecords) -> Iterator[LogRecords]:
-        """The records, parted after each lost range: ledger offsets go on from another number there."""
-        start = 0
-        for last in sorted(salvage.last for salvage in self._salvages.held.values()):
-            end = last + 1 - records[0][0]
-            if start < end < len(records):
-                yield records[start:end]
-                start = end
-        yield records[start:]
-
-    def _append(self, records: LogRecords) -> None:
-        rows, added, accepted, reading = self._judged(records)
-        ledger_end = self._ledger_end + len(rows[COMPLETIONS])
-        digest = salvage_named(*records[-1])
-        if digest is not None and (salvage := self._salvages.held[digest]).last == records[-1][0]:
-            ledger_end = max(ledger_end, salvage.header.ledger_end)  # what was lost had completions, too
+    def _append(self, judged: Judged) -> None:
+        at = judged.consumed_at.__getitem__
+        rows = rows_of(judged.decided, judged.reading.barriers, judged.lost, judged.ledger_before, at)
         for name, table in self._tables.items():
-            goes_on = name == COMPLETIONS and ledger_end > self._ledger_end
-            if len(rows[name]) or goes_on or name == REQUESTS:  # the last one: it notes how far all of them are
-                table.append(rows[name], reading.position.offset, ledger_end if name == COMPLETIONS else None)
+            if len(rows[name]) or name == REQUESTS:  # the last one: it notes how far all of them are
+                table.append(rows[name], judged.offset)
                 self._on_step(name)
-        self._index.write(added, reading.position, accepted)
-        self.position, self._ledger_end = reading.position, ledger_end
+        self._judge.advance(judged)
         self._on_step("index")
 
-    def _judged(
-        self, records: LogRecords
-    ) -> tuple[dict[str, pa.Table], dict[bytes, bytes], Mapping[bytes, bytes], Reading]:
-        reading = read_records(self.position, records)
-        lost = of_kinds(lost_in(reading, records, self._salvages), OF_PARTIES)
-        write_notes(self._index.parties, notes_in(reading), self.position, reading.position, lost)
-        applied, added = judge_reading(self._index, reading, self.position, records, self._salvages)
-        decided = list(applied.decided())
-        in_the_way = {STATE_KEY + one.state for _, verdict in decided if verdict for one in verdict.conflicts}
-        keys = sorted(in_the_way - added.keys())
-        consumed = added | dict(zip(keys, self._index.lookup(keys), strict=True))
 
-        def consumed_at(state: bytes) -> int:
-            if (value := consumed[STATE_KEY + state]) is None:
-                raise InvariantBroken("a request was refused for a state that nobody had consumed")
-            return offset_in(value)
-
-        rows = rows_of(decided, reading.barriers, self._lost(reading, records), self._ledger_end, consumed_at)
-        return rows, added, applied.accepted, reading
-
-    def _lost(self, reading: Reading, records: LogRecords) -> Iterator[LostRecord]:
-        """The run's lost records; `judge_reading` has found their salvages."""
-        voids = [void.offset for void in reading.voids if void.reason is VoidReason.UNDECODABLE]
-        for offset in voids:
-            digest = salvage_named(offset, records[offset - records[0][0]][1])
-            if digest is not None:
-                salvage = self._salvages.of(digest, offset, offset)
-                at = bisect_left(reading.counted, offset, key=attrgetter("offset"))
-                stamp_us = reading.counted[at - 1].judged_us if at else self.position.stamp_us
-                yield LostRecord(offset, salvage, of_kinds(salvage.entries_at(offset), OF_STATES), stamp_us)
-
-
-def _ledger_end(completions: Table, offset: int) -> int:
-    """The ledger offset of the last completion up to a log offset, which may be before the end of the table."""
-    after = completions.least_after("ledger_offset", offset)
-    return completions.count if after is None else after - 1
+def _ledger_end(completions: Table, offset: int, salvages: Salvages) -> int:
+    """The ledger offset of the last completion up to a log offset, which may be before the end of the table. Those of a
+    lost range that no later completion shows are in its salvage."""
+    if (after := completions.least_after("ledger_offset", offset)) is not None:
+        return after - 1
+    lost = [one.header.ledger_end for one in salvages.held.values() if one.last <= offset]
+    return max(completions.greatest("ledger_offset"), *lost, 0)
 
 
 @contextmanager
@@ -141,7 +195,16 @@ def open_writer(
     on_step: OnStep = lambda name: None,
     salvages: Salvages = NO_SALVAGES,
 ) -> Iterator[TablesWriter]:
-    """A writer of the tables of one log, at the position of its index, which may be before that of the tables.
+    """A writer in this process; arguments and errors as those of `open_judge`."""
+    with open_judge(place, index_folder, topic_id, salvages) as (tables, judge):
+        yield TablesWriter(tables, judge, on_step)
+
+
+@contextmanager
+def open_judge(
+    place: Place, index_folder: Path, topic_id: str, salvages: Salvages = NO_SALVAGES
+) -> Iterator[tuple[dict[str, Table], OrderedJudge]]:
+    """The tables of one log, and a judge at the position of its index, which may be before that of the tables.
 
     `index_folder`: belongs to this job alone. `salvages`: those that lost records name. Raises IndexUnreadable when
     another process has the index open or it is damaged: remove it then, it is made anew from the log. Raises as `Table`
@@ -154,11 +217,12 @@ def open_writer(
         fresh = any(table.made for table in tables.values())
         older = offset_of(index.parties.position()) < position.offset  # made by a release that kept no registrations
         if not (position.offset > BEGIN and (ahead or fresh or older)):
-            yield TablesWriter(tables, index, position, on_step, salvages)
+            ledger_end = _ledger_end(tables[COMPLETIONS], position.offset, salvages)
+            yield tables, OrderedJudge(index, position, ledger_end, salvages)
             return
     shutil.rmtree(index_folder)
     with _open_index(index_folder) as index:
-        yield TablesWriter(tables, index, begin(topic_id), on_step, salvages)
+        yield tables, OrderedJudge(index, begin(topic_id), 0, salvages)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,6 +31,7 @@ from replica.notary.records import (
     decode_record,
     record_digest,
 )
+from replica.notary.requests import Request
 from replica.notary.terms import request_in
 
 
@@ -41,6 +43,23 @@ class VoidReason(Enum):
     REPEAT = "repeat"  # the log's client sent a record twice
     BARRIER_NOT_HIGHER = "barrier_not_higher"  # a barrier whose epoch is not above all before it
     HOLDER_WROTE = "holder_wrote"  # a claim to a lease whose holder wrote after what the claimant had read
+
+
+class DecodedRequest(NamedTuple):
+    """A request record with what its canonical bytes say, their content digest, and the id of its command."""
+
+    record: RequestRecord
+    request: Request
+    content_digest: bytes
+    change_id: bytes
+
+
+def decoded_request(record: RequestRecord) -> DecodedRequest:
+    """Raises BadRequest as `request_in` does."""
+    request, digest = request_in(record)
+    submission = record.submission
+    command = change_id(submission.user_id, submission.command_id, submission.act_as)
+    return DecodedRequest(record, request, digest, command)
 
 
 class Void(msgspec.Struct, frozen=True):
@@ -114,9 +133,8 @@ class RunReader:
         self.barriers: list[BarrierInForce] = []
 
     def take(self, offset: int, value: bytes) -> None:
-        if offset != self.offset + 1:
-            raise InvariantBroken(f"the log goes from offset {self.offset} to {offset}")
-        self.offset, self.last = offset, value
+        self._next(offset)
+        self.last = value
         record = None
         try:
             record = decode_record(value, 0 if self.barrier is None else self.barrier.record_format)
@@ -136,6 +154,26 @@ class RunReader:
             unreadable = record if void is VoidReason.UNDECODABLE and isinstance(record, RequestRecord) else None
             self.voids.append(Void(offset, void, unreadable))
 
+    def take_decoded(self, offset: int, decoded: DecodedRequest) -> None:
+        """The same for a request record that was decoded elsewhere, in the format that it names. Not for the last
+        record of a run, whose bytes the position after it needs."""
+        self._next(offset)
+        self.last = None
+        record = decoded.record
+        if self.barrier is None or record.format != self.barrier.record_format:
+            void: VoidReason | None = VoidReason.UNDECODABLE
+        elif record.activation_id != self.barrier.activation_id:
+            void = VoidReason.NOT_IN_FORCE
+        else:
+            void = self.count_request(decoded, self.barrier.rules_version)
+        if void is not None:
+            self.voids.append(Void(offset, void))
+
+    def _next(self, offset: int) -> None:
+        if offset != self.offset + 1:
+            raise InvariantBroken(f"the log goes from offset {self.offset} to {offset}")
+        self.offset = offset
+
     def read_barrier(self, record: BarrierRecord) -> VoidReason | None:
         in_force = self.barrier
         if in_force is None or record.epoch > in_force.epoch:
@@ -154,12 +192,14 @@ class RunReader:
         return None if record == in_force else VoidReason.BARRIER_NOT_HIGHER
 
     def read_request(self, record: RequestRecord, rules_version: int) -> VoidReason | None:
-        request, digest = request_in(record)
+        return self.count_request(decoded_request(record), rules_version)
+
+    def count_request(self, decoded: DecodedRequest, rules_version: int) -> VoidReason | None:
+        """A canonical request of the activation in force counts unless its number was met before."""
+        record, request, digest, command = decoded
         if not self.is_first(record.sequence):
             return VoidReason.REPEAT
         self.stamp_us = max(self.stamp_us, record.stamp_us)
-        submission = record.submission
-        command = change_id(submission.user_id, submission.command_id, submission.act_as)
         self.counted.append(CountedRequest(self.offset, record, request, digest, self.stamp_us, rules_version, command))
         return None
 
@@ -185,7 +225,9 @@ class RunReader:
 
     def reading(self) -> Reading:
         position = self.start
-        if self.last is not None:
+        if self.offset != position.offset:
+            if self.last is None:
+                raise InvariantBroken(f"the record at offset {self.offset} ends a run, and was not taken in its bytes")
             fields = (
                 version_of(self.barrier),
                 position.topic_id,

@@ -25,8 +25,9 @@ from pipeline.judging.lost import lost_claims, lost_commands, lost_parties, lost
 from pipeline.judging.marks import offsets_marked
 from pipeline.judging.plan import Plan, Survey, counted, make_plan, survey, void_reasons
 from pipeline.judging.reasons import DEDUPLICATED, DUPLICATE, EXCEPTION
+from pipeline.tables.dense import decisions_of, dense_of, judged_parts, records_of, rows_of_few, rows_of_stretch
 from pipeline.tables.rows import SCHEMAS
-from pipeline.tables.write import TablesWriter
+from pipeline.tables.write import OrderedJudge, TablesWriter
 from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
 from replica.notary.counted import CountedNote, CountedRequest
@@ -81,17 +82,11 @@ def by_replica(values: Sequence[bytes], cuts: Sequence[int] = (), salvages: Salv
 class Rows:
     """A table that is kept in memory."""
 
-    count = 0
-
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
         self.offset = -1
 
-    def least_after(self, column: str, offset: int) -> int | None:
-        assert (column, offset, self.rows) == ("ledger_offset", -1, [])
-        return None
-
-    def append(self, rows: pa.Table, offset: int, count: int | None = None) -> None:
+    def append(self, rows: pa.Table, offset: int) -> None:
         self.rows += rows.to_pylist()
         self.offset = offset
 
@@ -99,9 +94,37 @@ class Rows:
 def by_tables(values: Sequence[bytes], cuts: Sequence[int] = (), salvages: Salvages = NO_SALVAGES) -> dict[str, Rows]:
     """The rows that the tables' job appends, in runs that end at the cuts."""
     tables = {name: Rows() for name in SCHEMAS}
-    writer = TablesWriter(tables, MemoryIndex(), begin(TOPIC), lambda name: None, salvages)  # type: ignore[arg-type]
+    judge = OrderedJudge(MemoryIndex(), begin(TOPIC), 0, salvages)
+    writer = TablesWriter(tables, judge, lambda name: None)  # type: ignore[arg-type]
     for start, end in _runs(len(values), cuts):
         writer.append(list(enumerate(values))[start:end])
+    return tables
+
+
+def by_dense_tables(
+    values: Sequence[bytes],
+    cuts: Sequence[int] = (),
+    tasks: Sequence[int] = (),
+    salvages: Salvages = NO_SALVAGES,
+) -> dict[str, Rows]:
+    """The same rows, made as the job on Spark does: the log is decoded in stretches that end at `tasks`, judged from
+    dense columns in runs that end at the cuts, and its rows are made in stretches again."""
+    tables = {name: Rows() for name in SCHEMAS}
+    judge = OrderedJudge(MemoryIndex(), begin(TOPIC), 0, salvages)
+    for start, end in _runs(len(values), cuts):
+        stretches = [(first, last) for first, last in _runs(end, sorted({*tasks, start})) if first >= start]
+        dense = pa.Table.from_batches([dense_of(range(*one), values[slice(*one)]) for one in reversed(stretches)])
+        for judged in judged_parts(judge, records_of(dense)):
+            decisions = decisions_of(judged)
+            of_tasks = [
+                rows_of_stretch(decisions, records)
+                for one in stretches
+                if (records := [(at, values[at]) for at in range(*one) if judge.position.offset < at <= judged.offset])
+            ]
+            for made in [*of_tasks, rows_of_few(judged)]:
+                for name, table in tables.items():
+                    table.append(made[name], judged.offset)
+            judge.advance(judged)
     return tables
 
 

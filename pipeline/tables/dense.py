@@ -1,0 +1,226 @@
+"""What the ordered judge needs of each record, made by many tasks, and what rows need of each verdict. Pure.
+
+A task decodes a stretch of the log. Of a request record it passes on what the void rule and the rules ask for, packed;
+signature, user and texts stay behind. All other records are few and go on in their bytes: barriers, settlements, notes,
+lost records, and what no decoder accepts. So does the last record of a stretch, whose digest the position has.
+
+The verdicts come back by log offset. A task decodes its stretch again and makes the rows of every table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.tables.rows import rows_of
+from pipeline.tables.write import Judged, OrderedJudge
+from replica.log.interface import LogRecords
+from replica.notary.counted import Counted, CountedRequest, CountedSettlement
+from replica.notary.errors import BadRequest, InvariantBroken
+from replica.notary.position import Position
+from replica.notary.reading import DecodedRequest, Reading, RunReader, decoded_request
+from replica.notary.records import (
+    RequestRecord,
+    RequestRecordV2,
+    SettlementRecord,
+    Undecodable,
+    decode_record,
+    format_named,
+)
+from replica.notary.requests import Request, Submission, TimeWindow
+from replica.notary.rules import Conflict, Outcome, Verdict
+
+DENSE = pa.schema([("offset", pa.int64()), ("packed", pa.binary()), ("value", pa.binary())])
+"""A record: packed, if it is a request, or its bytes."""
+DECISIONS = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("judged_us", pa.int64(), nullable=False),
+        pa.field("rules_version", pa.int8(), nullable=False),
+        pa.field("ledger_end", pa.int64(), nullable=False),  # the ledger offset of the last completion before
+        ("outcome", pa.int8()),  # its place in Outcome; null for a settlement
+        ("notarised_offset", pa.int64()),
+        ("conflicts", pa.binary()),
+    ]
+)
+"""A record that counts and has rows."""
+
+DenseRecord = tuple[int, bytes | None, bytes | None]
+_OUTCOMES = tuple(Outcome)
+_PLACES = {outcome: place for place, outcome in enumerate(_OUTCOMES)}
+
+
+class _Packed(msgspec.Struct, array_like=True, gc=False):
+    """A request record without its canonical bytes, signature and texts. `is_named_after`: its command has the
+    transaction's id."""
+
+    format: int
+    activation_id: bytes
+    sequence: int
+    stamp_us: int
+    deduplication_us: int
+    after_offset: int
+    public_key: bytes
+    is_named_after: bool
+    tx_id: bytes
+    inputs: tuple[bytes, ...]
+    references: tuple[bytes, ...]
+    from_us: int | None
+    until_us: int | None
+    party: str
+    content_digest: bytes
+    change_id: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_packed_decoder = msgspec.msgpack.Decoder(_Packed)
+_conflicts_decoder = msgspec.msgpack.Decoder(tuple[Conflict, ...])
+
+
+def dense_of(offsets: Sequence[int], values: Sequence[bytes | None]) -> pa.RecordBatch:
+    """The rows of DENSE of a stretch of the log; a null value is read as b'', as a replica does."""
+    packed = [_packed(value or b"") for value in values]
+    if packed:
+        packed[-1] = None
+    rest = [(value or b"") if one is None else None for one, value in zip(packed, values, strict=True)]
+    columns = (pa.array(offsets, pa.int64()), pa.array(packed, pa.binary()), pa.array(rest, pa.binary()))
+    return pa.RecordBatch.from_arrays(list(columns), schema=DENSE)
+
+
+def _packed(value: bytes) -> bytes | None:
+    """A request record without what neither void rule nor rules ask for; None: it is to be read in its bytes."""
+    try:
+        record = decode_record(value, format_named(value))
+        if not isinstance(record, RequestRecordV2):
+            return None
+        _, request, digest, command = decoded_request(record)
+    except (Undecodable, BadRequest):
+        return None
+    submission, window = record.submission, request.window or TimeWindow()
+    return _encoder.encode(
+        _Packed(
+            record.format,
+            record.activation_id,
+            record.sequence,
+            record.stamp_us,
+            record.deduplication_us,
+            record.after_offset,
+            submission.public_key,
+            submission.command_id == request.tx_id.hex(),
+            request.tx_id,
+            request.inputs,
+            request.references,
+            window.from_us,
+            window.until_us,
+            request.party,
+            digest,
+            command,
+        )
+    )
+
+
+def _unpacked(packed: bytes) -> DecodedRequest:
+    """The request as void rule and rules see it; what they do not ask for is empty."""
+    one = _packed_decoder.decode(packed)
+    command_id = one.tx_id.hex() if one.is_named_after else ""
+    submission = Submission(b"", one.public_key, b"", "", command_id, (), "")
+    head = (one.format, one.activation_id, one.sequence, one.stamp_us)
+    record = RequestRecordV2(*head, submission, one.deduplication_us, one.after_offset)
+    is_open = one.from_us is None and one.until_us is None
+    window = None if is_open else TimeWindow(one.from_us, one.until_us)
+    request = Request(one.tx_id, one.inputs, one.references, window, one.party)
+    return DecodedRequest(record, request, one.content_digest, one.change_id)
+
+
+def records_of(rows: pa.Table) -> list[DenseRecord]:
+    """The records of rows of DENSE, in log order."""
+    ordered = rows.sort_by("offset")
+    return list(zip(*[ordered[name].to_pylist() for name in DENSE.names], strict=True))
+
+
+def read_dense(position: Position, records: Iterable[DenseRecord]) -> Reading:
+    """`read_records` for records of this form. Raises as it does."""
+    run = RunReader(position)
+    for offset, packed, value in records:
+        if packed is not None:
+            run.take_decoded(offset, _unpacked(packed))
+        else:
+            run.take(offset, value or b"")
+    return run.reading()
+
+
+def judged_parts(judge: OrderedJudge, records: Sequence[DenseRecord]) -> Iterator[Judged]:
+    """Judge the next records. Whoever takes a part has its rows in every table, and the judge advanced, before the
+    next one is taken. Raises FormatUnknown, and as `OrderedJudge.judge` does."""
+    for part in judge.parts(records):
+        values = [(offset, value or b"") for offset, _, value in part]
+        yield judge.judge(read_dense(judge.position, part), values)
+
+
+class Decisions(NamedTuple):
+    """What was decided about records, in log order, as rows of DECISIONS; and for each state that a refusal names the
+    log offset at which it was consumed."""
+
+    rows: pa.Table
+    consumed_at: Mapping[bytes, int]
+
+
+def decisions_of(judged: Judged) -> Decisions:
+    """What tasks need to know of a run of records."""
+    ledger_end = judged.ledger_before
+    columns: list[list[Any]] = [[] for _ in DECISIONS.names]
+    for entry, verdict in judged.decided:
+        row: tuple[Any, ...]
+        if isinstance(entry, CountedRequest) and verdict is not None:
+            conflicts = _encoder.encode(verdict.conflicts) if verdict.conflicts else None
+            of_verdict = (_PLACES[verdict.outcome], verdict.notarised_offset, conflicts)
+            row = (entry.offset, entry.judged_us, entry.rules_version, ledger_end, *of_verdict)
+            ledger_end += 1
+        elif isinstance(entry, CountedSettlement):
+            row = (entry.offset, entry.judged_us, 0, ledger_end, None, None, None)
+            ledger_end += len(entry.record.commands)
+        else:
+            continue
+        for column, value in zip(columns, row, strict=True):
+            column.append(value)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, DECISIONS, strict=True)]
+    return Decisions(pa.Table.from_arrays(arrays, schema=DECISIONS), judged.consumed_at)
+
+
+def rows_of_stretch(decisions: Decisions, records: LogRecords) -> dict[str, pa.Table]:
+    """The rows of all tables that come from requests and settlements among these records of one run, without a gap."""
+    first, end = records[0][0], records[-1][0] + 1
+    if [offset for offset, _ in records] != list(range(first, end)):
+        raise InvariantBroken(f"a task got {len(records)} records for the offsets {first} to {end - 1}")
+    offsets = decisions.rows["offset"]
+    picked = decisions.rows.filter(pc.and_(pc.greater_equal(offsets, first), pc.less(offsets, end)))
+    rows = zip(*[column.to_pylist() for column in picked.columns], strict=True)
+    decided = [_decided(row, records[row[0] - first][1]) for row in rows]
+    ledger_end = picked["ledger_end"][0].as_py() if len(picked) else 0
+    return rows_of(decided, (), (), ledger_end, decisions.consumed_at.__getitem__)
+
+
+def rows_of_few(judged: Judged) -> dict[str, pa.Table]:
+    """The other rows of a run: of barriers that came into force and of lost records."""
+    return rows_of((), judged.reading.barriers, judged.lost, judged.ledger_before, judged.consumed_at.__getitem__)
+
+
+def _decided(row: tuple[Any, ...], value: bytes) -> tuple[Counted, Verdict | None]:
+    offset, judged_us, rules_version, _, place, notarised_offset, conflicts = row
+    record = decode_record(value, format_named(value))
+    if place is None:
+        if not isinstance(record, SettlementRecord):
+            raise InvariantBroken(f"the record at offset {offset} was judged as a settlement")
+        return CountedSettlement(offset, record, judged_us), None
+    if not isinstance(record, RequestRecord):
+        raise InvariantBroken(f"the record at offset {offset} was judged as a request")
+    request = decoded_request(record)
+    named = _conflicts_decoder.decode(conflicts) if conflicts else ()
+    return (
+        CountedRequest(offset, *request[:3], judged_us, rules_version, request.change_id),
+        Verdict(_OUTCOMES[place], notarised_offset, named),
+    )

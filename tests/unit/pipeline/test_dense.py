@@ -1,0 +1,137 @@
+"""The tables' rows, judged from dense columns: those of the judgement in one process, from any log, cut anywhere."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pipeline.tables.dense import decisions_of, dense_of, judged_parts, read_dense, records_of, rows_of_stretch
+from pipeline.tables.rows import COMPLETIONS, CONFLICTS, EPOCHS, LOST, REQUESTS
+from pipeline.tables.write import OrderedJudge
+from replica.index.memory import MemoryIndex
+from replica.notary.errors import FormatUnknown, InvariantBroken
+from replica.notary.position import begin
+from replica.notary.reading import RunReader, read_records
+from replica.notary.salvage import NO_SALVAGES, Salvages
+from tests.pipeline.judged import TOPIC, Rows, by_dense_tables, by_tables
+from tests.pipeline.random_logs import logs
+from tests.pipeline.signed_log import raised_values
+from tests.worlds.notary_logs import Log, LogMaker, request_of
+from tests.worlds.notary_logs import logs as mixed_logs
+from tests.worlds.party_logs import logs_with_parties, told_log
+from tests.worlds.salvage_world import LostTail, restored, some_tail
+
+CUTS = st.lists(st.integers(1, 40), max_size=6).map(sorted)
+VALUES = raised_values()
+
+
+def in_order(tables: dict[str, Rows]) -> dict[str, list[str]]:
+    return {name: sorted(map(str, table.rows)) for name, table in tables.items()}
+
+
+def made_alike(values: list[bytes], cuts: list[int], tasks: list[int], salvages: Salvages = NO_SALVAGES) -> None:
+    try:
+        expected = in_order(by_tables(values, cuts, salvages))
+    except FormatUnknown:
+        with pytest.raises(FormatUnknown):
+            by_dense_tables(values, cuts, tasks, salvages)
+    else:
+        assert in_order(by_dense_tables(values, cuts, tasks, salvages)) == expected
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.one_of(mixed_logs(2), logs_with_parties()), CUTS, CUTS)
+def test_both_engines_make_equal_rows(log: Log, cuts: list[int], tasks: list[int]) -> None:
+    """Goal: no row differs. Method: random logs of all formats and rules, runs and tasks that end anywhere."""
+    made_alike([value for _, value in log], cuts, tasks)
+
+
+@settings(deadline=None, max_examples=100)
+@given(logs(), CUTS, CUTS)
+def test_both_engines_make_equal_rows_of_a_log_dense_with_conflicts(
+    values: list[bytes], cuts: list[int], tasks: list[int]
+) -> None:
+    """The same with few states, and damaged records."""
+    made_alike(values, cuts, tasks)
+
+
+@settings(deadline=None, max_examples=100)
+@given(mixed_logs(2), CUTS, CUTS, st.data())
+def test_both_engines_make_equal_rows_across_a_lost_range(
+    log: Log, cuts: list[int], tasks: list[int], data: st.DataObject
+) -> None:
+    """The same where a tail was lost, and its salvage is held."""
+    assume(len(log) > 1)
+    archived = data.draw(st.integers(0, len(log) - 1))
+    salvage = LostTail(log, archived, (len(log) - 1,), -1).salvage()
+    again = [value for _, value in log[archived:]]
+    values = [value for _, value in restored(LostTail(log, archived, (), -1), salvage, again)]
+    made_alike(values, cuts, tasks, Salvages([salvage]))
+
+
+def test_the_kept_logs_have_rows_of_every_table() -> None:
+    """Goal: the comparison compares something. Method: logs that are known, one with a lost range."""
+    tables = by_dense_tables(VALUES, [5, 12], [3, 8])
+    assert [len(tables[name].rows) for name in (REQUESTS, COMPLETIONS, CONFLICTS, EPOCHS)] == [14, 16, 3, 2]
+    assert in_order(tables) == in_order(by_tables(VALUES))
+    tail = some_tail()
+    salvage = tail.salvage()
+    maker = LogMaker(values=[value for _, value in restored(tail, salvage)])
+    maker.barrier(2)
+    maker.submit(request_of(20, (10,)))
+    lost = by_dense_tables(maker.values, [4], [2], Salvages([salvage]))
+    assert lost[LOST].rows and in_order(lost) == in_order(by_tables(maker.values, salvages=Salvages([salvage])))
+    told = [value for _, value in told_log()]
+    assert in_order(by_dense_tables(told, [3])) == in_order(by_tables(told))
+
+
+def test_the_driver_gets_no_signature_and_no_text_of_a_request() -> None:
+    """Goal: what goes to the driver is small. Method: the log's bytes against what is passed on."""
+    dense = dense_of(range(len(VALUES)), VALUES)
+    packed = [(value, one) for value, one in zip(VALUES, dense["packed"].to_pylist(), strict=True) if one is not None]
+    assert len(packed) == 6  # the requests of format 2 but the last, which ends the stretch
+    for value, one in packed:
+        assert b"alice" in value and b"alice" not in one and len(one) < len(value) - 64
+
+
+def test_a_run_that_does_not_end_in_bytes_is_refused() -> None:
+    """Goal: no position without its digest. Method: a run of dense records that lacks the stretch's last one."""
+    records = records_of(pa.Table.from_batches([dense_of(range(len(VALUES)), VALUES)]))
+    at = max(offset for offset, packed, _ in records if packed is not None)
+    with pytest.raises(InvariantBroken, match="ends a run"):
+        read_dense(begin(TOPIC), records[: at + 1])
+    assert read_dense(begin(TOPIC), records).position == read_records(begin(TOPIC), enumerate(VALUES)).position
+    with pytest.raises(InvariantBroken, match="the log goes from"):
+        read_dense(begin(TOPIC), records[1:])
+
+
+def test_a_stretch_with_a_gap_gets_no_rows() -> None:
+    """Goal: ledger offsets are counted through a stretch, so it has no gap. Method: leave a record out."""
+    records = records_of(pa.Table.from_batches([dense_of(range(len(VALUES)), VALUES)]))
+    (judged,) = judged_parts(OrderedJudge(MemoryIndex(), begin(TOPIC), 0, NO_SALVAGES), records)
+    with pytest.raises(InvariantBroken, match="a task got"):
+        rows_of_stretch(decisions_of(judged), [(1, VALUES[1]), (3, VALUES[3])])
+
+
+@pytest.mark.parametrize("rule", ["is_first", "activation"])
+def test_each_part_of_the_void_rule_is_applied_to_dense_records(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a repeat and a deposed replica's record stay void. Method: such records; without a part rows differ."""
+    maker = LogMaker()
+    maker.barrier(1, format=2)
+    maker.submit(request_of(1, (1,)))
+    maker.values.append(maker.values[-1])
+    maker.barrier(2, format=2)
+    maker.values.append(maker.values[1])
+    maker.submit(request_of(2, (2,)))
+    maker.submit(request_of(3, (2,)))
+    expected = in_order(by_tables(maker.values))
+    assert in_order(by_dense_tables(maker.values)) == expected
+    if rule == "is_first":
+        monkeypatch.setattr(RunReader, "is_first", lambda self, sequence: True)
+    else:
+        monkeypatch.setattr(
+            RunReader, "take_decoded", lambda self, at, one: (self._next(at), self.count_request(one, 2))
+        )
+    assert in_order(by_dense_tables(maker.values)) != expected
