@@ -207,6 +207,7 @@ async def test_the_install_page_leads_to_a_notary_that_works(servers_folder: Pat
                 "ENDPOINT_HOST": LOOPBACK,
                 "ENDPOINT_PORT": endpoint,
                 "EXPORTER_PORT": exporter,
+                "ARCHIVE_HOST": LOOPBACK,
                 "ALERTMANAGER_ADDRESS": "10.0.0.20:9093",
                 "API_PORT": api,
                 "HEALTH_PORT": health,
@@ -229,14 +230,16 @@ async def test_the_install_page_leads_to_a_notary_that_works(servers_folder: Pat
             assert "missing" not in printed["See that it works"]
             in_force = json.loads(await asyncio.to_thread(stage.run, "notary format show --json", "afterwards"))
             assert in_force["rules_in_force"] == dict.fromkeys(("r1", "r2", "r3"), BY_DEFAULT.rules)
-            targets = [
-                target
+            targets = {
+                job["job_name"]: [target for group in job["static_configs"] for target in group["targets"]]
                 for job in yaml.safe_load(stage.file("/etc/prometheus/prometheus.yml"))["scrape_configs"]
-                for group in job["static_configs"]
-                for target in group["targets"]
-            ]
-            assert targets[:3] == [f"{host}:{health}" for host in HOSTS]
-            for target in [*targets[:3], f"{LOOPBACK}:{exporter}"]:
+            }
+            assert targets == {  # no other: the alert of a job that nobody runs calls people for nothing
+                "notary": [f"{host}:{health}" for host in HOSTS],
+                "notary-archive": [f"{LOOPBACK}:9103"],
+                "notary-haproxy": [f"{LOOPBACK}:{exporter}", f"127.0.0.2:{exporter}"],
+            }
+            for target in [*targets["notary"], f"{LOOPBACK}:{exporter}"]:
                 with urllib.request.urlopen(f"http://{target}/metrics", timeout=10) as answer:
                     assert answer.status == 200
         finally:
