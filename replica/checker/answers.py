@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from hashlib import sha256
 
 import msgspec
@@ -30,6 +30,7 @@ from replica.checker.operations import (
 )
 from replica.checker.order import DenialCheck, OrderCheck
 from replica.checker.reuse import ReuseCheck
+from replica.notary.leases import is_leased
 
 
 class _Claim(msgspec.Struct, gc=False):
@@ -73,6 +74,7 @@ class AnswerCheck:
         self._open: dict[bytes, _Open] = {}  # command, transaction id, digest -> operations with unknown outcome
         self._without_record: list[Operation] = []
         self._epoch = 0  # in force at the record seen last
+        self._leased = False  # whether a barrier so far is a claim to a lease
         self._before_lost: set[int] = set()  # epochs in force where records were lost; barriers may be among those
         # Commands and transactions that were answered from a record that is lost; they may be settled nevertheless.
         self._lost_answered: set[bytes] = set()
@@ -87,6 +89,7 @@ class AnswerCheck:
         self._reuses.see(judged)
         if isinstance(judged, JudgedBarrier):
             self._epoch = judged.record.epoch
+            self._leased |= is_leased(judged.record)
         elif isinstance(judged, JudgedLost):
             self._before_lost.add(self._epoch)
         own: _Claim | None = None
@@ -120,7 +123,7 @@ class AnswerCheck:
             answer = operation.answer
             if answer is not None and answer.epoch is not None:
                 held_by = epochs.get(answer.epoch)
-                if self._barrier_may_be_lost(answer.epoch):
+                if self._barrier_may_be_lost(answer.epoch, epochs):
                     continue
                 if held_by is None or not self._may_answer(answer, held_by):
                     claim = _Claim(-1, operation, answer)
@@ -133,9 +136,14 @@ class AnswerCheck:
         """Whether who answered, as far as that is known, may do so in an epoch of this replica."""
         return self._all_serve or answer.replica in (None, leads)
 
-    def _barrier_may_be_lost(self, epoch: int) -> bool:
-        """Whether the log has lost records after a lower epoch. Claims to a lease may have given this one again."""
-        return any(one < epoch for one in self._before_lost)
+    def _barrier_may_be_lost(self, epoch: int, epochs: Collection[int]) -> bool:
+        """Whether the log has lost records between the epochs in force before and after this one.
+
+        Claims to a lease count on from the log, so where it lost some they have given numbers again.
+        """
+        if self._leased:
+            return any(one < epoch for one in self._before_lost)
+        return max([one for one in epochs if one < epoch], default=0) in self._before_lost and epoch not in epochs
 
     # ---- before the log ----
 
