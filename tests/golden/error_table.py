@@ -1,4 +1,4 @@
-"""Writes the tables of error codes into docs/errors.md and docs/api.md: `python -m tests.golden.error_table`."""
+"""Writes the tables of error codes into docs/errors.md: `python -m tests.golden.error_table`."""
 
 from __future__ import annotations
 
@@ -44,19 +44,12 @@ def of_election() -> str:
     return _table("code | replica | what it means | what to do", rows)
 
 
-def in_short() -> str:
-    """The codes that applications can meet, without what to do."""
-    rows = (f"`{c.name}` | {c.status} | {c.retry.value} | {c.title}" for c in Code if c.status)
-    return _table("code | status | retry | what it means", rows)
-
-
 def _exit(person: bool) -> str:
     return "2" if person else "1"
 
 
-ERRORS, API = _DOCS / "errors.md", _DOCS / "api.md"
+ERRORS = _DOCS / "errors.md"
 TABLES: list[tuple[Path, str, Callable[[], str]]] = [
-    (API, "error codes", in_short),
     (ERRORS, "answers", answered),
     (ERRORS, "clients", of_clients),
     (ERRORS, "operators", of_operators),
