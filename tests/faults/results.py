@@ -68,7 +68,7 @@ def render_workers(reports: Mapping[str, FaultsReport]) -> str:
         "# Results where every replica serves\n\nWritten by `python -m tests.faults.results kafka-workers` from the "
         "newest runs; do not edit. Each line can be run again: `make faults SERVING=all`, with `LOG=postgres` or "
         "`LOG=embedded`. An outage is the time between two successes that clients saw, through HAProxy where nothing "
-        'else is said; "the active" is the holder of the lock. [Faults](faults.md) says what each fault meets.\n\n'
+        'else is said; "the active" is the holder of the lock. [What each fault meets](results/faults.md).\n\n'
         f"Together: **{sum(one.operations for one in totals):,} operations checked, "
         f"{sum(one.acknowledged_lost for one in totals)} acknowledged answers lost or changed, "
         f"{sum(one.double_spends for one in totals)} double spends**."

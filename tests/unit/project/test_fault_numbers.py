@@ -1,4 +1,4 @@
-"""Each number of a fault scenario stands once in the tables of docs/faults.md, and none stands there without one.
+"""Each number of a fault scenario stands once in the tables of the pages on faults, and none stands there without one.
 
 Where every replica serves, a scenario that does not apply says on the page why.
 """
@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
+NUMBERS = "docs/faults.md", "Scenario numbers:"
+ALL_SERVE = "docs/results/faults.md", "## Where every replica serves"
 _ROW = re.compile(r"^\| (F\d[^|]*) \| ([^|]+) \|$", re.MULTILINE)
 _MARKED = re.compile(r"\bscenario\(\s*\"F(\d+)\"")
 
@@ -22,10 +24,10 @@ def listed(numbers: str) -> Iterator[int]:
         yield from range(int(first[1:]), int((last or first)[1:]) + 1)
 
 
-def rows_behind(heading: str) -> dict[int, str]:
+def rows_behind(page: str, heading: str) -> dict[int, str]:
     """The first table behind this text: its second cell by number. Raises AssertionError for a number with two rows."""
-    page = (ROOT / "docs" / "faults.md").read_text()
-    table = next(part for part in page.split(heading)[1].split("\n\n") if part.startswith("|"))
+    text = (ROOT / page).read_text()
+    table = next(part for part in text.split(heading)[1].split("\n\n") if part.startswith("|"))
     found = [(number, cell) for cells, cell in _ROW.findall(table) for number in listed(cells)]
     assert [number for number, _ in found] == sorted({number for number, _ in found})
     return dict(found)
@@ -40,8 +42,8 @@ def test_the_page_and_the_scenarios_have_the_same_numbers() -> None:
     """Goal: a number names one fault, and each says what it meets where all serve. Method: the tables' cells against
     the marks of the scenarios."""
     of_scenarios = {int(number) for source in sources() for number in _MARKED.findall(source)}
-    assert set(rows_behind("Scenario numbers:")) == of_scenarios
-    assert set(rows_behind("## Where every replica serves")) == of_scenarios
+    assert set(rows_behind(*NUMBERS)) == of_scenarios
+    assert set(rows_behind(*ALL_SERVE)) == of_scenarios
 
 
 def left_out_where_all_serve() -> Iterator[tuple[int, str]]:
@@ -72,7 +74,7 @@ def reasons_in(marks: list[ast.Call]) -> Iterator[str]:
 
 def test_the_page_says_why_a_scenario_does_not_apply_where_all_serve() -> None:
     """Goal: none is left out without a word. Method: the reasons of the marks, in the rows of their numbers."""
-    rows, left_out = rows_behind("## Where every replica serves"), set(left_out_where_all_serve())
+    rows, left_out = rows_behind(*ALL_SERVE), set(left_out_where_all_serve())
     assert {number for number, _ in left_out} >= {5, 23}  # else the marks are not found
     for number, why in left_out:
         assert why in rows[number], (number, why)
