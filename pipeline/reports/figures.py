@@ -26,7 +26,7 @@ _ACTIVATION = pa.schema(
 
 
 def figures(summary: Summary, epochs: pa.Table, end_offset: int) -> dict[str, pa.Table]:
-    """The report's tables by name; tables.py has their columns. `epochs`: `offset`, `epoch` and `replica` of each
+    """The report's tables by name; tables.py has their columns. `epochs`: `log_offset`, `epoch` and `replica` of each
     barrier in force, by offset. `end_offset`: after the newest record.
     """
     found = {
@@ -85,15 +85,15 @@ def _hot_states(states: pa.Table) -> pa.Table:
 
 def _fail_overs(activations: pa.Table, epochs: pa.Table, end_offset: int) -> pa.Table:
     led = {row["from_offset"]: row for row in activations.to_pylist()}
-    ends = [*epochs["offset"].to_pylist()[1:], end_offset]
+    ends = [*epochs["log_offset"].to_pylist()[1:], end_offset]
     rows: list[dict[str, Any]] = []
     last_us: int | None = None
     for epoch, until in zip(epochs.to_pylist(), ends, strict=True) if len(epochs) else ():
-        found = led.get(epoch["offset"], {"requests": 0, "first_us": None, "last_us": None})
+        found = led.get(epoch["log_offset"], {"requests": 0, "first_us": None, "last_us": None})
         pause_us = None if last_us is None or found["first_us"] is None else found["first_us"] - last_us
         rows.append(
             found
-            | {"from_offset": epoch["offset"], "until_offset": until, "pause_us": pause_us}
+            | {"from_offset": epoch["log_offset"], "until_offset": until, "pause_us": pause_us}
             | {"epoch": epoch["epoch"], "replica": epoch["replica"]}
         )
         last_us = max((one for one in (last_us, found["last_us"]) if one is not None), default=None)

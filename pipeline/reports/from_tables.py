@@ -17,11 +17,11 @@ from pipeline.tables.rows import CONFLICTS, EPOCHS, REQUESTS, VERDICTS
 from replica.notary.position import BEGIN
 
 STRETCH_RECORDS = 1 << 20  # that are in memory at a time
-_REQUESTS = ("offset", "stamp_at", "party", "public_key", "inputs", "references")
-_VERDICTS = ("offset", "outcome", "notarised_offset")
-_CONFLICTS = ("offset", "state", "usage", "consumed_at")
-_EPOCHS = ("offset", "epoch", "replica")
-_NEWEST = ("offset", "tx_id", "content_digest", "sequence")
+_REQUESTS = ("log_offset", "stamp_at", "party", "public_key", "inputs", "referenced_states")
+_VERDICTS = ("log_offset", "outcome", "notarised_offset")
+_CONFLICTS = ("log_offset", "state", "usage", "consumed_offset")
+_EPOCHS = ("log_offset", "epoch", "replica")
+_NEWEST = ("log_offset", "tx_id", "content_digest", "sequence")
 _SOURCE = "Verdicts are those of the tables in the lake; times are the stamps in the log's records."
 _ROWS = "The tables requests and verdicts in the lake have a row for each request."
 
@@ -46,8 +46,8 @@ def report_from_tables(
     folder.mkdir(parents=True, exist_ok=True)
     state, summary, anew = _gone_on_with(tables, folder)
     after = BEGIN if state is None else state.offset
-    epochs = tables.rows(EPOCHS, _EPOCHS, BEGIN).sort_by("offset")
-    barriers = epochs["offset"].to_pylist()
+    epochs = tables.rows(EPOCHS, _EPOCHS, BEGIN).sort_by("log_offset")
+    barriers = epochs["log_offset"].to_pylist()
     newest = None if state is None else state.newest
     for start in range(after, tables.offset, stretch_records):
         until = min(start + stretch_records, tables.offset)
@@ -56,7 +56,7 @@ def report_from_tables(
         conflicts = tables.rows(CONFLICTS, _CONFLICTS, start, until)
         summary = merged([summary, summary_of(requests, verdicts, conflicts, barriers)])
         if len(requests):
-            newest = _newest(tables, pc.max(requests["offset"]).as_py())
+            newest = _newest(tables, pc.max(requests["log_offset"]).as_py())
     write_state(folder, State(tables.topic_id, tables.ids, tables.offset, newest, encode_tables(summary)))
     epoch = epochs["epoch"][-1].as_py() if len(epochs) else 0
     subject = Subject(tables.topic_id, tables.offset, epoch, len(epochs), lost_in(tables), _SOURCE, _ROWS)
@@ -80,7 +80,7 @@ def _gone_on_with(tables: TablesView, folder: Path) -> tuple[State | None, Summa
 def _still_there(tables: TablesView, newest: Newest | None) -> bool:
     if newest is None:
         return True
-    found = tables.rows(REQUESTS, _NEWEST, newest.offset - 1, newest.offset)
+    found = tables.rows(REQUESTS, _NEWEST, newest.log_offset - 1, newest.log_offset)
     return bool(found.to_pylist() == [msgspec.structs.asdict(newest)])
 
 

@@ -17,14 +17,14 @@ from pipeline.reports.summary import SCHEMAS, Summary
 from replica.notary.untrusted import UNREADABLE
 
 NAME = "report.state"
-VERSION = 1  # of the file, and of what a summary counts
+VERSION = 2  # of the file, and of what a summary counts
 _HASH_BYTES = 32
 
 
 class Newest(msgspec.Struct, frozen=True):
     """The newest request that was counted."""
 
-    offset: int
+    log_offset: int
     tx_id: bytes
     content_digest: bytes
     sequence: int

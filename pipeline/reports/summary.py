@@ -87,16 +87,18 @@ def span_us(summary: Summary) -> tuple[int, int] | None:
 
 def _decided(requests: pa.Table, verdicts: pa.Table) -> pa.Table:
     """A row for each request, by offset, with its verdict as numbers that add up."""
-    states = pc.add(pc.list_value_length(requests["inputs"]), pc.list_value_length(requests["references"]))
-    narrow = requests.select(["offset", "stamp_at", "party", "public_key"]).append_column("states", states)
-    narrow, verdicts = narrow.sort_by("offset"), verdicts.sort_by("offset")
-    if not narrow["offset"].equals(verdicts["offset"]) or pc.count_distinct(narrow["offset"]).as_py() != len(narrow):
+    states = pc.add(pc.list_value_length(requests["inputs"]), pc.list_value_length(requests["referenced_states"]))
+    narrow = requests.select(["log_offset", "stamp_at", "party", "public_key"]).append_column("states", states)
+    narrow, verdicts = narrow.sort_by("log_offset"), verdicts.sort_by("log_offset")
+    if not narrow["log_offset"].equals(verdicts["log_offset"]) or pc.count_distinct(
+        narrow["log_offset"]
+    ).as_py() != len(narrow):
         raise InvariantBroken("the tables do not have one verdict for each request: rows were deleted, or added twice")
     outcome = verdicts["outcome"]
-    repeated = pc.fill_null(pc.not_equal(verdicts["notarised_offset"], verdicts["offset"]), False)
+    repeated = pc.fill_null(pc.not_equal(verdicts["notarised_offset"], verdicts["log_offset"]), False)
     return pa.table(
         {
-            "offset": narrow["offset"],
+            "log_offset": narrow["log_offset"],
             "stamp_us": narrow["stamp_at"].cast(pa.int64()),
             "party": narrow["party"],
             "public_key": narrow["public_key"],
@@ -111,19 +113,19 @@ def _decided(requests: pa.Table, verdicts: pa.Table) -> pa.Table:
 
 
 def _refused(rows: pa.Table, conflicts: pa.Table) -> pa.Table:
-    refused = rows.filter(pc.equal(rows["conflicts"], 1))["offset"].to_numpy()
-    rows_of_conflicts = conflicts.select(["offset", "state", "usage"])
+    refused = rows.filter(pc.equal(rows["conflicts"], 1))["log_offset"].to_numpy()
+    rows_of_conflicts = conflicts.select(["log_offset", "state", "usage"])
     distinct = rows_of_conflicts.group_by(rows_of_conflicts.column_names).aggregate([])
-    if len(distinct) != len(conflicts) or not np.array_equal(np.unique(conflicts["offset"].to_numpy()), refused):
+    if len(distinct) != len(conflicts) or not np.array_equal(np.unique(conflicts["log_offset"].to_numpy()), refused):
         raise InvariantBroken("the tables do not have the states in the way of each refused request, each of them once")
-    at = np.searchsorted(rows["offset"].to_numpy(), conflicts["offset"].to_numpy())
+    at = np.searchsorted(rows["log_offset"].to_numpy(), conflicts["log_offset"].to_numpy())
     return pa.table(
         {
             "state": conflicts["state"],
             "party": rows["party"].take(pa.array(at)),
             "refused": pa.array(np.ones(len(conflicts), np.int64)),
             "as_reference": pc.equal(conflicts["usage"], Usage.REFERENCE.value).cast(pa.int64()),
-            "consumed_at": conflicts["consumed_at"],
+            "consumed_at": conflicts["consumed_offset"],
         }
     )
 
@@ -131,7 +133,7 @@ def _refused(rows: pa.Table, conflicts: pa.Table) -> pa.Table:
 def _led(rows: pa.Table, barriers: Sequence[int]) -> pa.Table:
     """A row for each request, with the offset of the barrier that was in force."""
     offsets = np.asarray(barriers, np.int64)
-    at = np.searchsorted(offsets, rows["offset"].to_numpy()) - 1
+    at = np.searchsorted(offsets, rows["log_offset"].to_numpy()) - 1
     if len(at) and at.min() < 0:
         raise InvariantBroken("the tables have a request before the first barrier in force")
     return pa.table(

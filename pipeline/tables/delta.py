@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from pipeline.places.objects import is_denied
@@ -47,8 +47,8 @@ class Table:
     """One table of one log, in a place of its own, which is made if there is none. Columns that others added to it
     stay, and are empty in new rows; columns of ours that it lacks are added by the next append.
 
-    Raises ConfigError when the table is of another log, PlaceUnavailable and PlaceAccessDenied when it cannot be read,
-    and ConfigError (PLACE_UNSAFE) for a store that overwrites: two writers could both append.
+    Raises ConfigError when the table is of another log or of an earlier release, PlaceUnavailable and PlaceAccessDenied
+    when it cannot be read, and ConfigError (PLACE_UNSAFE) for a store that overwrites: two writers could both append.
     """
 
     def __init__(self, place: Place, schema: pa.Schema, topic_id: str) -> None:
@@ -65,6 +65,7 @@ class Table:
             description = self._table.metadata().description
         if description != log:
             raise ConfigError(f"the table {place} is of {description}, not of {log}: name another folder")
+        _refuse_other_columns(place, schema, self._table.schema())
         if isinstance(place, Remote):
             _refuse_unsafe(place, self._table.version())
 
@@ -87,7 +88,7 @@ class Table:
             return None
         with _as_ours(self._place):
             dataset = self._table.to_pyarrow_dataset()
-            found = pc.min(dataset.to_table([column], filter=pc.field("offset") > offset)[column]).as_py()
+            found = pc.min(dataset.to_table([column], filter=pc.field("log_offset") > offset)[column]).as_py()
         return None if found is None else int(found)
 
     def greatest(self, column: str) -> int:
@@ -110,7 +111,7 @@ class Table:
         """
         if offset <= self.offset:
             return
-        missing = rows.filter(pc.greater(rows["offset"], self.offset))
+        missing = _without_known_comments(rows, self._table).filter(pc.greater(rows["log_offset"], self.offset))
         noted = [Transaction(_application(self._topic_id), offset)]
         append_id, before = uuid4().hex, self._table.version()
         try:
@@ -158,9 +159,9 @@ class View:
 
         `offsets`: of the records with these offsets alone.
         """
-        among = (pc.field("offset") > after) & (pc.field("offset") <= until)
+        among = (pc.field("log_offset") > after) & (pc.field("log_offset") <= until)
         if offsets is not None:
-            among &= pc.field("offset").isin(list(offsets))
+            among &= pc.field("log_offset").isin(list(offsets))
         known = [name for name in wanted.names if name in self._dataset.schema.names]
         with _as_ours(self._place):
             found = self._dataset.to_table(known, filter=among)
@@ -222,6 +223,24 @@ def _options(place: Place) -> dict[str, str] | None:
     if isinstance(place, Path):
         return None
     return {"conditional_put": "etag", "timeout": f"{REQUEST_MAX_S}s"}
+
+
+def _without_known_comments(rows: pa.Table, table: DeltaTable) -> pa.Table:
+    """Rows without comments on columns that the table has: Delta refuses an append that words one otherwise, as a later
+    release or the table's owner may."""
+    known = {field.name for field in table.schema().fields}
+    return rows.cast(pa.schema([one.remove_metadata() if one.name in known else one for one in rows.schema]))
+
+
+def _refuse_other_columns(place: Place, wanted: pa.Schema, found: Schema) -> None:
+    """A column that a table lacks can be added to it only if older rows may be null there."""
+    known = {field.name for field in found.fields}
+    lacking = [field.name for field in wanted if field.name not in known and not field.nullable]
+    if lacking:
+        raise ConfigError(
+            f"the table {place} has no column {lacking[0]}: an earlier release made it."
+            " Remove the tables, or name another folder: `notary tables run` makes them again from the log"
+        )
 
 
 def _refuse_unsafe(place: Remote, version: int) -> None:

@@ -21,12 +21,12 @@ def has_tables(place: Place) -> bool:
 
 def lost_in(tables: TablesView) -> list[Lost]:
     """The log's lost ranges, as far as the tables are."""
-    rows = tables.rows(LOST, ("offset", "salvage", "tx_id", "inputs"), BEGIN).sort_by("offset")
+    rows = tables.rows(LOST, ("log_offset", "salvage", "tx_id", "inputs"), BEGIN).sort_by("log_offset")
     found: list[Lost] = []
     for salvage in dict.fromkeys(rows["salvage"].to_pylist()):
         of_one = rows.filter(pc.equal(rows["salvage"], salvage))
         known = of_one.filter(pc.is_valid(of_one["tx_id"]))
-        first, last = of_one["offset"][0].as_py(), of_one["offset"][-1].as_py()
+        first, last = of_one["log_offset"][0].as_py(), of_one["log_offset"][-1].as_py()
         found.append(Lost(first, last, salvage, len(known), known["inputs"].null_count))
     return found
 

@@ -20,77 +20,100 @@ from replica.store.completions import of_request, of_settlement
 from replica.store.interface import Completion
 
 DAY_US = 86_400 * 1_000_000
-_TIME = pa.timestamp("us", tz="UTC")
-_KEYS = [pa.field("offset", pa.int64(), nullable=False), pa.field("day", pa.date32(), nullable=False)]
+_TIME, _IDS, _STATES = pa.timestamp("us", tz="UTC"), pa.binary(), pa.list_(pa.string())
+
+
+def _column(name: str, kind: pa.DataType, comment: str, *, nullable: bool = False) -> pa.Field:
+    """`comment`: what readers of the table see of the column. A column that a later release adds is nullable, as older
+    rows lack it."""
+    return pa.field(name, kind, nullable=nullable, metadata={"comment": comment})
+
+
+def _keys(record: str, day_of: str) -> list[pa.Field]:
+    return [
+        _column("log_offset", pa.int64(), f"offset of {record} in the log"),
+        _column("day", pa.date32(), f"UTC day of {day_of}; the tables are parted by it"),
+    ]
+
+
+_TX_ID = _column("tx_id", _IDS, "transaction id; lower(hex(tx_id)) is its text")
+_USER_ID = _column("user_id", pa.string(), "user who submitted the command")
+_COMMAND_ID = _column("command_id", pa.string(), "the command's id, by its user")
+_SUBMISSION_ID = _column("submission_id", pa.string(), "id of this submission, by its user")
+_OUTCOME = _column("outcome", pa.string(), "NOTARISED, or the code of the refusal")
+_NOTARISED = _column(
+    "notarised_offset", pa.int64(), "log offset where the transaction was first notarised; null: refused", nullable=True
+)
+_DIGEST = _column("content_digest", _IDS, "SHA-256 of what is notarised, without signatures")
 
 REQUESTS, VERDICTS, CONFLICTS, EPOCHS = "requests", "verdicts", "conflicts", "epochs"
 COMPLETIONS, LOST = "completions", "lost"
 SCHEMAS = {
     VERDICTS: pa.schema(
         [
-            *_KEYS,
-            ("judged_at", _TIME),  # the highest stamp up to this record: the time that windows are judged by
-            ("tx_id", pa.binary()),
-            ("outcome", pa.string()),  # a code of replica/notary/outcomes.py
-            ("notarised_offset", pa.int64()),
+            *_keys("the request", "the request's stamp"),
+            _column("judged_at", _TIME, "highest stamp up to this record: time windows are judged by it"),
+            _TX_ID,
+            _OUTCOME,
+            _NOTARISED,
         ]
     ),
     CONFLICTS: pa.schema(
         [
-            *_KEYS,
-            ("state", pa.string()),
-            ("usage", pa.string()),  # input, reference
-            ("consumed_by_hash", pa.binary()),
-            ("consumed_at", pa.int64()),  # log offset of the request that consumed it
+            *_keys("the refused request", "the request's stamp"),
+            _column("state", pa.string(), "consumed state, TXID:INDEX"),
+            _column("usage", pa.string(), "how the request named it: input or reference"),
+            _column("consumed_by_hash", _IDS, "SHA-256 of the transaction id that consumed it"),
+            _column("consumed_offset", pa.int64(), "log offset of the request that consumed it"),
         ]
     ),
     EPOCHS: pa.schema(
         [
-            *_KEYS,  # of the barrier; its day is that of the newest request before it
-            ("began_at", _TIME),
-            ("epoch", pa.int64()),
-            ("replica", pa.string()),
+            *_keys("the barrier", "the newest request before it"),
+            _column("began_at", _TIME, "highest stamp before it; null: no request came before", nullable=True),
+            _column("epoch", pa.int64(), "number of the epoch, which only rises"),
+            _column("replica", pa.string(), "replica that leads from here on"),
         ]
     ),
     LOST: pa.schema(
         [
-            *_KEYS,  # of the lost record; its day is that of the newest request before it
-            ("salvage", pa.string()),  # digest of the file that it names, in hexadecimal
-            ("tx_id", pa.binary()),  # which was notarised there; null: none is known to be
-            ("content_digest", pa.binary()),
-            ("inputs", pa.list_(pa.string())),  # null: nobody knows which states it consumed
+            *_keys("the lost record", "the newest request before it"),
+            _column("salvage", pa.string(), "digest of the salvage file that the record names, in hexadecimal"),
+            _column("tx_id", _IDS, "transaction notarised there; null: none is known", nullable=True),
+            _column("content_digest", _IDS, "of that transaction; null: none is known", nullable=True),
+            _column("inputs", _STATES, "states that it consumed; null: unknown", nullable=True),
         ]
     ),
     COMPLETIONS: pa.schema(
         [
-            *_KEYS,  # of the record, of which a settlement has several completions; the day is that of `recorded_at`
-            ("ledger_offset", pa.int64()),
-            ("recorded_at", _TIME),
-            ("change_id", pa.binary()),
-            ("user_id", pa.string()),
-            ("command_id", pa.string()),
-            ("act_as", pa.list_(pa.string())),
-            ("submission_id", pa.string()),
-            ("tx_id", pa.binary()),
-            ("content_digest", pa.binary()),
-            ("outcome", pa.string()),
-            ("notarised_offset", pa.int64()),
+            *_keys("the record, of which a settlement has several completions", "recorded_at"),
+            _column("ledger_offset", pa.int64(), "number of the completion, as replicas publish it: 1, 2, 3, ..."),
+            _column("recorded_at", _TIME, "time of the completion"),
+            _column("change_id", _IDS, "SHA-256 that names the command: user, acting parties and command id"),
+            _USER_ID,
+            _COMMAND_ID,
+            _column("act_as", _STATES, "parties on whose behalf the command was submitted"),
+            _SUBMISSION_ID,
+            _TX_ID,
+            _DIGEST,
+            _OUTCOME,
+            _NOTARISED,
         ]
     ),
     REQUESTS: pa.schema(
         [
-            *_KEYS,
-            ("stamp_at", _TIME),
-            ("tx_id", pa.binary()),
-            ("content_digest", pa.binary()),
-            ("inputs", pa.list_(pa.string())),
-            ("references", pa.list_(pa.string())),
-            ("party", pa.string()),
-            ("user_id", pa.string()),
-            ("command_id", pa.string()),
-            ("submission_id", pa.string()),
-            ("public_key", pa.binary()),
-            ("sequence", pa.int64()),
+            *_keys("the request", "the request's stamp"),
+            _column("stamp_at", _TIME, "time at which the replica that sent it to the log stamped it"),
+            _TX_ID,
+            _DIGEST,
+            _column("inputs", _STATES, "states that it consumes if it is notarised, TXID:INDEX"),
+            _column("referenced_states", _STATES, "states that it refers to and does not consume"),
+            _column("party", pa.string(), "requesting party's X.500 name"),
+            _USER_ID,
+            _COMMAND_ID,
+            _SUBMISSION_ID,
+            _column("public_key", _IDS, "key that the request is signed by"),
+            _column("sequence", pa.int64(), "number of the record within its activation"),
         ]
     ),
 }
@@ -125,7 +148,7 @@ def rows_of(
             completions += of_settlement(entry)
         elif isinstance(entry, CountedRequest) and verdict is not None:
             completions.append(of_request(entry, verdict))
-            keys = {"offset": entry.offset, "day": entry.record.stamp_us // DAY_US}
+            keys = {"log_offset": entry.offset, "day": entry.record.stamp_us // DAY_US}
             rows[REQUESTS].append(keys | _request(entry))
             rows[VERDICTS].append(keys | _verdict(entry, verdict))
             rows[CONFLICTS] += [
@@ -134,16 +157,16 @@ def rows_of(
                     "state": format_state_ref(conflict.state),
                     "usage": conflict.usage.value,
                     "consumed_by_hash": conflict.consumed_by_hash,
-                    "consumed_at": consumed_at(conflict.state),
+                    "consumed_offset": consumed_at(conflict.state),
                 }
                 for conflict in verdict.conflicts
             ]
     rows[COMPLETIONS] = [_completion(one, at) for at, one in enumerate(completions, ledger_end + 1)]
     rows[EPOCHS] += [
         {
-            "offset": one.offset,
+            "log_offset": one.offset,
             "day": one.stamp_us // DAY_US,
-            "began_at": one.stamp_us,
+            "began_at": one.stamp_us or None,
             "epoch": one.record.epoch,
             "replica": one.record.replica,
         }
@@ -154,7 +177,7 @@ def rows_of(
 
 
 def _lost(one: LostRecord) -> dict[str, Any]:
-    row = {"offset": one.offset, "day": one.stamp_us // DAY_US, "salvage": one.salvage.digest.hex()}
+    row = {"log_offset": one.offset, "day": one.stamp_us // DAY_US, "salvage": one.salvage.digest.hex()}
     if not one.entries:
         return row
     tx_id, digest, states = transaction_in(one.entries)
@@ -170,7 +193,7 @@ def _request(entry: CountedRequest) -> dict[str, Any]:
         "tx_id": request.tx_id,
         "content_digest": entry.content_digest,
         "inputs": [format_state_ref(ref) for ref in request.inputs],
-        "references": [format_state_ref(ref) for ref in request.references],
+        "referenced_states": [format_state_ref(ref) for ref in request.references],
         "party": request.party,
         "user_id": submission.user_id,
         "command_id": submission.command_id,
@@ -191,7 +214,7 @@ def _verdict(entry: CountedRequest, verdict: Verdict) -> dict[str, Any]:
 
 def _completion(one: Completion, ledger_offset: int) -> dict[str, Any]:
     return {
-        "offset": one.log_offset,
+        "log_offset": one.log_offset,
         "day": one.recorded_us // DAY_US,
         "ledger_offset": ledger_offset,
         "recorded_at": one.recorded_us,

@@ -24,13 +24,23 @@ from replica.notary.requests import format_state_ref
 
 STRETCH_RECORDS = 1 << 20  # that are in memory at a time
 _REQUESTS = (
-    *("offset", "stamp_at", "tx_id", "content_digest", "inputs", "references", "party", "user_id", "command_id"),
+    *(
+        "log_offset",
+        "stamp_at",
+        "tx_id",
+        "content_digest",
+        "inputs",
+        "referenced_states",
+        "party",
+        "user_id",
+        "command_id",
+    ),
     *("submission_id", "public_key"),
 )
-_VERDICTS = ("offset", "judged_at", "outcome", "notarised_offset")
-_CONFLICTS = ("offset", "state", "usage", "consumed_at")
-_EPOCHS = ("offset", "epoch", "replica")
-_LOST = ("offset", "salvage", "tx_id", "content_digest", "inputs")
+_VERDICTS = ("log_offset", "judged_at", "outcome", "notarised_offset")
+_CONFLICTS = ("log_offset", "state", "usage", "consumed_offset")
+_EPOCHS = ("log_offset", "epoch", "replica")
+_LOST = ("log_offset", "salvage", "tx_id", "content_digest", "inputs")
 
 
 class TableSubject(NamedTuple):
@@ -42,12 +52,12 @@ class TableSubject(NamedTuple):
 
 def of_tx(tx_id: bytes) -> TableSubject:
     """Requests under a transaction id."""
-    return TableSubject(("offset", "tx_id"), lambda rows: _offsets(rows.filter(pc.equal(rows["tx_id"], tx_id))))
+    return TableSubject(("log_offset", "tx_id"), lambda rows: _offsets(rows.filter(pc.equal(rows["tx_id"], tx_id))))
 
 
 def of_party(name: str) -> TableSubject:
     """Requests of the party with this X.500 name."""
-    return TableSubject(("offset", "party"), lambda rows: _offsets(rows.filter(pc.equal(rows["party"], name))))
+    return TableSubject(("log_offset", "party"), lambda rows: _offsets(rows.filter(pc.equal(rows["party"], name))))
 
 
 def of_state(ref: bytes) -> TableSubject:
@@ -56,14 +66,14 @@ def of_state(ref: bytes) -> TableSubject:
 
     def pick(rows: pa.Table) -> list[int]:
         naming = set[int]()
-        for column in {"inputs", "references"} & set(rows.column_names):
+        for column in {"inputs", "referenced_states"} & set(rows.column_names):
             for chunk, offsets in _chunks(rows, column):
                 parents = np.asarray(pc.list_parent_indices(chunk))
                 named = np.asarray(pc.equal(pc.list_flatten(chunk), text))
                 naming.update(offsets[parents[named]].tolist())
         return sorted(naming)
 
-    return TableSubject(("offset", "inputs", "references"), pick)
+    return TableSubject(("log_offset", "inputs", "referenced_states"), pick)
 
 
 def trace_tables(
@@ -91,13 +101,13 @@ def _entries(tables: TablesView, offsets: Sequence[int]) -> list[dict[str, Any]]
     requests = _by_offset(tables, REQUESTS, _REQUESTS, offsets)
     verdicts = _by_offset(tables, VERDICTS, _VERDICTS, offsets)
     conflicts = _by_offset(tables, CONFLICTS, _CONFLICTS, offsets)
-    consumed_at = {row["consumed_at"] for rows in conflicts.values() for row in rows}
+    consumed_at = {row["consumed_offset"] for rows in conflicts.values() for row in rows}
     lost = _by_offset(tables, LOST, _LOST, offsets)
     consumers: dict[int, list[dict[str, Any]]] = {}
     for name in (REQUESTS, LOST):
-        consumers |= _by_offset(tables, name, ("offset", "tx_id"), sorted(consumed_at))
-    epochs = tables.rows(EPOCHS, _EPOCHS, BEGIN).sort_by("offset").to_pylist()
-    began = [epoch["offset"] for epoch in epochs]
+        consumers |= _by_offset(tables, name, ("log_offset", "tx_id"), sorted(consumed_at))
+    epochs = tables.rows(EPOCHS, _EPOCHS, BEGIN).sort_by("log_offset").to_pylist()
+    began = [epoch["log_offset"] for epoch in epochs]
 
     def entry(offset: int) -> dict[str, Any]:
         if offset in lost:
@@ -127,17 +137,17 @@ def _by_offset(
     rows = tables.rows(name, columns, offsets[0] - 1, offsets[-1], offsets)
     found: dict[int, list[dict[str, Any]]] = {}
     for row in rows.to_pylist():
-        found.setdefault(row["offset"], []).append(row)
+        found.setdefault(row["log_offset"], []).append(row)
     return found
 
 
 def _request(row: dict[str, Any]) -> dict[str, Any]:
     return {
-        "offset": row["offset"],
+        "offset": row["log_offset"],
         "tx_id": row["tx_id"].hex(),
         "content_digest": row["content_digest"].hex(),
         "inputs": row["inputs"],
-        "references": row["references"],
+        "references": row["referenced_states"],
         "party": row["party"],
         "user_id": row["user_id"],
         "command_id": row["command_id"],
@@ -148,7 +158,7 @@ def _request(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_force(epoch: dict[str, Any]) -> dict[str, Any]:
-    return {"epoch": epoch["epoch"], "replica": epoch["replica"], "barrier_offset": epoch["offset"]}
+    return {"epoch": epoch["epoch"], "replica": epoch["replica"], "barrier_offset": epoch["log_offset"]}
 
 
 def _verdict(row: dict[str, Any]) -> dict[str, Any]:
@@ -163,8 +173,8 @@ def _conflict(row: dict[str, Any], consumers: Mapping[int, list[dict[str, Any]]]
     return {
         "state": row["state"],
         "usage": row["usage"],
-        "consumed_by": consumers[row["consumed_at"]][0]["tx_id"].hex(),
-        "consumed_at": row["consumed_at"],
+        "consumed_by": consumers[row["consumed_offset"]][0]["tx_id"].hex(),
+        "consumed_at": row["consumed_offset"],
     }
 
 
@@ -179,7 +189,7 @@ def _us(time: datetime) -> int:
 
 
 def _offsets(rows: pa.Table) -> list[int]:
-    found: list[int] = rows["offset"].to_pylist()
+    found: list[int] = rows["log_offset"].to_pylist()
     return found
 
 
@@ -187,6 +197,6 @@ def _chunks(rows: pa.Table, column: str) -> list[tuple[pa.Array, Any]]:
     """The pieces of a column of lists, each with the offsets of its rows."""
     pieces, start = [], 0
     for chunk in rows[column].chunks:
-        pieces.append((chunk, rows["offset"].slice(start, len(chunk)).to_numpy()))
+        pieces.append((chunk, rows["log_offset"].slice(start, len(chunk)).to_numpy()))
         start += len(chunk)
     return pieces

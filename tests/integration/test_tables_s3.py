@@ -65,16 +65,16 @@ def append_runs(writer: TablesWriter, runs: int) -> None:
 def rows(place: Remote, name: str) -> list[dict[str, Any]]:
     """A table's rows, by offset; any reader of Delta Lake with the same credentials finds them."""
     found = DeltaTable(f"{place}/{name}").to_pyarrow_table().to_pylist()
-    return sorted(found, key=lambda row: (row["offset"], row.get("ledger_offset")))
+    return sorted(found, key=lambda row: (row["log_offset"], row.get("ledger_offset")))
 
 
 def assert_each_once(place: Remote) -> None:
     """No row of the log's is missing, none is there twice."""
     decided = sorted(by_replica([value for _, value in VALUES]).verdicts)
-    assert [row["offset"] for row in rows(place, REQUESTS)] == decided
-    assert [row["offset"] for row in rows(place, VERDICTS)] == decided
-    assert [row["offset"] for row in rows(place, CONFLICTS)] == [2, 4, 16]
-    assert [row["offset"] for row in rows(place, EPOCHS)] == [0, 11]
+    assert [row["log_offset"] for row in rows(place, REQUESTS)] == decided
+    assert [row["log_offset"] for row in rows(place, VERDICTS)] == decided
+    assert [row["log_offset"] for row in rows(place, CONFLICTS)] == [2, 4, 16]
+    assert [row["log_offset"] for row in rows(place, EPOCHS)] == [0, 11]
     completed = [row["ledger_offset"] for row in rows(place, COMPLETIONS)]
     assert completed == list(range(1, len(decided) + 3))  # a settlement has two
 

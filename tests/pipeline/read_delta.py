@@ -31,12 +31,14 @@ if __name__ == "__main__":
         return f"{tables}.{name}" if metastore else f"delta.`{tables}/{name}`"
 
     decided = session.sql(
-        f"SELECT offset, outcome, notarised_offset, unix_micros(stamp_at) AS stamp_us, size(inputs) AS inputs"
-        f" FROM {table('verdicts')} JOIN {table('requests')} USING (offset) ORDER BY offset"
+        f"SELECT log_offset, outcome, notarised_offset, unix_micros(stamp_at) AS stamp_us, size(inputs) AS inputs"
+        f" FROM {table('verdicts')} JOIN {table('requests')} USING (log_offset) ORDER BY log_offset"
     )
     found = {
         "decided": [row.asDict() for row in decided.collect()],
-        "conflicts": [row[0] for row in session.sql(f"SELECT offset FROM {table('conflicts')} ORDER BY 1").collect()],
+        "conflicts": [
+            row[0] for row in session.sql(f"SELECT log_offset FROM {table('conflicts')} ORDER BY 1").collect()
+        ],
         "days": session.sql(f"SELECT COUNT(DISTINCT day) FROM {table('completions')}").first()[0],
         "versions": session.sql(f"DESCRIBE HISTORY {table('requests')}").count(),
         "earlier": session.sql(f"SELECT COUNT(*) FROM {table('requests')} VERSION AS OF 1").first()[0],

@@ -183,22 +183,22 @@ def test_a_name_that_is_taken_stays_whose_it_is(metastore: Metastore, job: Job, 
 def test_columns_follow_those_of_the_table(metastore: Metastore, job: Job) -> None:
     """Goal: the catalogue shows what the table has, and keeps what others noted. Method: a table of an older release,
     with a column of a user's, registered, and noted upon; the job adds the column of ours."""
-    older = pa.schema([one for one in SCHEMAS[REQUESTS] if one.name != "submission_id"])
+    older = pa.schema([one for one in SCHEMAS[VERDICTS] if one.name != "notarised_offset"])
     folder = job.folder / "tables"
-    table = Table(folder / REQUESTS, older.append(pa.field("theirs", pa.list_(pa.float64()))), TOPIC)
+    table = Table(folder / VERDICTS, older.append(pa.field("theirs", pa.list_(pa.float64()))), TOPIC)
     catalogue = Hive("127.0.0.1", metastore.port, "notary")
-    assert catalogue.register(registrations(folder, {REQUESTS: table.schema})) == [f"notary.{REQUESTS}"]
+    assert catalogue.register(registrations(folder, {VERDICTS: table.schema})) == [f"notary.{VERDICTS}"]
 
     def note(call: Any) -> None:
-        found = call.get_table_req(hive._thrift.GetTableRequest("notary", REQUESTS)).table
+        found = call.get_table_req(hive._thrift.GetTableRequest("notary", VERDICTS)).table
         found.parameters["comment"] = "ours since Monday"
-        call.alter_table("notary", REQUESTS, found)
+        call.alter_table("notary", VERDICTS, found)
 
     asked(metastore, note)
     assert job.told("run")["registered"] == NAMES
-    found = asked(metastore, lambda call: call.get_table_req(hive._thrift.GetTableRequest("notary", REQUESTS)).table)
+    found = asked(metastore, lambda call: call.get_table_req(hive._thrift.GetTableRequest("notary", VERDICTS)).table)
     types = {column.name: column.type for column in found.sd.cols}
-    assert types.items() >= {"theirs": "array<double>", "submission_id": "string", "stamp_at": "timestamp"}.items()
+    assert types.items() >= {"theirs": "array<double>", "notarised_offset": "bigint", "judged_at": "timestamp"}.items()
     assert found.parameters["comment"] == "ours since Monday"
     assert job.told("run")["registered"] == []
 
@@ -207,11 +207,11 @@ def test_columns_follow_those_of_the_table(metastore: Metastore, job: Job) -> No
 def test_what_a_metastore_does_not_take_is_told_in_its_words(metastore: Metastore, job: Job) -> None:
     """Goal: a person sees what stands in the way, and rows are appended. Method: the table is registered with another
     type for a column, which a metastore does not change."""
-    other = json.dumps({"fields": [{"name": "offset", "type": "string"}]})
+    other = json.dumps({"fields": [{"name": "log_offset", "type": "string"}]})
     Hive("127.0.0.1", metastore.port, "notary").register(registrations(job.folder / "tables", {REQUESTS: other}))
     refused = job.types("run")
     assert (refused.returncode, "CATALOGUE_REFUSED: " in refused.stderr) == (1, True), refused.stderr
-    assert "types incompatible" in refused.stderr and "offset" in refused.stderr
+    assert "types incompatible" in refused.stderr and "log_offset" in refused.stderr
     assert job.reached() == 8 and job.standings()[REQUESTS] == "registered, with other columns"
 
 
@@ -329,7 +329,9 @@ def test_spark_finds_the_tables_by_name(metastore: Metastore, job: Job, tmp_path
     done = subprocess.run(command, capture_output=True, text=True, timeout=ENDS_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads((tmp_path / "found").read_text())
-    assert [row["offset"] for row in found["decided"]] == sorted(
-        DeltaTable(str(job.folder / "tables" / REQUESTS)).to_pyarrow_table(columns=["offset"])["offset"].to_pylist()
+    assert [row["log_offset"] for row in found["decided"]] == sorted(
+        DeltaTable(str(job.folder / "tables" / REQUESTS))
+        .to_pyarrow_table(columns=["log_offset"])["log_offset"]
+        .to_pylist()
     )
     assert (found["conflicts"], found["days"]) == ([2, 4, 16], 1)

@@ -202,7 +202,7 @@ def test_tables_follow_the_log_and_a_killed_job_goes_on(operator: Operator) -> N
     reading = read_records(begin(""), list(enumerate([*VALUES, *VALUES[:9]])))
     tables = operator.config.parent / "tables"
     for name in ("requests", "verdicts"):
-        found = DeltaTable(str(tables / name)).to_pyarrow_table().column("offset").to_pylist()
+        found = DeltaTable(str(tables / name)).to_pyarrow_table().column("log_offset").to_pylist()
         assert sorted(found) == [one.offset for one in reading.counted if isinstance(one, CountedRequest)]
 
 

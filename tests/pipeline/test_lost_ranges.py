@@ -136,11 +136,13 @@ def test_tables_are_the_same_wherever_their_runs_end(tmp_path: Path) -> None:
     found = []
     for number, cuts in enumerate([(), (3,), (5,), (4, 8, 11), (11, 12)]):
         view = in_tables(tmp_path / str(number), values, held, cuts)
-        columns = ("offset", "day", "salvage", "tx_id", "inputs")
-        found.append(view.rows("lost", columns, -1).sort_by("offset").to_pylist())
+        columns = ("log_offset", "day", "salvage", "tx_id", "inputs")
+        found.append(view.rows("lost", columns, -1).sort_by("log_offset").to_pylist())
         assert lost_in(view) == [the_range(salvage)]
-        verdicts = view.rows("verdicts", ("offset", "outcome", "notarised_offset"), -1).sort_by("offset").to_pylist()
-        completions = view.rows("completions", ("offset", "ledger_offset"), -1).sort_by("offset").to_pylist()
+        verdicts = (
+            view.rows("verdicts", ("log_offset", "outcome", "notarised_offset"), -1).sort_by("log_offset").to_pylist()
+        )
+        completions = view.rows("completions", ("log_offset", "ledger_offset"), -1).sort_by("log_offset").to_pylist()
         assert [tuple(row.values()) for row in completions] == [(1, 1), (2, 2), (11, 11), (12, 12), (13, 13)]
         assert [tuple(row.values()) for row in verdicts][2:] == [
             (11, "STATE_CONFLICT", None),

@@ -87,17 +87,17 @@ def test_summaries_add_up_over_any_span_of_time(requests: list[tuple[int, str, s
 def rows_of(requests: Sequence[tuple[int, str, str]], first: int) -> summary.Summary:
     """The summary of requests with these stamps (seconds), parties and outcomes; refused ones for one state each."""
     offsets = range(first + 1, first + 1 + len(requests))
-    rest = {"public_key": b"k", "inputs": ["s"], "references": []}
+    rest = {"public_key": b"k", "inputs": ["s"], "referenced_states": []}
     rows = [
-        rest | {"offset": at, "stamp_at": stamp_s * 10**6, "party": party}
+        rest | {"log_offset": at, "stamp_at": stamp_s * 10**6, "party": party}
         for at, (stamp_s, party, _) in zip(offsets, requests, strict=True)
     ]
     verdicts = [
-        {"offset": at, "outcome": outcome, "notarised_offset": at if outcome == "NOTARISED" else None}
+        {"log_offset": at, "outcome": outcome, "notarised_offset": at if outcome == "NOTARISED" else None}
         for at, (_, _, outcome) in zip(offsets, requests, strict=True)
     ]
     conflicts = [
-        {"offset": at, "state": party, "usage": "input", "consumed_at": 1}
+        {"log_offset": at, "state": party, "usage": "input", "consumed_offset": 1}
         for at, (_, party, outcome) in zip(offsets, requests, strict=True)
         if outcome == "STATE_CONFLICT"
     ]
@@ -153,7 +153,7 @@ def test_a_state_that_is_damaged_or_foreign_is_made_anew(tmp_path: Path) -> None
     state, _ = read_state(tmp_path / "whole")
     assert not isinstance(state, str) and state.newest is not None
     for other, why in [
-        ({"version": 2}, "its state is of another release"),
+        ({"version": 3}, "its state is of another release"),
         ({"tables": {}}, "its state is not one"),
         ({"topic_id": "topic-2"}, "the one before is of other tables"),
         ({"table_ids": {}}, "the one before is of other tables"),
@@ -182,7 +182,7 @@ def test_tables_that_were_removed_are_counted_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("names", "rows"),
-    [((VERDICTS,), "offset = 3"), ((CONFLICTS,), "offset = 2"), ((VERDICTS, REQUESTS), "offset = 4")],
+    [((VERDICTS,), "log_offset = 3"), ((CONFLICTS,), "log_offset = 2"), ((VERDICTS, REQUESTS), "log_offset = 4")],
     ids=["a verdict", "the states in the way of a request", "a refused request but not the states in its way"],
 )
 def test_rows_that_somebody_deleted_are_found(tmp_path: Path, names: tuple[str, ...], rows: str) -> None:
@@ -204,12 +204,15 @@ def test_states_in_the_way_that_were_added_twice_are_found(tmp_path: Path) -> No
 
 
 def test_a_table_of_an_older_release_lacks_a_column(tmp_path: Path) -> None:
-    """Goal: a figure that older rows do not have is left empty. Method: conflicts without `consumed_at`."""
+    """Goal: a figure that older rows do not have is left empty. Method: conflicts without `consumed_offset`."""
     append(tmp_path, log_values(), len(log_values()))
     rows = DeltaTable(str(tmp_path / "tables" / CONFLICTS)).to_pyarrow_table()
-    assert [row["consumed_at"] for row in sorted(rows.to_pylist(), key=lambda row: str(row["offset"]))] == [1, 1]
+    assert [row["consumed_offset"] for row in sorted(rows.to_pylist(), key=lambda row: str(row["log_offset"]))] == [
+        1,
+        1,
+    ]
     view = TablesView(tmp_path / "tables")
-    older = view._views[CONFLICTS].rows(pa.schema([("offset", pa.int64()), ("no_such", pa.int64())]), -1, 99)
+    older = view._views[CONFLICTS].rows(pa.schema([("log_offset", pa.int64()), ("no_such", pa.int64())]), -1, 99)
     assert older["no_such"].to_pylist() == [None, None]
 
 

@@ -61,17 +61,17 @@ def append(folder: Path, values: Sequence[bytes], cuts: Sequence[int] = (), kill
 def rows(folder: Path, name: str) -> list[dict[str, Any]]:
     """A table's rows, by offset."""
     table = DeltaTable(str(folder / "tables" / name)).to_pyarrow_table()
-    return sorted(table.to_pylist(), key=lambda row: (row["offset"], str(row.get("state"))))
+    return sorted(table.to_pylist(), key=lambda row: (row["log_offset"], str(row.get("state"))))
 
 
 def test_what_the_log_decided_is_in_the_tables(tmp_path: Path) -> None:
     """Goal: each table has its rows, with real times and days. Method: the log with each kind of verdict, raised."""
     append(tmp_path, raised_values())
     of_all = rows(tmp_path, VERDICTS)
-    assert [(row["offset"], row["outcome"], row["notarised_offset"]) for row in of_all] == [
+    assert [(row["log_offset"], row["outcome"], row["notarised_offset"]) for row in of_all] == [
         (offset, *verdict) for offset, verdict in sorted(by_codes(raised_values()).items())
     ]
-    (first,) = [row for row in rows(tmp_path, REQUESTS) if row["offset"] == 1]
+    (first,) = [row for row in rows(tmp_path, REQUESTS) if row["log_offset"] == 1]
     assert first["stamp_at"] == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC) and first["day"] == date(1970, 1, 1)
     assert (first["tx_id"], first["party"], first["user_id"], first["command_id"]) == (
         tx(1),
@@ -79,11 +79,11 @@ def test_what_the_log_decided_is_in_the_tables(tmp_path: Path) -> None:
         "alice",
         "command-0",
     )
-    assert first["inputs"] == [f"{tx(1001).hex()}:1"] and first["references"] == []
-    assert [(row["offset"], row["usage"]) for row in rows(tmp_path, CONFLICTS)] == [
+    assert first["inputs"] == [f"{tx(1001).hex()}:1"] and first["referenced_states"] == []
+    assert [(row["log_offset"], row["usage"]) for row in rows(tmp_path, CONFLICTS)] == [
         (2, "input"), (4, "reference"), (16, "input")
     ]  # fmt: skip
-    assert [(row["offset"], row["epoch"], row["replica"]) for row in rows(tmp_path, EPOCHS)] == [
+    assert [(row["log_offset"], row["epoch"], row["replica"]) for row in rows(tmp_path, EPOCHS)] == [
         (0, 1, "r1"),
         (11, 2, "r2"),
     ]
@@ -114,7 +114,7 @@ def published(found: Iterable[dict[str, Any]]) -> list[CompletionRow]:
     return [
         CompletionRow(
             row["ledger_offset"],
-            row["offset"],
+            row["log_offset"],
             row["change_id"],
             row["user_id"],
             row["command_id"],
@@ -125,7 +125,7 @@ def published(found: Iterable[dict[str, Any]]) -> list[CompletionRow]:
             row["outcome"],
             row["notarised_offset"],
             round(row["recorded_at"].timestamp() * 1e6),
-            conflicts[row["offset"]],
+            conflicts[row["log_offset"]],
         )
         for row in sorted(found, key=lambda row: int(row["ledger_offset"]))
     ]
@@ -149,12 +149,12 @@ def test_each_record_is_there_once_whenever_the_job_is_killed(tmp_path: Path) ->
             append(folder, values, [8])
         else:
             break  # it ended before it was killed
-        found = {row["offset"]: (row["outcome"], row["notarised_offset"]) for row in rows(folder, VERDICTS)}
+        found = {row["log_offset"]: (row["outcome"], row["notarised_offset"]) for row in rows(folder, VERDICTS)}
         assert found == by_codes(values), steps
-        assert [row["offset"] for row in rows(folder, VERDICTS)] == sorted(found), steps
-        assert [row["offset"] for row in rows(folder, REQUESTS)] == sorted(found), steps
-        assert [row["offset"] for row in rows(folder, CONFLICTS)] == [2, 4, 16], steps
-        assert [row["offset"] for row in rows(folder, EPOCHS)] == [0, 11], steps
+        assert [row["log_offset"] for row in rows(folder, VERDICTS)] == sorted(found), steps
+        assert [row["log_offset"] for row in rows(folder, REQUESTS)] == sorted(found), steps
+        assert [row["log_offset"] for row in rows(folder, CONFLICTS)] == [2, 4, 16], steps
+        assert [row["log_offset"] for row in rows(folder, EPOCHS)] == [0, 11], steps
         assert wrong_completions(values, rows(folder, COMPLETIONS)) == {}, steps
         steps += 1
     assert steps > 10
@@ -170,7 +170,7 @@ def test_tables_without_their_index_are_gone_on_with_and_an_index_without_its_ta
         shutil.rmtree(tmp_path / lost)
         append(tmp_path, values)
         assert {
-            row["offset"]: (row["outcome"], row["notarised_offset"]) for row in rows(tmp_path, VERDICTS)
+            row["log_offset"]: (row["outcome"], row["notarised_offset"]) for row in rows(tmp_path, VERDICTS)
         } == by_codes(values)
         assert len(rows(tmp_path, VERDICTS)) == len(rows(tmp_path, REQUESTS)) == len(by_codes(values))
         shutil.rmtree(tmp_path / "tables")
@@ -186,19 +186,41 @@ def test_tables_of_a_backup_are_gone_on_with(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "tables")
     shutil.copytree(tmp_path / "backup", tmp_path / "tables")
     append(tmp_path, values)
-    assert [row["offset"] for row in rows(tmp_path, REQUESTS)] == sorted(by_codes(values))
-    assert [row["offset"] for row in rows(tmp_path, VERDICTS)] == sorted(by_codes(values))
+    assert [row["log_offset"] for row in rows(tmp_path, REQUESTS)] == sorted(by_codes(values))
+    assert [row["log_offset"] for row in rows(tmp_path, VERDICTS)] == sorted(by_codes(values))
 
 
 def test_columns_come_and_stay(tmp_path: Path) -> None:
     """Goal: a table of an older release gets our new columns, and keeps those that users added. Method: both."""
     values = log_values()
-    older = pa.schema([field for field in SCHEMAS[REQUESTS] if field.name != "submission_id"])
-    Table(tmp_path / "tables" / REQUESTS, older.append(pa.field("theirs", pa.string())), TOPIC)
+    older = pa.schema([field for field in SCHEMAS[VERDICTS] if field.name != "notarised_offset"])
+    Table(tmp_path / "tables" / VERDICTS, older.append(pa.field("theirs", pa.string())), TOPIC)
     append(tmp_path, values)
-    found = DeltaTable(str(tmp_path / "tables" / REQUESTS)).to_pyarrow_table()
-    assert {"theirs", "submission_id"} <= set(found.column_names)
-    assert found.column("submission_id").null_count == 0 and found.column("theirs").null_count == len(found)
+    found = DeltaTable(str(tmp_path / "tables" / VERDICTS)).to_pyarrow_table()
+    assert {"theirs", "notarised_offset"} <= set(found.column_names)
+    assert found.column("notarised_offset").null_count < len(found) == found.column("theirs").null_count
+
+
+def test_comments_stay_as_they_are(tmp_path: Path) -> None:
+    """Goal: a release that words a comment otherwise appends to older tables, whose owners may have changed comments.
+    Method: a table with other comments; a new column brings its own."""
+    fields = [field.with_metadata({"comment": "theirs"}) for field in SCHEMAS[VERDICTS]]
+    older = pa.schema([field for field in fields if field.name != "notarised_offset"])
+    Table(tmp_path / "tables" / VERDICTS, older, TOPIC)
+    append(tmp_path, log_values(), [4])
+    found = DeltaTable(str(tmp_path / "tables" / VERDICTS)).schema().fields
+    comments = {field.name: field.metadata["comment"] for field in found}
+    ours = SCHEMAS[VERDICTS].field("notarised_offset").metadata[b"comment"].decode()
+    assert comments == {field.name: "theirs" for field in older} | {"notarised_offset": ours}
+    assert not any(field.nullable for field in found if field.name in older.names)
+
+
+def test_a_table_that_lacks_a_column_which_is_never_null_is_refused(tmp_path: Path) -> None:
+    """Goal: rows of a release that named columns otherwise are not mixed with ours. Method: a table with `offset`."""
+    log_offset, *rest = SCHEMAS[REQUESTS]
+    Table(tmp_path / "tables" / REQUESTS, pa.schema([log_offset.with_name("offset"), *rest]), TOPIC)
+    with pytest.raises(ConfigError, match="has no column log_offset: an earlier release made it"):
+        append(tmp_path, log_values())
 
 
 def test_a_table_of_another_log_and_a_lost_record_are_refused(tmp_path: Path) -> None:
@@ -227,7 +249,7 @@ def test_of_two_writers_one_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ArchiveContended):
             writer.append(list(enumerate(values))[3:7])
     append(tmp_path, values)
-    assert [row["offset"] for row in rows(tmp_path, REQUESTS)] == sorted(by_codes(values))
+    assert [row["log_offset"] for row in rows(tmp_path, REQUESTS)] == sorted(by_codes(values))
 
 
 def test_an_append_removes_nothing(tmp_path: Path) -> None:
@@ -245,7 +267,7 @@ def test_an_append_removes_nothing(tmp_path: Path) -> None:
     table.cleanup_metadata()
     assert set(log.glob("*.json")) < commits
     append(tmp_path, values)
-    assert [row["offset"] for row in rows(tmp_path, REQUESTS)] == sorted(by_codes(values))
+    assert [row["log_offset"] for row in rows(tmp_path, REQUESTS)] == sorted(by_codes(values))
 
 
 def test_tables_are_compacted_at_any_time(tmp_path: Path) -> None:
@@ -269,7 +291,7 @@ def test_tables_are_compacted_at_any_time(tmp_path: Path) -> None:
     append(tmp_path / "once", raised_values())
     for name, schema in SCHEMAS.items():
         found, expected = (View(folder / "tables" / name) for folder in (tmp_path, tmp_path / "once"))
-        order = [(column, "ascending") for column in schema.names if column in ("offset", "state", "ledger_offset")]
+        order = [(column, "ascending") for column in schema.names if column in ("log_offset", "state", "ledger_offset")]
         assert found.rows(schema, BEGIN, found.offset).sort_by(order) == (
             expected.rows(schema, BEGIN, expected.offset).sort_by(order)
         )
@@ -302,7 +324,7 @@ def test_a_job_that_follows_appends_what_comes(tmp_path: Path) -> None:
             await asyncio.gather(follows, return_exceptions=True)
 
     asyncio.run(play())
-    assert [row["offset"] for row in rows(tmp_path, REQUESTS)] == sorted(by_codes(log_values()))
+    assert [row["log_offset"] for row in rows(tmp_path, REQUESTS)] == sorted(by_codes(log_values()))
 
 
 class _Sipping(MemoryLog):
@@ -353,7 +375,7 @@ def test_the_tables_have_what_the_jobs_on_spark_find_under_rules_3(spark: SparkS
     log = write_log(tmp_path / "log", values, [4, 9])
     judged = judge_log(spark, log, tmp_path / "work", closed=True)
     decided = verdicts(spark, judged, requests(spark, log, judged.plan)).orderBy("offset").collect()
-    found = [(row["offset"], row["outcome"], row["notarised_offset"]) for row in rows(tmp_path, VERDICTS)]
+    found = [(row["log_offset"], row["outcome"], row["notarised_offset"]) for row in rows(tmp_path, VERDICTS)]
     assert [(row.offset, row.outcome, row.notarised_offset) for row in decided] == found
     assert [outcome for _, outcome, _ in found] == [
         "PARTY_UNKNOWN",
@@ -374,5 +396,5 @@ def test_the_tables_have_what_the_jobs_on_spark_find(spark: SparkSession, tmp_pa
     judged = judge_log(spark, log, tmp_path / "work", closed=True)
     decided = verdicts(spark, judged, requests(spark, log, judged.plan)).orderBy("offset").collect()
     assert [(row.offset, bytes(row.tx_id), row.outcome, row.notarised_offset) for row in decided] == [
-        (row["offset"], row["tx_id"], row["outcome"], row["notarised_offset"]) for row in rows(tmp_path, VERDICTS)
+        (row["log_offset"], row["tx_id"], row["outcome"], row["notarised_offset"]) for row in rows(tmp_path, VERDICTS)
     ]

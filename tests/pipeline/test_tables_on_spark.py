@@ -43,7 +43,9 @@ def test_spark_reads_what_was_written(tmp_path: Path) -> None:
         if isinstance(entry, CountedRequest)
     ]
     verdicts = by_replica(values).verdicts
-    assert [(row["offset"], row["notarised_offset"], row["stamp_us"], row["inputs"]) for row in found["decided"]] == [
+    assert [
+        (row["log_offset"], row["notarised_offset"], row["stamp_us"], row["inputs"]) for row in found["decided"]
+    ] == [
         (entry.offset, verdicts[entry.offset][1], entry.record.stamp_us, len(entry.request.inputs))
         for entry in requests
     ]

@@ -90,7 +90,7 @@ async def test_tables(stage: Stage) -> None:
     stage.assert_all_played("tables")
     folder = stage.cluster.config.tables.folder
     tables = {name: DeltaTable(str(folder / name)).to_pyarrow_table() for name in ("requests", "completions")}
-    for column, table in (("offset", tables["requests"]), ("ledger_offset", tables["completions"])):
+    for column, table in (("log_offset", tables["requests"]), ("ledger_offset", tables["completions"])):
         found = sorted(table[column].to_pylist())
         assert len(found) == len(set(found)) > 10, column
     assert max(found) == len(found)  # ledger offsets are dense

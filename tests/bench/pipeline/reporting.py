@@ -110,7 +110,7 @@ def _rows(offsets: Array) -> dict[str, pa.Table]:
         | {
             "state": pa.array([f"{number:064x}:0" for number in hot]),
             "usage": pa.array(["input"] * len(lost), pa.string()),
-            "consumed_at": pa.array(hot + 1),
+            "consumed_offset": pa.array(hot + 1),
         },
         EPOCHS: _keys(barriers)
         | {"epoch": pa.array(barriers // EPOCH_RECORDS + 1), "replica": pa.array(["r1"] * len(barriers), pa.string())},
@@ -120,7 +120,7 @@ def _rows(offsets: Array) -> dict[str, pa.Table]:
             "tx_id": tx_ids,
             "content_digest": tx_ids,
             "inputs": inputs,
-            "references": pa.array([[]] * len(requests), pa.list_(pa.string())),
+            "referenced_states": pa.array([[]] * len(requests), pa.list_(pa.string())),
             "party": pa.array([names[number] for number in party]),
             "public_key": pa.array(keys[rng.integers(0, KEYS_EACH, len(requests))].tolist(), pa.binary()),
             "sequence": pa.array(requests),
@@ -139,10 +139,10 @@ def _stamps(offsets: Array) -> pa.Array:
 
 def _keys(offsets: Array) -> dict[str, pa.Array]:
     days = pa.array((_stamp_us(offsets) // DAY_US).astype(np.int32))
-    return {"offset": pa.array(offsets), "day": days.cast(pa.date32())}
+    return {"log_offset": pa.array(offsets), "day": days.cast(pa.date32())}
 
 
 def _whole(schema: pa.Schema, columns: dict[str, pa.Array]) -> pa.Table:
     """Columns that no report reads are null."""
-    rows = len(columns["offset"])
+    rows = len(columns["log_offset"])
     return pa.table({field.name: columns.get(field.name, pa.nulls(rows, field.type)) for field in schema}).cast(schema)

@@ -45,7 +45,7 @@ def wanted(folder: Place = BUCKET) -> Registration:
 def shown(**changes: object) -> Shown:
     """What a catalogue shows of the table `epochs` once it is registered, with changes."""
     columns = (
-        ("offset", "bigint"),
+        ("log_offset", "bigint"),
         ("day", "date"),
         ("began_at", "timestamp"),
         ("epoch", "bigint"),
@@ -95,7 +95,7 @@ def test_columns_that_are_shown_keep_their_places() -> None:
     """Goal: a new column is no change of another's type, which a catalogue refuses. Method: a column of ours comes in
     the middle, while a user's was the last."""
     assert [name for name, _ in arranged(wanted(), shown(columns=shown().columns[::2]))] == [
-        *("offset", "began_at", "replica"),
+        *("log_offset", "began_at", "replica"),
         *("day", "epoch"),
     ]
     assert arranged(wanted(), None) == wanted().columns

@@ -165,7 +165,7 @@ def test_tables_that_do_not_agree_do_not_answer(tmp_path: Path, name: str) -> No
     """Goal: no half of an answer, and no traceback. Method: rows of one table are deleted: the verdict on a request,
     the states in its way, the activation that it counts under."""
     tables_of(tmp_path, VALUES)
-    DeltaTable(str(tmp_path / "tables" / name)).delete("offset <= 2")
+    DeltaTable(str(tmp_path / "tables" / name)).delete("log_offset <= 2")
     tables = TablesView(tmp_path / "tables")
     with pytest.raises(InvariantBroken, match="do not agree"):
         trace_tables(tables, from_tables.of_state(STATE), 10)
