@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,6 +25,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 ONCE = RetryPolicy(deadline_s=0.0, attempt_max_s=10.0)  # what is not answered at once is seen
 # Of a replica: the log's writer, reader and questions; bulletin; with serving = "all" its numbers; each passive's look
 # at the lock. Not the holder's lock session, whose end is the end of its lead, nor what is opened for one question.
+QUESTION_MAX_S = 0.5  # a connection for one question, as after a reopening, is closed by then
 SESSIONS = """
     SELECT pid, application_name FROM pg_stat_activity a
     WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
@@ -57,15 +59,28 @@ def sessions(cluster: LocalCluster, *, end: bool = False) -> dict[int, str]:
 
 
 async def ended_and_back(cluster: LocalCluster) -> None:
-    """End them all, and wait until there is a new one for each."""
-    before = sessions(cluster, end=True)
+    """End them all, and wait until there is a new one for each that was there for longer than a question."""
+    lasting = sessions(cluster)
+    await asyncio.sleep(QUESTION_MAX_S)
+    ended = sessions(cluster, end=True)
+    before = {pid: name for pid, name in ended.items() if pid in lasting}
     assert len(before) >= 8
 
     async def back() -> bool:
         now = sessions(cluster)
-        return not before.keys() & now.keys() and Counter(now.values()) >= Counter(before.values())
+        return not ended.keys() & now.keys() and not _kinds(before) - _kinds(now)
 
-    await eventually(back)
+    try:
+        await eventually(back)
+    except TimeoutError:
+        now = sessions(cluster)
+        missing, kept = _kinds(before) - _kinds(now), ended.keys() & now.keys()
+        raise AssertionError(f"not opened anew: {missing}; not ended: {kept}; there: {now}") from None
+
+
+def _kinds(found: dict[int, str]) -> Counter[str]:
+    """Whichever replica's: the active that owes an answer while its writer ends gives the lead up."""
+    return Counter(re.sub(r"^r\d+", "replica", name) for name in found.values())
 
 
 async def epochs_of(cluster: LocalCluster) -> set[int]:
