@@ -32,10 +32,13 @@ REQUIRED = object()
 _REFERENCE_HEAD = (
     "# Settings",
     "",
-    "Written by `notary config reference` from the model that validates them; a test keeps this page current.",
+    "For operators who look a setting up. Written by `notary config reference` from the model that validates them.",
     "`notary init` writes a file with these texts. In the environment a setting is `NOTARY_`, tables and name joined",
     "by two underscores, in capitals: `NOTARY_ELECTION__LEASE_S`; it goes before the file. `notary config show` prints",
     "where each value comes from. Secrets are never values: a setting that ends in `_file` names a file, mode 0600.",
+    "",
+    "In parentheses: the default, then the range of a number; `>0` is not in it. A name's ending is its unit:",
+    "`_s` seconds, `_ms` milliseconds, `_mib` MiB, `_per_s` a second.",
     "",
     "## Why the defaults are safe",
     *safety_argument(),
@@ -51,7 +54,7 @@ class Setting:
     path: tuple[str, ...]
     description: str
     default: object
-    range: str = ""  # of a number, in words
+    range: str = ""  # of a number, as it is printed
 
     @property
     def unit(self) -> str | None:
@@ -109,14 +112,11 @@ def render_reference() -> str:
             f"## {shown}",
             table.description,
             "",
-            "| setting | unit | default | range | what it is for |",
-            "|---|---|---|---|---|",
         ]
         for setting in table.settings:
-            default = "" if setting.default is REQUIRED else f"`{_toml(setting.default) or 'none'}`"
-            text = setting.description.replace("|", "\\|")
-            facts = (f"`{setting.path[-1]}`", setting.unit or "", default or "required", setting.range, text)
-            lines.append(f"| {' | '.join(facts)} |")
+            default = "required" if setting.default is REQUIRED else f"`{_toml(setting.default) or 'none'}`"
+            facts = "; ".join(fact for fact in (default, setting.range) if fact)
+            lines.append(f"- `{setting.path[-1]}` ({facts}): {setting.description}")
     return "\n".join(lines) + "\n"
 
 
@@ -145,7 +145,7 @@ def _fields(model: Any) -> Iterator[tuple[str, Any, str, object, str]]:
     if dataclasses.is_dataclass(model):
         for entry in dataclasses.fields(model):
             facts = entry.metadata
-            span = f"from {facts['low']:g} to {facts['high']:.0f}" if "low" in facts else ""
+            span = f"{facts['low']:g}–{facts['high']:.0f}" if "low" in facts else ""
             yield entry.name, entry.type, facts["description"], entry.default, span
         return
     for name, field in model.model_fields.items():
@@ -155,7 +155,7 @@ def _fields(model: Any) -> Iterator[tuple[str, Any, str, object, str]]:
 
 
 def _range(field: FieldInfo) -> str:
-    """The range of a number in words, from its type."""
+    """The range of a number as it is printed, from its type."""
     inner = (entry for kind in get_args(field.annotation) for entry in getattr(kind, "__metadata__", ()))
     bounds = [bound for entry in (*field.metadata, *inner) for bound in getattr(entry, "metadata", (entry,))]
     lows: list[Any] = [bound.ge for bound in bounds if isinstance(bound, Ge)]
@@ -165,7 +165,7 @@ def _range(field: FieldInfo) -> str:
         return ""
     high = min(highs)
     upper = f"{high:g}" if high < 1 else f"{high:.0f}"  # never in powers of ten
-    return f"from {max(lows)} to {upper}" if lows else f"above {max(above)}, up to {upper}"
+    return f"{max(lows)}–{upper}" if lows else f">{max(above)}–{upper}"
 
 
 def _table_in(kind: Any) -> Any:

@@ -8,14 +8,14 @@ from ha import invariant
 from ha.errors import HaError
 from replica.notary import errors
 from replica.notary.errors import BadRequest, Code, InvariantBroken, NotaryError, Retry
-from tests.golden.error_table import TABLES, table_in
+from tests.golden.error_table import LISTS, list_in
 from tests.golden.seen import election_errors
 
 
 def test_the_documentation_has_exactly_the_catalogue() -> None:
-    """Goal: the documents are true. Method: compare tables; `python -m tests.golden.error_table` rewrites them."""
-    for path, name, make in TABLES:
-        assert table_in(path.read_text(), name) == make(), f"{path.name}, {name}"
+    """Goal: the documents are true. Method: compare lists; `python -m tests.golden.error_table` rewrites them."""
+    for path, name, make in LISTS:
+        assert list_in(path.read_text(), name) == make(), f"{path.name}, {name}"
 
 
 def test_an_error_of_the_election_says_what_to_do() -> None:
