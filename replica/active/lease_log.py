@@ -13,7 +13,7 @@ from ha.lock.silence import LeaseView
 from replica.following.follower import Follower
 from replica.log.interface import ConsensusLog, Lifeline, LogEnd, LogWriter, RequestLog, TimedLog, WatchingLog
 from replica.notary.errors import NotaryError
-from replica.notary.formats import CLAIMED_LEAST, Formats, to_write
+from replica.notary.formats import Formats, to_write
 from replica.notary.leases import NOTHING_WITNESSED, SIGNS_OF_LIFE_FROM, claim_text, release_text, releaser_in
 from replica.notary.position import BEGIN, LeasedPosition, Position
 from replica.notary.records import ACTIVATION_ID_BYTES, BarrierRecord, Record, SettlementRecord, encode_record
@@ -137,7 +137,7 @@ class FollowedLease:
 
     def _in_log(self) -> Formats:
         """The newest that barriers name, as far as was read: none of ours may name older ones."""
-        return self._follower.formats.raised(CLAIMED_LEAST)
+        return self._follower.formats
 
     async def _append(self, record: Record) -> None:
         if self._writer is None:

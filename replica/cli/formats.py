@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="See and raise what is written to the request log.", no_args_is_help=True)
 
-RecordsOption = Annotated[int | None, typer.Option("--records", help="Record format; else 2, or what is raised.")]
+RecordsOption = Annotated[int | None, typer.Option("--records", help="Record format; else the newest.")]
 RulesOption = Annotated[
-    int | None, typer.Option("--rules", help="Version of the rules; else 2, or what is raised. 3: keys by the log.")
+    int | None, typer.Option("--rules", help="Version of the rules; else the newest. 3: keys by the log.")
 ]
 
 
@@ -68,12 +68,12 @@ def raise_formats(
     """
     from replica.cli.party import unregistered
     from replica.database import participant_database
-    from replica.notary.formats import BY_DEFAULT, Formats, why_not_raise
+    from replica.notary.formats import Formats, known, why_not_raise
     from replica.notary.rules import REGISTERED_FROM
 
     settings = load(find_config(config))
     present, replicas = run(_look(settings))
-    default = present.raised(BY_DEFAULT)
+    default = known().newest
     wanted = Formats(default.records if records is None else records, default.rules if rules is None else rules)
     if wanted == present:
         _tell(f"nothing to raise: the next activation writes {present}", present, as_json)

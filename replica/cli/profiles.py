@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replica.notary.errors import ConfigError
-
 if TYPE_CHECKING:
     from replica.local.cluster import LogKind
 
@@ -48,12 +46,6 @@ class Profile(Enum):
                 return nodes | {"replicas": "has each replica's index and ledger, made of the log, and its log lines"}
 
 
-def check_raised(profile: Profile | None, *, raised: bool) -> None:
-    """Raises ConfigError where a new ledger cannot begin with the first rules."""
-    if profile is Profile.EMBEDDED and not raised:
-        raise ConfigError("profile embedded needs rules 2: leave --not-raised out, or name another --profile")
-
-
 def profile_of(log: LogKind, *, embedded: bool) -> Profile | None:
     """The profile of a cluster; None for one of no profile, as those of tests are."""
     if embedded:
@@ -70,11 +62,4 @@ ProfileOption = Annotated[Profile, typer.Option("--profile", help=_HELP)]
 KnownProfileOption = Annotated[
     Profile | None,
     typer.Option("--profile", help=f"{_HELP} Left out: as the cluster was made; a new one is embedded."),
-]
-RaisedOption = Annotated[
-    bool,
-    typer.Option(
-        "--raised/--not-raised",
-        help="Begin a new ledger with the newest record format and rules, or with the first ones.",
-    ),
 ]

@@ -16,7 +16,6 @@ from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load,
 from replica.cli.trailed import ReasonOption, acting
 from replica.notary.errors import Code, ConfigError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
-from replica.notary.rules import DEDUPLICATING_FROM
 
 if TYPE_CHECKING:
     import aiohttp
@@ -339,10 +338,6 @@ async def _pause_service(config: Config, reason: str) -> list[str]:
     if config.serving != "all":
         raise ConfigError(NO_PAUSE_OF_SERVICE, Code.NOT_POSSIBLE_NOW)
     async with config.ledgers().board("notary-pause") as board:
-        if (await board.formats()).rules < DEDUPLICATING_FROM:
-            raise ConfigError(
-                f"service is paused under rules {DEDUPLICATING_FROM} only: runbook format-raise", Code.NOT_POSSIBLE_NOW
-            )
         if await board.pause_service(reason) is None:
             raise ConfigError("fail-over is paused: notary resume, then pause service", Code.NOT_POSSIBLE_NOW)
     return await _heard(config, lambda health: health.service_paused and not health.active)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import DATA_FOLDER, never_wait_for_readers, out, run, say
-from replica.cli.profiles import KnownProfileOption, Profile, RaisedOption, check_raised, profile_of
+from replica.cli.profiles import KnownProfileOption, Profile, profile_of
 
 if TYPE_CHECKING:
     from replica.local.cluster import ClusterSettings, LocalCluster
@@ -67,7 +67,6 @@ def run_cluster(
     serving: ServingOption = None,
     parties: PartiesOption = 5,
     profile: KnownProfileOption = None,
-    raised: RaisedOption = True,
 ) -> None:
     """Bring up a whole participant here, all on loopback, and keep it running until Ctrl-C.
 
@@ -81,7 +80,6 @@ def run_cluster(
     made = replicas_made(folder)
     if made is None and profile is None:
         profile = Profile.EMBEDDED
-    check_raised(profile, raised=raised)
     settings = ClusterSettings(
         folder=folder,
         replicas=replicas or made or REPLICAS,
@@ -89,7 +87,6 @@ def run_cluster(
         api_workers=api_workers,
         further={} if serving is None else {"serving": serving.value},
         parties=parties,
-        newest_formats=raised,
         endpoint_port=ENDPOINT_PORT,
         log=None if profile is None else profile.log,
         embedded=None if profile is None else profile is Profile.EMBEDDED,

@@ -7,8 +7,6 @@ from statistics import median
 
 from replica.doctor.facts import Facts, keys_are_in_the_log
 from replica.doctor.verdict import Checks, Verdict, ok, problem, unknown, unless_development, warning
-from replica.notary.formats import BY_DEFAULT
-from replica.notary.rules import DEDUPLICATING_FROM
 
 CHECKS = Checks()
 SNAPSHOT_AGE_MAX = 100_000  # transactions: a quarter of an hour at a hundred a second
@@ -226,16 +224,13 @@ def _commands(facts: Facts) -> Verdict:
 
 @CHECKS.check("formats")
 def _formats(facts: Facts) -> Verdict:
-    """Rules 2 or newer are in force, with the record format that belongs to them."""
+    """What operators have raised is in force."""
     in_force = max([one.rules_in_force for one in facts.replicas], default=0)
-    written, newest = facts.database.formats, BY_DEFAULT
-    if in_force >= newest.rules:
-        return ok(f"rules version {in_force}")
+    written = facts.database.formats
     if written is None:
         return unknown("the database does not report the formats")
-    if written.rules < newest.rules:
-        fix = "notary format raise, once no older release is to return: runbooks/format-raise.md"
-        return warning(f"the next activation writes {written}; {newest} need nothing else", fix)
+    if in_force >= written.rules:
+        return ok(f"rules version {in_force}")
     if in_force:
         return warning(f"{written} is raised, and not in force yet", "notary switchover")
     return ok(f"the first activation writes {written}")
@@ -279,25 +274,6 @@ def _site(facts: Facts) -> Verdict:
     if unfenced := [one.name for one in answering if one.site is None]:
         return problem(f"{', '.join(unfenced)} would serve without the term", "restart them with their site configured")
     return ok("each replica has renewed its term")
-
-
-@CHECKS.check("signed-commands")
-def _signed_commands(facts: Facts) -> Verdict:
-    """Where signatures must cover the command, the request log can hold such requests."""
-    if not facts.signed_commands_only:
-        return ok("signatures need not cover the command")
-    in_force = max([one.rules_in_force for one in facts.replicas], default=0)
-    written = facts.database.formats
-    if in_force >= DEDUPLICATING_FROM:
-        return ok("signatures must cover the command, and the log holds such requests")
-    if not in_force and written is None:
-        return unknown("neither a replica nor the database reports the record format")
-    refused = "api.signed_commands_only, and the log cannot hold requests signed with their command: all are refused"
-    if written is None or written.rules < DEDUPLICATING_FROM:
-        return problem(refused, "notary format raise; see runbooks/format-raise.md. Until then, leave the setting out")
-    if in_force:
-        return problem(f"{refused} until the raise is in force", "notary switchover")
-    return ok("signatures must cover the command, and the first activation writes a format for that")
 
 
 @CHECKS.check("clock-replicas")

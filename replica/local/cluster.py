@@ -85,7 +85,6 @@ class ClusterSettings:
     brokers: int = 1
     database_standby: bool = False
     topics_deletable: bool = False
-    newest_formats: bool = True  # of a new cluster: its ledger begins with the newest formats that this release knows
     endpoint_port: int | None = None  # of a new cluster, if it is free; else any
     further: Mapping[str, Any] = field(default_factory=dict)
     machines: Mapping[str, Machine] = field(
@@ -410,7 +409,7 @@ class LocalCluster:
             await self._start_database_standby(self.postgres_standby)
         from replica.local.database import make_database
 
-        await make_database(self.postgres, self._files, self._say, newest_formats=self.settings.newest_formats)
+        await make_database(self.postgres, self._files, self._say)
 
     async def _start_database_standby(self, standby: PostgresServer) -> None:
         self._stack.push_async_callback(self._stopped, "standby", standby.stop)

@@ -14,8 +14,6 @@ from replica.local.postgres import PostgresServer
 from replica.log.open import open_log_admin
 from replica.log.postgres.install import grant
 from replica.log.postgres.settings import PostgresLogSettings
-from replica.notary.formats import BY_DEFAULT
-from replica.store.postgres.board import postgres_board
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import named_statement
 
@@ -32,21 +30,14 @@ def owner_dsn(server: PostgresServer, files: ParticipantFiles) -> str:
     return server.dsn(DATABASE, OWNER, files.password(OWNER))
 
 
-async def make_database(server: PostgresServer, files: ParticipantFiles, say: Say, *, newest_formats: bool) -> None:
-    """Make roles, database, tables and grants, as far as they are missing.
-
-    `newest_formats`: raise all formats of a new cluster.
-    """
+async def make_database(server: PostgresServer, files: ParticipantFiles, say: Say) -> None:
+    """Make roles, database, tables and grants, as far as they are missing."""
     for role in (OWNER, ROLE, READER):
         await server.ensure_role(role, files.password(role))
     await server.ensure_database(DATABASE, OWNER)
     applied = await migrate(owner_dsn(server, files), lock_id(DATABASE, Counter.NODE_MIGRATIONS))
     await server.run_script(named_statement("roles") + _RIGHTS, DATABASE)
     say("Postgres", f"database {DATABASE}: {', '.join(applied) or 'schema is up to date'}")
-    if newest_formats and not files.settings():  # its replicas are of this release, and its log is empty
-        async with postgres_board(owner_dsn(server, files), "notary-format") as board:
-            raised = await board.raise_formats(BY_DEFAULT)
-        say("Postgres", f"a new ledger: {raised}")
 
 
 async def make_log(server: PostgresServer, files: ParticipantFiles) -> None:

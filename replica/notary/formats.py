@@ -18,10 +18,10 @@ from replica.notary.rules import DEDUPLICATING_FROM, REGISTERED_FROM, RULES
 
 
 class Formats(msgspec.Struct, frozen=True):
-    """A record format and a version of the rules."""
+    """A record format and a version of the rules. A new ledger begins with the default ones."""
 
-    records: int = 1
-    rules: int = 1
+    records: int = 2
+    rules: int = DEDUPLICATING_FROM
 
     def __str__(self) -> str:
         """The text form, for people."""
@@ -46,13 +46,6 @@ class Known(msgspec.Struct, frozen=True):
     def includes(self, formats: Formats) -> bool:
         """Whether both are known."""
         return formats.records in self.records and formats.rules in self.rules
-
-
-BY_DEFAULT = Formats(2, DEDUPLICATING_FROM)
-"""The newest formats that need nothing of operators before. Rules 3 need officers and registered keys."""
-
-CLAIMED_LEAST = Formats(2, DEDUPLICATING_FROM)
-"""What a claim to a lease names at least: readers judge claims from these rules on."""
 
 
 def known() -> Known:

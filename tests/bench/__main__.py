@@ -12,7 +12,7 @@ import structlog
 import uvloop
 
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
-from replica.notary.formats import BY_DEFAULT
+from replica.notary.formats import Formats
 from tests.bench.conditions import add_conditions, tell_deployment
 from tests.bench.large import measure_large
 from tests.bench.load import LoadGenerator
@@ -83,13 +83,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few minutes: short runs, a small log, few kills")
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, of {', '.join(PARTS)}")
-    parser.add_argument(
-        "--rules",
-        type=int,
-        choices=(1, BY_DEFAULT.rules),
-        default=BY_DEFAULT.rules,
-        help="rules that the speed is measured under",
-    )
     parser.add_argument("--runs", type=int, help="runs of each load; figures are their medians")
     parser.add_argument("--run-s", type=float, help="how long a run takes")
     parser.add_argument("--records", type=int, help="records in the log before the first kill")
@@ -112,35 +105,28 @@ def main() -> int:
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     report, began_s = Report(), monotonic()
     try:
-        report.add("rules", arguments.rules, "rules of the ledger", str(arguments.rules))
-        newest = arguments.rules == BY_DEFAULT.rules
-        uvloop.run(
-            run(
-                parts, sizes, Each(*arguments.sizing_target), report, pictures=arguments.pictures, newest_formats=newest
-            )
-        )
+        report.add("rules", Formats().rules, "rules of the ledger", str(Formats().rules))
+        uvloop.run(run(parts, sizes, Each(*arguments.sizing_target), report, pictures=arguments.pictures))
     finally:  # what was measured before a failure is not lost with it
         report.add("took_s", round(monotonic() - began_s), "all of it took", f"{monotonic() - began_s:,.0f} s")
         report.write(arguments.json)
     return 0
 
 
-async def run(
-    parts: set[str], sizes: Sizes, target: Each, report: Report, *, pictures: Path, newest_formats: bool
-) -> None:
+async def run(parts: set[str], sizes: Sizes, target: Each, report: Report, *, pictures: Path) -> None:
     """Run the parts that were asked for, each on a new cluster."""
     if parts & SPEED:
-        await measure_speed(parts, sizes, report, pictures, newest_formats)
+        await measure_speed(parts, sizes, report, pictures)
     if FAIL_OVER in parts:
-        await measure_fail_over(FOLDER / FAIL_OVER, sizes, report, newest_formats=newest_formats)
+        await measure_fail_over(FOLDER / FAIL_OVER, sizes, report)
     if DISCONNECTED in parts:
-        await measure_disconnected(FOLDER / DISCONNECTED, sizes, report, newest_formats=newest_formats)
+        await measure_disconnected(FOLDER / DISCONNECTED, sizes, report)
     if SWITCHOVER in parts:
-        await measure_switchovers(FOLDER / SWITCHOVER, sizes, report, newest_formats=newest_formats)
+        await measure_switchovers(FOLDER / SWITCHOVER, sizes, report)
     if SCALE in parts:
-        await measure_scale(FOLDER / SCALE, sizes.states, sizes, report, pictures, newest_formats=newest_formats)
+        await measure_scale(FOLDER / SCALE, sizes.states, sizes, report, pictures)
     if SIZING in parts:
-        await measure_sizing(FOLDER / SIZING, target, sizes, report, newest_formats=newest_formats)
+        await measure_sizing(FOLDER / SIZING, target, sizes, report)
     if RAFT in parts:
         await measure_log_nodes(FOLDER / RAFT / "nodes", sizes, report)
         await measure_log_rival(FOLDER / RAFT / "pysyncobj", sizes, report)
@@ -155,11 +141,11 @@ async def run(
         await measure_large(FOLDER / LARGE, sizes, report)
 
 
-async def measure_speed(parts: set[str], sizes: Sizes, report: Report, pictures: Path, newest_formats: bool) -> None:
+async def measure_speed(parts: set[str], sizes: Sizes, report: Report, pictures: Path) -> None:
     """What goes through one cluster of an active and a passive, and then through its servers without the replicas."""
     folder = FOLDER / "speed"
     await remove_cluster(folder)
-    settings = ClusterSettings(folder=folder, replicas=2, newest_formats=newest_formats)
+    settings = ClusterSettings(folder=folder, replicas=2)
     async with LocalCluster(settings) as cluster:
         await add_conditions(cluster, report)
         tell_deployment(cluster, report)
@@ -190,7 +176,7 @@ async def measure_speed(parts: set[str], sizes: Sizes, report: Report, pictures:
                     curves["alternative"] = await measure_curve(endpoint, load, "alternative", sizes, report)
                 draw_curve(curves, pictures, report)
         if SERVICE in parts:
-            await measure_service(cluster, sizes, report, newest_formats=newest_formats)
+            await measure_service(cluster, sizes, report)
 
 
 def _millions(text: str) -> tuple[int, ...]:

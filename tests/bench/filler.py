@@ -16,19 +16,15 @@ from confluent_kafka import Producer
 
 from replica.log.kafka.settings import KafkaSettings
 from replica.notary.formats import Formats
-from replica.notary.records import BarrierRecord, RequestRecord, RequestRecordV2, encode_record
+from replica.notary.records import BarrierRecord, RequestRecordV2, encode_record
 from tests.bench.workload import unsigned_submission
 
 FLUSH_MAX_S = 120.0
-FIRST_FORMATS = Formats()
 DEDUPLICATION_US = 86_400_000_000
 
 
-def fill_log(settings: KafkaSettings, epoch: int, count: int, inputs: int, formats: Formats = FIRST_FORMATS) -> None:
-    """Append a barrier of `epoch` and `count` requests of so many inputs each. No replica may be writing. Blocks.
-
-    `formats` must not be older than those in the log.
-    """
+def fill_log(settings: KafkaSettings, epoch: int, count: int, inputs: int) -> None:
+    """Append a barrier of `epoch` and `count` requests of so many inputs each. No replica may be writing. Blocks."""
     producer = Producer(
         {
             "bootstrap.servers": settings.bootstrap_servers,
@@ -39,7 +35,7 @@ def fill_log(settings: KafkaSettings, epoch: int, count: int, inputs: int, forma
             "on_delivery": _refuse_failure,
         }
     )
-    for value in filling(epoch, count, inputs, formats):
+    for value in filling(epoch, count, inputs):
         while True:
             try:
                 producer.produce(settings.topic, value, partition=0)
@@ -50,16 +46,17 @@ def fill_log(settings: KafkaSettings, epoch: int, count: int, inputs: int, forma
         raise RuntimeError("the broker did not take every record")
 
 
-def filling(epoch: int, count: int, inputs: int, formats: Formats = FIRST_FORMATS) -> Iterator[bytes]:
+def filling(epoch: int, count: int, inputs: int) -> Iterator[bytes]:
     """The records that `fill_log` appends."""
     source = random.Random(os.urandom(16))
-    activation_id = source.randbytes(16)
+    activation_id, formats = source.randbytes(16), Formats()
     yield encode_record(BarrierRecord(epoch, activation_id, "filler", "postgres:0:0", formats.records, formats.rules))
     for sequence in range(count):
         stamp_us = time.time_ns() // 1_000
-        of_all = (formats.records, activation_id, sequence, stamp_us, unsigned_submission(source, inputs))
-        record = RequestRecord(*of_all) if formats.records == 1 else RequestRecordV2(*of_all, DEDUPLICATION_US, -1)
-        yield encode_record(record)
+        submission = unsigned_submission(source, inputs)
+        yield encode_record(
+            RequestRecordV2(formats.records, activation_id, sequence, stamp_us, submission, DEDUPLICATION_US, -1)
+        )
 
 
 def _refuse_failure(error: object, _: object) -> None:

@@ -40,7 +40,7 @@ async def measure_log_nodes_notary(folder: Path, sizes: Sizes, report: Report) -
 async def _of_kind(folder: Path, kind: LogKind, sizes: Sizes, report: Report) -> Mapping[str, object]:
     brokers = f" with {BROKERS} brokers" if kind == "kafka" else ""
     report.section(f"The whole notary, three replicas, its log on {kind}{brokers}")
-    settings = ClusterSettings(folder=folder / kind, replicas=3, brokers=BROKERS, log=kind, newest_formats=True)
+    settings = ClusterSettings(folder=folder / kind, replicas=3, brokers=BROKERS, log=kind)
     await remove_cluster(settings.folder)
     own = Report()
     try:

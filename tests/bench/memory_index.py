@@ -24,7 +24,6 @@ from typing import Literal
 from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
 from replica.index.rocks import RocksIndex
-from replica.notary.formats import BY_DEFAULT
 from tests.bench.filler import filling
 from tests.bench.report import Report, number
 from tests.bench.usage import memory_mib
@@ -55,7 +54,7 @@ class Found:
 def fill(kind: Kind, records: int, folder: Path) -> Found:
     """Apply so many records in this process."""
     index = MemoryIndex() if kind == "memory" else RocksIndex(folder)
-    applier, values = Applier(index, TOPIC), filling(1, records, INPUTS, BY_DEFAULT)
+    applier, values = Applier(index, TOPIC), filling(1, records, INPUTS)
     before_mib, offset, took_s, cpu_s = _memory_mib(), 0, 0.0, 0.0
     while part := list(islice(values, PART)):
         log = list(enumerate(part, start=offset))

@@ -13,7 +13,6 @@ from typing import Any, Literal
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.local.replica import ReplicaProcess
 from replica.log.open import open_log
-from replica.notary.formats import BY_DEFAULT, Formats
 from replica.store.postgres.status import read_status
 from tests.bench.filler import fill_log
 from tests.bench.load import INPUTS
@@ -40,19 +39,19 @@ CATCH_UP_MAX_S = 900.0
 LOOK_INTERVAL_S = 0.02
 
 
-async def measure_fail_over(folder: Path, sizes: Sizes, report: Report, *, newest_formats: bool) -> None:
+async def measure_fail_over(folder: Path, sizes: Sizes, report: Report) -> None:
     """With passives that follow: catching up, memory, kills, graceful stops, freezes. Raises Violation."""
     report.section(f"Fail-over, {REPLICAS} replicas, passives following, a log of {sizes.log_records:,} records")
-    async with _filled_cluster(folder, "following", sizes, newest_formats) as cluster:
+    async with _filled_cluster(folder, "following", sizes) as cluster:
         await _measure_memory(cluster, report)
         await catch_up(cluster, report)
         await _Run(cluster, report).following(sizes)
 
 
-async def measure_disconnected(folder: Path, sizes: Sizes, report: Report, *, newest_formats: bool) -> None:
+async def measure_disconnected(folder: Path, sizes: Sizes, report: Report) -> None:
     """With passives that stay away from the log and read what they missed when they take over. Raises Violation."""
     report.section(f"Fail-over, {REPLICAS} replicas, passives disconnected, a log of {sizes.log_records:,} records")
-    async with _filled_cluster(folder, "disconnected", sizes, newest_formats) as cluster:
+    async with _filled_cluster(folder, "disconnected", sizes) as cluster:
         await _let_each_lead(cluster)
         await _Run(cluster, report).disconnected(sizes)
 
@@ -60,12 +59,9 @@ async def measure_disconnected(folder: Path, sizes: Sizes, report: Report, *, ne
 class _filled_cluster:
     """A cluster whose log was filled while no replica ran, once one of them serves and all others are ready."""
 
-    def __init__(self, folder: Path, standby: Standby, sizes: Sizes, newest_formats: bool) -> None:
+    def __init__(self, folder: Path, standby: Standby, sizes: Sizes) -> None:
         self._folder = folder
-        self._formats = BY_DEFAULT if newest_formats else Formats()
-        self._cluster = LocalCluster(
-            ClusterSettings(folder=folder, replicas=REPLICAS, standby=standby, newest_formats=newest_formats)
-        )
+        self._cluster = LocalCluster(ClusterSettings(folder=folder, replicas=REPLICAS, standby=standby))
         self._records = sizes.log_records
 
     async def __aenter__(self) -> LocalCluster:
@@ -75,7 +71,7 @@ class _filled_cluster:
             for replica in cluster.replicas.values():
                 await replica.stop()
             epoch = (await read_status(cluster.conninfo)).epoch + 1
-            await asyncio.to_thread(fill_log, cluster.kafka_settings, epoch, self._records, INPUTS, self._formats)
+            await asyncio.to_thread(fill_log, cluster.kafka_settings, epoch, self._records, INPUTS)
             for replica in cluster.replicas.values():
                 replica.start()
             await cluster.wait_for_active(timeout_s=CATCH_UP_MAX_S)

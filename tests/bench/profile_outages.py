@@ -58,9 +58,7 @@ class Faults:
 async def measure_profile_outages(folder: Path, profile: Profile, faults: Faults, report: Report) -> None:
     """A new cluster of three replicas in `folder`, and all faults one after the other. Raises Violation."""
     report.section(f"Outages of the profile {profile.value}, three replicas")
-    settings = ClusterSettings(
-        folder=folder, replicas=3, log=profile.log, embedded=profile is Profile.EMBEDDED, newest_formats=True
-    )
+    settings = ClusterSettings(folder=folder, replicas=3, log=profile.log, embedded=profile is Profile.EMBEDDED)
     await remove_cluster(folder)
     async with LocalCluster(settings) as cluster:
         await _measure(cluster, profile, faults, report)

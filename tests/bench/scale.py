@@ -50,15 +50,13 @@ GROWTH_PICTURE = "growth.svg"
 Rates = dict[str, float]  # submissions a second, by the name of the shape
 
 
-async def measure_scale(
-    folder: Path, states: Sequence[int], sizes: Sizes, report: Report, pictures: Path, *, newest_formats: bool
-) -> None:
+async def measure_scale(folder: Path, states: Sequence[int], sizes: Sizes, report: Report, pictures: Path) -> None:
     """Each number of states, ascending; the ratios are those of the last one. Raises DiskTooSmall, LoadFailed."""
     report.section(f"Throughput with up to {max(states):,} states, {STATES_PER_TX} to a transaction and command")
     await remove_cluster(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     refuse_small_disk(max(states), REPLICAS, shutil.disk_usage(folder.parent).free)
-    scale = _Scale(folder, sizes, report, newest_formats)
+    scale = _Scale(folder, sizes, report)
     try:
         before = await scale.at(0)
         grown = {count: await scale.at(count) for count in states[:-1]}
@@ -91,11 +89,10 @@ def add_ratios(empty: Rates, full: Rates, compacting: Mapping[str, float], repor
 class _Scale:
     """One cluster after the other, in the same folder."""
 
-    def __init__(self, folder: Path, sizes: Sizes, report: Report, newest_formats: bool) -> None:
+    def __init__(self, folder: Path, sizes: Sizes, report: Report) -> None:
         self._folder = folder
         self._sizes = sizes
         self._report = report
-        self._newest_formats = newest_formats
 
     async def at(self, states: int, compacting: Rates | None = None) -> Rates:
         """The rates with so many states; into `compacting` those while level 0 waits for compaction."""
@@ -103,7 +100,6 @@ class _Scale:
         settings = ClusterSettings(
             folder=self._folder,
             replicas=REPLICAS,
-            newest_formats=self._newest_formats,
             further={
                 "core": {"scrub_records_per_s": 0}
             },  # it would compare the index with a log that made no such rows

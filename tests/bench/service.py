@@ -30,12 +30,10 @@ from replica.log.kafka.log import KafkaLog
 from replica.log.kafka.topic import create_topic
 from replica.notary.acceptances import VALUE_BYTES, first_key
 from replica.notary.answers import Notarised
-from replica.notary.formats import BY_DEFAULT
 from replica.notary.position import begin
 from replica.notary.requests import Submission
 from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.participant import Participant
-from replica.store.postgres.board import postgres_board
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import PostgresStore
 from tests.bench.report import Report, number
@@ -60,10 +58,10 @@ class Rung:
 RUNGS = (Rung(1, 100, 20, 60_000), Rung(4, 100, 20, 60_000), Rung(1_000, 4, 20, 1_200))
 
 
-async def measure_service(cluster: LocalCluster, sizes: Sizes, report: Report, *, newest_formats: bool) -> None:
+async def measure_service(cluster: LocalCluster, sizes: Sizes, report: Report) -> None:
     """Submissions a second for each number of inputs."""
     report.section("Service alone: core, log, index and store, no HTTP, no signature checks, no passive")
-    async with _core(cluster, newest_formats) as link:
+    async with _core(cluster) as link:
         await _rate(link, Rung(4, 100, 20, WARM_UP_SUBMISSIONS))
         for rung in RUNGS:
             rates = [await _rate(link, rung) for _ in range(sizes.runs)]
@@ -146,15 +144,12 @@ def _prepare(rung: Rung) -> list[Submission]:
 
 
 @asynccontextmanager
-async def _core(cluster: LocalCluster, newest_formats: bool) -> AsyncIterator[MemoryLink]:
+async def _core(cluster: LocalCluster) -> AsyncIterator[MemoryLink]:
     """A core that leads, on a database and a topic of its own."""
     name = "service"
     await cluster.postgres.ensure_database(name, ROLE)
     conninfo = make_conninfo(cluster.conninfo, dbname=name)
     await migrate(conninfo, lock_id(name, Counter.NODE_MIGRATIONS))
-    if newest_formats:
-        async with postgres_board(conninfo, "bench") as board:
-            await board.raise_formats(BY_DEFAULT)
     kafka = cluster.kafka_settings.model_copy(update={"topic": "service"})
     await create_topic(kafka)
     clock, election_settings = SystemClock(), cluster.config.election

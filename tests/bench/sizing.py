@@ -41,13 +41,11 @@ TABLES = {machines.COMPLETIONS: "completion", machines.COMMANDS: "command_accept
 THREAD = "thread "
 
 
-async def measure_sizing(folder: Path, target: Each, sizes: Sizes, report: Report, *, newest_formats: bool) -> None:
+async def measure_sizing(folder: Path, target: Each, sizes: Sizes, report: Report) -> None:
     """Measure, then derive the machines for a target; one that is beyond reach is reported. Raises LoadFailed."""
     report.section(f"Sizing: {REPLICAS} replicas, {BROKERS} brokers, primary and synchronous standby, {INPUTS} inputs")
     await remove_cluster(folder)
-    settings = ClusterSettings(
-        folder=folder, replicas=REPLICAS, brokers=BROKERS, database_standby=True, newest_formats=newest_formats
-    )
+    settings = ClusterSettings(folder=folder, replicas=REPLICAS, brokers=BROKERS, database_standby=True)
     async with LocalCluster(settings) as cluster:
         if "versions" not in report.figures:
             await add_conditions(cluster, report)

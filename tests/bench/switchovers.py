@@ -34,11 +34,11 @@ class Load:
     errors: list[str] = field(default_factory=list)
 
 
-async def measure_switchovers(folder: Path, sizes: Sizes, report: Report, *, newest_formats: bool) -> None:
+async def measure_switchovers(folder: Path, sizes: Sizes, report: Report) -> None:
     """Hand over again and again; what counts is what callers of the client library see."""
     report.section(f"Switchover, {REPLICAS} replicas, {CLIENTS} clients of the client library through HAProxy")
     await remove_cluster(folder)
-    settings = ClusterSettings(folder=folder, replicas=REPLICAS, newest_formats=newest_formats)
+    settings = ClusterSettings(folder=folder, replicas=REPLICAS)
     async with LocalCluster(settings) as cluster, submitting(cluster) as load:
         outages_s = [await hand_over(cluster, load) for _ in range(sizes.switchovers)]
     report.add_runs("switchover_outage_s", outages_s, f"{len(outages_s)} times switchover, outage", "s")

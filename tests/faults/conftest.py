@@ -60,15 +60,13 @@ async def _running(settings: Mapping[str, Any]) -> AsyncIterator[LocalCluster]:
 async def clusters(request: pytest.FixtureRequest) -> AsyncIterator[Renewed[LocalCluster]]:
     """Where `cluster` comes from. A log that is no longer than a module's scenarios make it is soon judged.
 
-    A module's FURTHER are settings on top of a cluster's own, nested as in the configuration file. With NEWEST_FORMATS
-    False its ledger is not raised.
+    A module's FURTHER are settings on top of a cluster's own, nested as in the configuration file.
     """
     settings = {
         "log": log_of(request.config),
         "embedded": is_embedded(request.config),
         "haproxy": True,
         "further": serving_of(request.config) | getattr(request.module, "FURTHER", {}),
-        "newest_formats": getattr(request.module, "NEWEST_FORMATS", True),
     }
     clusters = Renewed(partial(_running, settings))
     yield clusters

@@ -24,7 +24,7 @@ from replica.local.haproxy import find_haproxy, find_keepalived
 from replica.local.kafka import KafkaCluster
 from replica.local.ports import LOOPBACK, PortReservation
 from replica.local.postgres import PostgresServer, find_binaries
-from replica.notary.formats import BY_DEFAULT
+from replica.notary.formats import Formats
 
 ROOT = Path(__file__).parents[2]
 PAGE, EMBEDDED = ROOT / "docs/install.md", ROOT / "docs/install-embedded.md"
@@ -229,7 +229,7 @@ async def test_the_install_page_leads_to_a_notary_that_works(servers_folder: Pat
             assert "STATE_CONFLICT" in printed["See that it works"]
             assert "missing" not in printed["See that it works"]
             in_force = json.loads(await asyncio.to_thread(stage.run, "notary format show --json", "afterwards"))
-            assert in_force["rules_in_force"] == dict.fromkeys(("r1", "r2", "r3"), BY_DEFAULT.rules)
+            assert in_force["rules_in_force"] == dict.fromkeys(("r1", "r2", "r3"), Formats().rules)
             targets = {
                 job["job_name"]: [target for group in job["static_configs"] for target in group["targets"]]
                 for job in yaml.safe_load(stage.file("/etc/prometheus/prometheus.yml"))["scrape_configs"]

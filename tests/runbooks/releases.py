@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
-from replica.local.cluster import LocalCluster
-
 ROOT = Path(__file__).parents[2]
 BUILD_MAX_S = 120
 
 
-def build_wheel(folder: Path, revision: str | None = None, suffix: str = "") -> Path:
-    """The wheel of a revision of this repository, or of the files as they are.
-
-    `suffix`: added to the version of a revision, which may be that of the files.
-    """
+def build_wheel(folder: Path, suffix: str = "") -> Path:
+    """The wheel of the files as they are, or of the newest commit with `suffix` added to its version."""
     source = ROOT
     folder.mkdir(parents=True)
-    if revision is not None:
+    if suffix:
         source = folder / "source"
         source.mkdir()
-        packed = subprocess.run(["git", "archive", revision], cwd=ROOT, check=True, capture_output=True).stdout
+        packed = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
         subprocess.run(["tar", "-x", "-C", str(source)], input=packed, check=True)
         project = source / "pyproject.toml"
         project.write_text(re.sub(r'^version = "(.*)"$', rf'version = "\1{suffix}"', project.read_text(), flags=re.M))
@@ -54,25 +48,3 @@ def install(environment: Path, wheel: Path) -> None:
 def version_of(wheel: Path) -> str:
     """The version in a wheel's name."""
     return wheel.name.split("-")[1]
-
-
-def write_old_config(cluster: LocalCluster, path: Path) -> None:
-    """The cluster's configuration in the words of 0.1.0: both releases read it. Raises nothing; a wrong one is
-    reported."""
-    config = cluster.config
-    lines = [
-        f"data_dir = {json.dumps(str(config.data_dir))}",
-        f"notary_key_file = {json.dumps(str(config.notary_key_file))}",
-        f"api_workers = {config.api_workers}",
-        f"[endpoint]\nport = {config.endpoint.port}",
-        f"[database]\nconninfo = {json.dumps(config.database.conninfo)}",
-        f"password_file = {json.dumps(str(config.database.password_file))}",
-        f"scope = {json.dumps(config.database.scope)}",
-        f"[kafka]\nbootstrap_servers = {json.dumps(config.log.settings.address)}\nsingle_broker = true",
-        f"[api]\nregistry_path = {json.dumps(str(config.api.registry_path))}",
-        f"[haproxy]\nstats_socket = {json.dumps(config.haproxy_settings().stats_socket)}",
-    ]
-    for replica in config.replicas:
-        lines.append(f'[[replicas]]\nname = "{replica.name}"\nhost = "{replica.host}"')
-        lines.append(f"api_port = {replica.api_port}\nhealth_port = {replica.health_port}")
-    path.write_text("\n".join(lines) + "\n")

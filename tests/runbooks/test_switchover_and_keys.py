@@ -53,20 +53,6 @@ async def test_operators_trail(stage: Stage) -> None:
     stage.assert_all_played("operators-trail")
 
 
-@pytest.mark.slow
-async def test_format_raise(folder: Path, request: pytest.FixtureRequest) -> None:
-    """Goal: rules 2 come into force under load, and answers stay true. Method: play the page; audit all answers."""
-    log = request.config.getoption("--log-kind")
-    async with staged(ClusterSettings(folder=folder / "format-raise", newest_formats=False, log=log)) as stage:
-        files = ParticipantFiles(stage.cluster.folder)
-        owner = stage.cluster.postgres.dsn(DATABASE, OWNER, files.password(OWNER))
-        async with under_load(stage, "format-raise"):
-            await all_well(stage)
-            for section in ("Checks", "Steps", "Verification"):
-                await stage.play("format-raise", section, OWNER_CONNINFO=owner)
-    stage.assert_all_played("format-raise")
-
-
 async def test_parties(folder: Path, request: pytest.FixtureRequest) -> None:
     """Goal: keys move from the file into the log under load, and a change is in force at once. Method: play the page;
     sign with each key after it; look the revoked key's transaction up by a retry."""

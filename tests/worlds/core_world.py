@@ -30,7 +30,6 @@ from replica.notary.answers import Answer
 from replica.notary.canonical import encode_request
 from replica.notary.formats import Formats
 from replica.notary.position import Position
-from replica.notary.records import FORMAT
 from replica.notary.requests import Submission, TimeWindow, make_request
 from replica.participant import Participant
 from replica.settings import CoreSettings
@@ -84,14 +83,13 @@ class Shared:
     core: CoreSettings = field(default_factory=CoreSettings)
     seed: int = 1
     all_serve: bool = False  # each replica has a worker
-    rules: int = 1  # raised before the first activation, with the record format that they go with
+    rules: int = 2  # raised before the first activation, with the record format that they go with
     peers: tuple[str, ...] = ()  # the names of all replicas, where they tell one another their marks
     survives_power_loss: bool = True  # the log does, so nothing is exposed
     publishing: asyncio.Event | None = None  # completions are published while it is set; None: always
 
     def __post_init__(self) -> None:
-        if self.rules > 1:
-            self.database.formats = Formats(min(self.rules, FORMAT), self.rules)
+        self.database.formats = Formats(rules=self.rules)
         self.lock_server = MemoryLockServer(self.clock, lease_s=self.election.lease_s)
 
 

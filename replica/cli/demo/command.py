@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from replica.cli.common import DATA_FOLDER, out, run, say
-from replica.cli.profiles import Profile, ProfileOption, RaisedOption, check_raised
+from replica.cli.profiles import Profile, ProfileOption
 from replica.cli.up import show_where
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 from replica.notary.own_process import module_argv
@@ -46,7 +46,6 @@ def run_demo(
     json_file: JsonFileOption = None,
     memory_log: MemoryOption = False,
     profile: ProfileOption = Profile.REFERENCE,
-    raised: RaisedOption = True,
 ) -> None:
     """See it all: notarise real requests, spend them twice, kill the active replica, and have every answer checked.
 
@@ -56,14 +55,13 @@ def run_demo(
     from replica.cli.demo.requests import find_requests
     from replica.local.cluster import ClusterSettings
 
-    check_raised(profile, raised=raised)
     found = find_requests(requests)  # reports a mistake in the file before anything is started
     say("requests", f"{len(found.requests):,} from {found.origin}" + _left_out(found))
     clean: list[bool] = []
     try:
         kind: LogKind = "memory" if memory_log else profile.log
         embedded = profile is Profile.EMBEDDED
-        settings = ClusterSettings(folder=FOLDER, log=kind, embedded=embedded, newest_formats=raised)
+        settings = ClusterSettings(folder=FOLDER, log=kind, embedded=embedded)
         run(_demo(found, leave, json_file, settings, clean))
     except KeyboardInterrupt:
         if not clean:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from replica.notary.errors import Code, ConfigError, LogTruncated, StoreMismatch, StoreUnavailable
-from replica.notary.formats import CLAIMED_LEAST, Formats
+from replica.notary.formats import Formats
 from replica.notary.position import BEGIN
 from replica.notary.words import NOTHING_SAID, UNSAID, NewWord, WordsLog, replace, value_of
 from replica.store.bulletin import NO_PAUSE_OF_SERVICE, PastActivation, Pause
@@ -155,14 +155,14 @@ class LedgerBoard:
             return _begun(connection, limit)
 
     async def formats(self) -> Formats:
-        """See Board: what was raised, but no less than what every claim to a lease names."""
+        """See Board."""
         said = b"" if self._words is None else await value_of(self._words, FORMATS)
-        return CLAIMED_LEAST.raised(formats_in(said))
+        return formats_in(said)
 
     async def raise_formats(self, formats: Formats) -> Formats:
         """See Board: whoever may say a word may do it."""
         _, after = await replace(self._log("format raise"), FORMATS, lambda value: formats_raised(value, formats))
-        return CLAIMED_LEAST.raised(formats_in(after))
+        return formats_in(after)
 
     async def end_epoch(self, epoch: int, replica: str, reason: str, age_s: float) -> None:
         """See Board."""

@@ -13,7 +13,7 @@ import tests.simulation.lives
 from ha.lock.silence import LeaseView, Silence, heard, is_free
 from ha.settings import ElectionSettings
 from replica.active.lease_log import FollowedLease
-from replica.notary.formats import CLAIMED_LEAST, Formats
+from replica.notary.formats import Formats
 from tests.simulation.draw import draw, leased
 from tests.simulation.mutants.registry import mutant
 from tests.simulation.parties import registering_by_lease
@@ -46,7 +46,7 @@ def witness_ignored(patch: MonkeyPatch) -> None:
 def claims_take_rules_back(patch: MonkeyPatch) -> None:
     async def least(self: FollowedLease) -> Formats:
         in_log = self._follower.formats
-        return CLAIMED_LEAST if in_log.rules > CLAIMED_LEAST.rules else await to_claim(self)
+        return Formats() if in_log.rules > Formats().rules else await to_claim(self)
 
     to_claim = FollowedLease._to_claim
     patch.setattr(FollowedLease, "_to_claim", least)

@@ -70,7 +70,7 @@ def test_a_command_runs_once_and_belongs_to_one_transaction() -> None:
             (reused,) = await replica.submit(submission(2, [state(8)], command_id="c"))
             assert isinstance(reused, Refused)
             assert reused.code == Code.COMMAND_ID_REUSED.name
-            assert reused.record_offset is None
+            assert reused.record_offset is not None
             early = TimeWindow(from_us=world.shared.clock.wall_us() + 5_000_000)
             (too_early,) = await replica.submit(submission(3, [state(7)], window=early, command_id="d"))
             assert isinstance(too_early, Refused)
@@ -215,21 +215,21 @@ def test_what_operators_raise_comes_into_force_with_the_next_activation() -> Non
             first = await world.replica()
             await first.until_active()
             (before,) = await first.submit(submission(1, [state(1)]))
-            world.shared.database.formats = Formats(2, 2)
-            assert in_force(first) == Formats(1, 1)
+            world.shared.database.formats = Formats(2, 3)
+            assert in_force(first) == Formats(2, 2)
             await first.stop()
             second = await world.replica(2)
             await second.until_active()
-            assert in_force(second) == Formats(2, 2)
+            assert in_force(second) == Formats(2, 3)
             (after,) = await second.submit(submission(1, [state(1)]))
             assert isinstance(before, Notarised)
             assert isinstance(after, Notarised)
             assert after.log_offset == before.log_offset
-            world.shared.database.formats = Formats(1, 1)  # restored from before the raise
+            world.shared.database.formats = Formats(2, 2)  # restored from before the raise
             await second.stop()
             third = await world.replica(3)
             await third.until_active()
-            assert in_force(third) == Formats(2, 2)
+            assert in_force(third) == Formats(2, 3)
 
     run_virtually(scenario())
 

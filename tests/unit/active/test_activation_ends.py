@@ -145,11 +145,16 @@ def test_an_unreadable_index_ends_the_replica_and_gives_no_verdict() -> None:
         async with World() as world:
             replica = await world.replica()
             await replica.until_active()
-            replica.index.fail_with = "a bad block"
             waiting = asyncio.create_task(replica.submit(submission(1, [state(9)])))
+            activation = replica.participant.activation
+            assert activation is not None
+            while not activation.appender.waiting:
+                await asyncio.sleep(0)
+            replica.index.fail_with = "a bad block"
             await asyncio.sleep(0.5)
             assert "INDEX_UNREADABLE" in str(replica.participant.broken.exception())
-            await replica.stop()
+            with pytest.raises(IndexUnreadable):  # it tried to lead again
+                await replica.stop()
             (answer,) = await waiting
             assert isinstance(answer, NotNow)
             assert answer.code == Code.OUTCOME_UNKNOWN.name

@@ -15,10 +15,8 @@ from replica.active.numbers import is_paused, writable
 from replica.active.publisher import Publisher
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
 from replica.notary.errors import Code, SignerUnavailable
-from replica.notary.formats import Formats
 from replica.notary.leases import release_text
 from replica.notary.records import BarrierRecord, encode_record
-from replica.store.memory import MemoryStore
 from tests.simulation.virtual import run_virtually
 from tests.unit.active.test_worker import Late
 from tests.worlds.core_world import Replica, World, name_of, state, submission
@@ -230,74 +228,6 @@ def test_look_ups_are_answered_by_whoever_is_asked() -> None:
                 assert missing.code == Code.TX_NOT_FOUND.name
             world.shared.lock_server.end_all()
             assert isinstance(await replicas[2].link.look_up(name_of(1)), Notarised)
-
-    run_virtually(story())
-
-
-def test_under_rules_1_the_active_alone_serves_and_under_rules_2_all_do() -> None:
-    """Goal: the database remembers commands under rules 1, on the lock's session. Method: a log of rules 1; then the
-    formats are raised, and the lock changes hands."""
-
-    async def story() -> None:
-        async with all_serve(rules=1) as world:
-            replicas = [await world.replica(n) for n in (1, 2, 3)]
-            await asyncio.sleep(5)
-            active = [each for each in replicas if each.participant.standing().active]
-            assert active == [holder_of(replicas)]
-            assert not any(each.participant.all_serve for each in replicas)
-            assert failed(await keep_asking(active[0], 1, 3)) == []
-            world.shared.database.formats = Formats(2, 2)
-            world.shared.lock_server.end_all()
-            await asyncio.sleep(10)
-            assert [each.participant.standing().active for each in replicas] == [True, True, True]
-            assert all(each.participant.all_serve for each in replicas)
-            answers = [await keep_asking(each, 10 * at, 3) for at, each in enumerate(replicas, 1)]
-            assert failed([answer for found in answers for answer in found]) == []
-            await asyncio.sleep(1)
-            assert len(world.shared.database.completions) == 12
-
-    run_virtually(story())
-
-
-def test_nobody_serves_before_commands_of_rules_1_are_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: a submission that is settled as rejected is not accepted as well. Method: the record of a submission under
-    rules 1 is lost with its active; its sender tries again at every replica while the settlement is held up."""
-
-    async def story() -> None:
-        async with all_serve(rules=1) as world:
-            replicas = [await world.replica(n) for n in (1, 2, 3)]
-            await asyncio.sleep(5)
-            active = holder_of(replicas)
-            lost = submission(1, [state(1)], submission_id="once")
-            monkeypatch.setattr(active.participant.activation.appender, "_log", lambda *_: None)
-            asking = asyncio.create_task(active.submit(lost))
-            await asyncio.sleep(0.1)
-            assert len(world.shared.database.in_flight) == 1
-            world.shared.database.formats = Formats(2, 2)
-            settle, may_settle = MemoryStore.pending, asyncio.Event()
-
-            async def held_up(self: MemoryStore, limit: int) -> object:
-                await may_settle.wait()
-                return await settle(self, limit)
-
-            monkeypatch.setattr(MemoryStore, "pending", held_up)
-            world.shared.lock_server.end_all()
-            await asking
-            await asyncio.sleep(3)
-            barriers = {each.participant.follower.position.barrier.rules_version for each in replicas}
-            assert barriers == {2}
-            for each in replicas:
-                (told,) = await each.submit(lost)
-                assert isinstance(told, NotNow)
-                assert each.participant.worker.unfit[0] is Unfit.UNSETTLED
-            may_settle.set()
-            for each in replicas:
-                await each.until_active()
-            (answer,) = await replicas[2].submit(submission(1, [state(1)], submission_id="again"))
-            assert isinstance(answer, Notarised)
-            await asyncio.sleep(1)
-            found = [(c.submission_id, c.outcome) for _, c in world.shared.database.completions]
-            assert [name for name, _ in found] == ["once", "again"]
 
     run_virtually(story())
 

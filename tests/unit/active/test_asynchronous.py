@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -13,11 +12,10 @@ from ha.ending import Cause, Ending
 from ha.lock.memory import Network
 from replica.active.waiting import Waiting
 from replica.link.interface import SubmitOptions
-from replica.notary.answers import Accepted, Answer, DeduplicationBound, Notarised, NotNow, Refused
-from replica.notary.errors import Code, ValuesRefused
+from replica.notary.answers import Accepted, Notarised, NotNow, Refused
+from replica.notary.errors import Code
 from replica.notary.requests import Submission
 from replica.settings import CoreSettings
-from replica.store.interface import AdmissionResult, Pruned
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import Replica, World, name_of, state, submission
 
@@ -30,12 +28,11 @@ async def outcomes(replica: Replica) -> list[tuple[str, str]]:
     return [(c.command_id, c.outcome) for _, c in replica.shared.database.completions]
 
 
-@pytest.mark.parametrize("rules", [1, 2])
-def test_an_asynchronous_submission_is_accepted_and_completes_once(rules: int) -> None:
+def test_an_asynchronous_submission_is_accepted_and_completes_once() -> None:
     """Goal: 202 now, the outcome as a completion. Method: one good, one conflict, one repeated; read completions."""
 
     async def story() -> None:
-        async with World(rules=rules) as world:
+        async with World() as world:
             replica = await world.replica()
             await replica.until_active()
             answers = await replica.submit(
@@ -50,23 +47,17 @@ def test_an_asynchronous_submission_is_accepted_and_completes_once(rules: int) -
             )
             assert isinstance(again, Notarised)
             assert again.duplicate
-            if rules == 1:
-                assert isinstance(other, Refused)
-                assert other.code == Code.COMMAND_ID_REUSED.name
-                assert len(await outcomes(replica)) == 2
-            else:  # refusals are the log's
-                assert isinstance(other, Accepted)
-                assert (await outcomes(replica))[2:] == [("c1", Code.COMMAND_ID_REUSED.name)]
+            assert isinstance(other, Accepted)  # refusals are the log's
+            assert (await outcomes(replica))[2:] == [("c1", Code.COMMAND_ID_REUSED.name)]
 
     run_virtually(story())
 
 
-@pytest.mark.parametrize("rules", [1, 2])
-def test_what_was_accepted_completes_also_when_the_active_ends(rules: int) -> None:
+def test_what_was_accepted_completes_also_when_the_active_ends() -> None:
     """Goal: exactly one completion each. Method: end the active's session in the moment after it has accepted."""
 
     async def story() -> None:
-        async with World(rules=rules) as world:
+        async with World() as world:
             first = await world.replica(1)
             await first.until_active()
             second = await world.replica(2)
@@ -87,12 +78,11 @@ def test_what_was_accepted_completes_also_when_the_active_ends(rules: int) -> No
     run_virtually(story())
 
 
-@pytest.mark.parametrize("rules", [1, 2])
-def test_an_acceptance_blocks_for_the_period_that_is_asked_for(rules: int) -> None:
+def test_an_acceptance_blocks_for_the_period_that_is_asked_for() -> None:
     """Goal: deduplication by duration and by offset. Method: one acceptance, asked for again under several periods."""
 
     async def story() -> None:
-        async with World(rules=rules) as world:
+        async with World() as world:
             replica = await world.replica()
             await replica.until_active()
             await replica.submit(submission(1, [state(9)], command_id="c"))
@@ -122,54 +112,6 @@ def test_an_acceptance_blocks_for_the_period_that_is_asked_for(rules: int) -> No
     run_virtually(story())
 
 
-def test_a_period_beyond_what_is_remembered_is_refused_and_never_shortened() -> None:
-    """Goal: no command counts as fresh because it was forgotten. Method: beyond the maximum, beyond what was
-    pruned, and from an offset below the bound; on the replica that pruned and on its successor."""
-
-    async def story() -> None:
-        async with World(core=CoreSettings(deduplication_max_s=20.0)) as world:
-            first = await world.replica()
-            await first.until_active()
-
-            async def ask(replica: Replica, options: SubmitOptions) -> Answer:
-                (answer,) = await replica.submit(submission(1, [state(9)], command_id="c"), options=options)
-                await asyncio.sleep(0.1)
-                return answer
-
-            assert isinstance(await ask(first, SubmitOptions()), Notarised)
-            for seconds in (20.1, 1e9):
-                refused = await ask(first, SubmitOptions(deduplication_s=seconds))
-                assert isinstance(refused, Refused)
-                assert refused.code == Code.DEDUPLICATION_PERIOD_TOO_LONG.name
-                assert refused.bound == DeduplicationBound(20.0, 0)
-            for options in (SubmitOptions(deduplication_s=20.0), SubmitOptions(deduplication_after=0)):
-                answer = await ask(first, options)
-                assert isinstance(answer, Notarised)
-                assert answer.duplicate
-            await asyncio.sleep(30.0)
-            assert isinstance(
-                await ask(first, SubmitOptions(deduplication_after=0)), Notarised
-            )  # older than the maximum
-            assert (await first.participant.prune(1, 0.0)).pruned_to == 1
-            world.shared.core = CoreSettings(deduplication_max_s=3_600.0)  # the next one is to remember longer
-            second = await world.replica(2)
-            await first.stop()
-            await second.until_active()
-            for options in (SubmitOptions(deduplication_after=0), SubmitOptions(deduplication_s=60.0)):
-                refused = await ask(second, options)
-                assert isinstance(refused, Refused)
-                assert refused.bound is not None
-                assert refused.bound.earliest_offset == 1
-                assert 30.0 < refused.bound.longest_s < 32.0
-                within = SubmitOptions(deduplication_s=refused.bound.longest_s)
-                again = await ask(second, within)
-                assert isinstance(again, Notarised)
-            assert isinstance(await ask(second, SubmitOptions(deduplication_after=1)), Notarised)
-            assert isinstance(await ask(second, SubmitOptions()), Notarised)
-
-    run_virtually(story())
-
-
 class SlowNetwork(Network):
     """Some milliseconds each way, so that there are statements in flight."""
 
@@ -180,51 +122,11 @@ class SlowNetwork(Network):
         await asyncio.sleep(0.002)
 
 
-def test_nobody_prunes_while_the_database_is_asked_by_the_bound() -> None:
-    """Goal: what is asked for by a bound is there still. Method: prune in the middle of an admission, which is
-    of several statements when the database refuses a value: then it is asked by halves."""
-
-    async def story() -> None:
-        async with World(core=CoreSettings(deduplication_max_s=5.0)) as world:
-            replica = await world.replica()
-            await replica.until_active()
-            await replica.submit(submission(1, [state(9)]))
-            await asyncio.sleep(10.0)
-            world.shared.lock_server.network = SlowNetwork()
-            database, order = world.shared.database, list[str]()
-            admit, prune = database.admit, database.prune
-            pruning: list[asyncio.Task[Pruned]] = []
-
-            def note_admit(*values: Any) -> list[AdmissionResult]:
-                order.append("admit")
-                if not pruning:
-                    pruning.append(asyncio.create_task(replica.participant.prune(None, 0.0)))
-                if len(values[0]) > 1:
-                    raise ValuesRefused("admit: a value")
-                return admit(*values)
-
-            def note_prune(*values: Any) -> Pruned:
-                order.append("prune")
-                return prune(*values)
-
-            database.admit, database.prune = note_admit, note_prune  # type: ignore[method-assign]
-            batch = [submission(n, [state(n)]) for n in (2, 3)]
-            calls = [
-                replica.submit(one, options=SubmitOptions(deduplication_s=float(n))) for n, one in enumerate(batch, 1)
-            ]
-            await asyncio.gather(*calls)
-            await asyncio.gather(*pruning)
-            assert order == ["admit", "admit", "admit", "prune"]
-
-    run_virtually(story())
-
-
-@pytest.mark.parametrize("rules", [1, 2])
-def test_periods_that_differ_within_a_batch_keep_duplicates_apart(rules: int) -> None:
+def test_periods_that_differ_within_a_batch_keep_duplicates_apart() -> None:
     """Goal: one command in one batch runs once. Method: the same command at once under two periods."""
 
     async def story() -> None:
-        async with World(rules=rules) as world:
+        async with World() as world:
             replica = await world.replica()
             await replica.until_active()
             one = submission(1, [state(9)])
@@ -237,13 +139,12 @@ def test_periods_that_differ_within_a_batch_keep_duplicates_apart(rules: int) ->
     run_virtually(story())
 
 
-@pytest.mark.parametrize("rules", [1, 2])
-def test_a_user_s_flood_holds_nobody_else_up(rules: int) -> None:
+def test_a_user_s_flood_holds_nobody_else_up() -> None:
     """Goal: users are served in turns. Method: 2,000 of one, then one of another; who is decided before it."""
 
     async def story() -> None:
         settings = CoreSettings(admit_batch_max=50, pipeline_max=100)
-        async with World(rules=rules, core=settings) as world:
+        async with World(core=settings) as world:
             replica = await world.replica()
             await replica.until_active()
             flood = [submission(n, [state(n)], user_id="flood") for n in range(1, 2_001)]
@@ -263,7 +164,7 @@ def test_what_comes_later_waits_in_the_log_no_longer_than_the_pipeline_may(monke
     monkeypatch.setattr("replica.active.intake.PIPELINE_STATES_MIN", 100)
 
     async def most_under_way(pipeline_max_s: float) -> int:
-        async with World(rules=2, core=CoreSettings(pipeline_max_s=pipeline_max_s)) as world:
+        async with World(core=CoreSettings(pipeline_max_s=pipeline_max_s)) as world:
             replica = await world.replica()
             await replica.until_active()
             activation = replica.participant.activation
@@ -286,15 +187,12 @@ def test_what_comes_later_waits_in_the_log_no_longer_than_the_pipeline_may(monke
     run_virtually(story())
 
 
-@pytest.mark.parametrize("rules", [1, 2])
-def test_who_waits_long_is_told_and_still_gets_the_answer(rules: int) -> None:
+def test_who_waits_long_is_told_and_still_gets_the_answer() -> None:
     """Goal: an answer that follows an interim estimate reaches the caller, also past the usual wait. Method: a slow
     log, a threshold of nearly nothing, a usual wait that is too short."""
 
     async def story() -> None:
-        async with World(
-            rules=rules, core=CoreSettings(interim_from_s=0.001, admit_batch_max=5, pipeline_max=10)
-        ) as world:
+        async with World(core=CoreSettings(interim_from_s=0.001, admit_batch_max=5, pipeline_max=10)) as world:
             replica = await world.replica()
             await replica.until_active()
             flood = asyncio.create_task(replica.submit(*[submission(n, [state(n)]) for n in range(1, 500)]))

@@ -65,12 +65,11 @@ def test_only_writers_that_know_places_are_asked_for_them() -> None:
     assert not issubclass(MemoryWriter, EarlyLogWriter)
 
 
-@pytest.mark.parametrize("rules", [1, 2])
-def test_the_first_place_is_the_one_answer(rules: int, places: list[tuple[Sequence[bytes], Appended]]) -> None:
+def test_the_first_place_is_the_one_answer(places: list[tuple[Sequence[bytes], Appended]]) -> None:
     """Goal: one answer, one completion. Method: report places before the read-back, in parts, and others again."""
 
     async def story() -> None:
-        async with World(rules=rules) as world:
+        async with World() as world:
             replica = await world.replica()
             await replica.until_active()
             front_end = offer(replica, 1, 2)
@@ -89,14 +88,13 @@ def test_the_first_place_is_the_one_answer(rules: int, places: list[tuple[Sequen
     run_virtually(story())
 
 
-@pytest.mark.parametrize("rules", [1, 2])
 @pytest.mark.parametrize("asked", [False, True], ids=["another log", "a node of an older release"])
-def test_what_is_read_back_first_is_accepted(rules: int, asked: bool, request: pytest.FixtureRequest) -> None:
+def test_what_is_read_back_first_is_accepted(asked: bool, request: pytest.FixtureRequest) -> None:
     """Goal: a place that never comes, or late, leaves nobody without an answer. Method: read back; then the place."""
     found: list[tuple[Sequence[bytes], Appended]] = request.getfixturevalue("places") if asked else []
 
     async def story() -> None:
-        async with World(rules=rules) as world:
+        async with World() as world:
             replica = await world.replica()
             await replica.until_active()
             front_end = offer(replica, 1)
@@ -111,14 +109,13 @@ def test_what_is_read_back_first_is_accepted(rules: int, asked: bool, request: p
     run_virtually(story())
 
 
-@pytest.mark.parametrize("rules", [1, 2])
 def test_at_the_end_of_an_activation_only_the_unanswered_are_unknown(
-    rules: int, places: list[tuple[Sequence[bytes], Appended]]
+    places: list[tuple[Sequence[bytes], Appended]],
 ) -> None:
     """Goal: exactly one answer. Method: nothing is read back; one has its place, one has none; stop."""
 
     async def story() -> None:
-        async with World(rules=rules) as world:
+        async with World() as world:
             replica = await world.replica()
             await replica.until_active()
             activation = replica.participant.activation

@@ -60,7 +60,7 @@ def test_a_clock_that_jumps_between_two_heartbeats_stamps_nothing() -> None:
             assert isinstance(in_time, Notarised)
             (again,) = await replica.submit(submission(2, [state(8)]))
             assert isinstance(again, Notarised)
-            records = [decode_record(value, 1) for _, value in world.shared.topic.records(0, 100)]
+            records = [decode_record(value, 2) for _, value in world.shared.topic.records(0, 100)]
             assert max(r.stamp_us for r in records if isinstance(r, RequestRecord)) <= clock.wall_us()
 
     run_virtually(story())

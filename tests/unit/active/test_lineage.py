@@ -25,7 +25,7 @@ OURS = DatabaseIdentity("postgres", "7301", 3)
 
 
 def barrier(database: str, epoch: int = 7) -> BarrierRecord:
-    return BarrierRecord(epoch, b"z" * 16, "R9", database, 1, 1)
+    return BarrierRecord(epoch, b"z" * 16, "R9", database, 2, 2)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_a_replica_on_an_old_primary_writes_nothing_and_tries_again() -> None:
 def test_nothing_is_admitted_under_older_rules_than_were_in_force(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: what was accepted under rules 2 is not accepted again under rules 1, which do not look at it. Method: an
-    activation has read the log and has its epoch; then the barrier of another primary comes into force under rules 2,
-    and after it our own under rules 1. It admits nothing; the next one on this primary writes rules 2."""
+    """Goal: what newer rules refuse is not accepted by older ones, which do not look at it. Method: an activation has
+    read the log and has its epoch; then the barrier of another primary comes into force under rules 3, and after it our
+    own under rules 2. It admits nothing; the next one on this primary writes rules 3."""
     raise_epoch = MemoryStore.raise_epoch
 
     async def story() -> list[int]:
@@ -96,19 +96,20 @@ def test_nothing_is_admitted_under_older_rules_than_were_in_force(
             async def overtaken(store: MemoryStore, above: int, replica: str) -> int:
                 epoch = await raise_epoch(store, above, replica)
                 if not topic.end_offset:
-                    topic.store(encode_record(BarrierRecord(5, b"z" * 16, "R9", database, 2, 2)))
+                    topic.store(encode_record(BarrierRecord(5, b"z" * 16, "R9", database, 2, 3)))
                 return epoch
 
             monkeypatch.setattr(MemoryStore, "raise_epoch", overtaken)
             replica = await world.replica()
             await replica.until_active()
             (answer,) = await replica.submit(submission(1, [state(1)]))
-            assert isinstance(answer, Notarised)
+            assert isinstance(answer, Refused)
+            assert answer.code == Code.PARTY_UNKNOWN.name
             reading = read_records(begin("memory-1"), topic.records(0, 1_000))
-            assert {entry.rules_version for entry in reading.counted if isinstance(entry, CountedRequest)} == {2}
+            assert {entry.rules_version for entry in reading.counted if isinstance(entry, CountedRequest)} <= {3}
             return [found.record.rules_version for found in reading.barriers]
 
-    assert run_virtually(story()) == [2, 1, 2]
+    assert run_virtually(story()) == [3, 2, 3]
 
 
 class LogInMemoryDatabase(MemoryLog):

@@ -108,15 +108,6 @@ def test_what_would_have_no_effect_is_not_logged() -> None:
     play(story)
 
 
-def test_a_log_of_format_1_holds_no_notes() -> None:
-    """Goal: an operator learns what to do first. Method: a ledger under rules 1."""
-
-    async def story(_: World, replica: Replica) -> None:
-        assert "notary format raise" in (await refusal(replica, officers(ANNA))).detail
-
-    play(story, rules=1)
-
-
 def test_of_two_at_once_the_later_one_is_refused() -> None:
     """Goal: nobody believes to have set what another one has set, and no honest note lies in the log without effect,
     for the audit to find each time. Method: two lists that follow on the same one; an officer registers while she is

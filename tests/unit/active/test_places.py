@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from replica.active.places import Places
 from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
@@ -27,12 +25,11 @@ def _place(answer: object) -> Place | None:
     return answer.receipt.place
 
 
-@pytest.mark.parametrize("rules", [1, 2])
-def test_every_answer_of_a_transaction_names_its_first_acceptance(rules: int) -> None:
+def test_every_answer_of_a_transaction_names_its_first_acceptance() -> None:
     """Goal: one place for one transaction. Method: a success, its repeats by the index and by the log, a look-up."""
 
     async def story() -> None:
-        async with World(core=PLACED, rules=rules) as world:
+        async with World(core=PLACED) as world:
             replica = await world.replica()
             await replica.until_active()
             await replica.submit(submission(7))

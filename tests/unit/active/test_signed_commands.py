@@ -1,4 +1,4 @@
-"""Requests whose signature covers their command: what an active logs under either format, and what it refuses."""
+"""Requests whose signature covers their command: what an active logs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from ledger_api.client import Deduplication, Party
 from replica.link.interface import SubmitOptions
-from replica.notary.answers import Notarised, Refused
-from replica.notary.errors import Code
+from replica.notary.answers import Notarised
 from replica.notary.records import RequestRecordV2, decode_record
 from replica.notary.requests import Submission
 from replica.notary.terms import FOR_EVER_US
@@ -21,9 +20,9 @@ from tests.worlds.core_world import PARTY, Replica, World, state
 BANK = Party(PARTY)
 
 
-def play(rules: int, story: Callable[[World, Replica], Awaitable[None]]) -> None:
+def play(story: Callable[[World, Replica], Awaitable[None]]) -> None:
     async def scenario() -> None:
-        async with World(rules=rules) as world:
+        async with World() as world:
             replica = await world.replica()
             await replica.until_active()
             await story(world, replica)
@@ -34,27 +33,6 @@ def play(rules: int, story: Callable[[World, Replica], Awaitable[None]]) -> None
 def signed(tx: int, period: Deduplication | None = None, command_id: str = "c") -> Submission:
     tx_id = tx.to_bytes(32, "big")
     return BANK.sign(tx_id, [state(tx)], command_id=command_id, user_id="u", sign_command=True, deduplication=period)
-
-
-def test_under_rules_1_it_is_refused_and_nothing_is_logged() -> None:
-    """Goal: a record that format 1 cannot hold is never written, and no row waits for one. Method: both versions
-    together; then the plain one's command is the only one that the database knows."""
-
-    async def story(world: World, replica: Replica) -> None:
-        plain = BANK.sign((2).to_bytes(32, "big"), command_id="d", user_id="u")
-        before = world.shared.topic.end_offset
-        one, other = await replica.submit(signed(1), plain)
-        assert isinstance(one, Refused)
-        assert (one.code, one.final, one.record_offset) == (Code.FORMAT_NOT_RAISED.name, False, None)
-        assert isinstance(other, Notarised)
-        await asyncio.sleep(2.0)
-        assert world.shared.topic.end_offset == before + 1
-        assert not world.shared.database.in_flight
-        activation = replica.participant.activation
-        assert activation is not None
-        assert (activation.intake.budget.submissions, activation.intake.budget.states) == (0, 0)
-
-    play(1, story)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +46,7 @@ def test_under_rules_1_it_is_refused_and_nothing_is_logged() -> None:
     ],
     ids=["none", "a minute", "two microseconds", "the first offset", "an offset"],
 )
-def test_under_rules_2_its_record_has_what_was_signed(
+def test_its_record_has_what_was_signed(
     period: Deduplication | None, options: SubmitOptions, terms: tuple[int, int]
 ) -> None:
     """Goal: no record of ours is void. Method: each kind of period; every record is read by the void rule."""
@@ -84,4 +62,4 @@ def test_under_rules_2_its_record_has_what_was_signed(
         assert isinstance(record, RequestRecordV2)
         assert (record.deduplication_us, record.after_offset) == terms
 
-    play(2, story)
+    play(story)

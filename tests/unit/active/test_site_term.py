@@ -8,11 +8,8 @@ import pytest
 
 from ha.ending import Cause
 from ha.errors import SiteTakenOver
-from replica.active.admission import Admission
 from replica.active.noting import NoteUnknown
 from replica.active.receipt_signer import Contents, Places, ReceiptSigner, Then
-from replica.active.waiting import Waiting
-from replica.link.interface import SubmitOptions
 from replica.log.memory import Delivery, MemoryTopic
 from replica.notary.answers import Notarised, NotNow, Refused
 from replica.notary.errors import Code
@@ -116,39 +113,12 @@ def test_what_was_decided_while_the_key_signed_is_not_answered(monkeypatch: pyte
     run_virtually(story())
 
 
-@pytest.mark.parametrize("options", [SubmitOptions(), SubmitOptions(asynchronous=True)])
-def test_what_the_database_answered_too_late_is_not_passed_on(
-    options: SubmitOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Goal: neither a rejected command nor an accepted one after the term. Method: it ends while the database is
-    asked for a command that is used again, and for a new one."""
-
-    async def story() -> None:
-        async with World() as world:
-            replica = await world.replica()
-            await replica.until_active()
-            await replica.submit(submission(1, [state(9)]))
-            asked = Admission._ask
-
-            async def late(self: Admission, batch: list[Waiting]) -> object:
-                found = await asked(self, batch)
-                replica.site_in_term = False
-                return found
-
-            monkeypatch.setattr(Admission, "_ask", late)
-            again, new = submission(2, [state(8)], command_id="c1"), submission(3, [state(7)])
-            for answer in await replica.submit(again, new, options=options):
-                assert isinstance(answer, NotNow)
-
-    run_virtually(story())
-
-
 def test_what_officers_signed_is_not_confirmed_too_late() -> None:
     """Goal: an officer hears that it is unknown whether the serving site has the note. Method: the term ends while the
     log has the note on its way."""
 
     async def story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             replica = await world.replica()
             await replica.until_active()
             asked = asyncio.create_task(replica.participant.note([officers(ANNA)]))

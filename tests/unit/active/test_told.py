@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 
@@ -23,7 +22,7 @@ from replica.notary.answers import (
 from replica.notary.errors import Code
 from replica.notary.requests import TimeWindow
 from replica.settings import CoreSettings
-from replica.store.interface import AdmissionResult, Command, Completion, OfEach
+from replica.store.interface import Completion
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import Replica, World, name_of, state, submission
 
@@ -50,13 +49,12 @@ async def period_told(replica: Replica, offset: int) -> DeduplicationDocument | 
     return completion_document(offset, completion, completion.act_as).deduplication
 
 
-@pytest.mark.parametrize("rules", [1, 2])
-def test_an_answer_tells_where_its_completion_is(rules: int) -> None:
+def test_an_answer_tells_where_its_completion_is() -> None:
     """Goal: a caller can read on from where it was answered. Method: successes, conflicts, one transaction under
     another command, a duplicate, a look-up; each against the completion at that offset."""
 
     async def story() -> None:
-        async with World(rules=rules) as world:
+        async with World() as world:
             replica = await world.replica()
             await replica.until_active()
             batch = [submission(n, [state(n // 2 + 50)], submission_id=f"s{n}") for n in range(20)]
@@ -69,10 +67,7 @@ def test_an_answer_tells_where_its_completion_is(rules: int) -> None:
             (again,) = await replica.submit(submission(4, [state(52)], submission_id="again"))
             assert isinstance(again, Notarised)
             assert again.duplicate
-            if rules == 1:
-                assert (await completion_at(replica, again.ledger_offset)).submission_id == "s4"
-            else:  # the index answers, and does not know completions
-                assert again.ledger_offset is None
+            assert again.ledger_offset is None  # the index answers, and does not know completions
             looked_up = await replica.link.look_up(name_of(4))
             assert isinstance(looked_up, Notarised)
             assert looked_up.ledger_offset is None
@@ -80,9 +75,8 @@ def test_an_answer_tells_where_its_completion_is(rules: int) -> None:
     run_virtually(story())
 
 
-@pytest.mark.parametrize("rules", [1, 2])
 @pytest.mark.parametrize("linger_ms", [0, 5, 20, 1_000])
-def test_a_successor_publishes_where_the_answer_said(linger_ms: int, rules: int) -> None:
+def test_a_successor_publishes_where_the_answer_said(linger_ms: int) -> None:
     """Goal: an offset in an answer is true, whichever replica publishes it. Method: end the active's session right
     after its answers, before it has published, six times; then every answer ever given, against the ledger."""
 
@@ -90,7 +84,7 @@ def test_a_successor_publishes_where_the_answer_said(linger_ms: int, rules: int)
         told: dict[int, str] = {}
         unpublished = 0
         settings = CoreSettings(publish_linger_s=linger_ms / 1_000)
-        async with World(rules=rules, core=settings) as world:
+        async with World(core=settings) as world:
             replicas = [await world.replica(n) for n in (1, 2)]
             for turn in range(6):
                 while not (actives := [one for one in replicas if one.participant.standing().active]):
@@ -114,41 +108,34 @@ def test_a_successor_publishes_where_the_answer_said(linger_ms: int, rules: int)
     run_virtually(story())
 
 
-@pytest.mark.parametrize("rules", [1, 2])
-def test_a_command_that_is_taken_says_by_whom(rules: int) -> None:
+def test_a_command_that_is_taken_says_by_whom() -> None:
     """Goal: the owner of a command can find it. Method: in flight, then accepted."""
 
     async def story() -> None:
-        async with World(rules=rules) as world:
+        async with World() as world:
             replica = await world.replica()
             await replica.until_active()
             both = await asyncio.gather(
                 replica.submit(submission(1, [state(9)], command_id="c", submission_id="first")),
                 replica.submit(submission(2, [state(8)], command_id="c", submission_id="second")),
             )
-            if rules == 1:
-                assert refused(both[1][0], Code.COMMAND_ID_REUSED).earlier == Earlier("first", None)
-            else:  # the first may be refused yet, and then the command is free
-                assert isinstance(both[1][0], NotNow)
-                assert both[1][0].code == Code.SUBMISSION_IN_FLIGHT.name
+            assert isinstance(both[1][0], NotNow)  # the first may be refused yet, and then the command is free
+            assert both[1][0].code == Code.SUBMISSION_IN_FLIGHT.name
             await asyncio.sleep(1)
             completion = await completion_at(replica, 1)
             assert completion.submission_id == "first"
             log_offset = completion.log_offset
             (later,) = await replica.submit(submission(2, [state(8)], command_id="c", submission_id="third"))
-            assert refused(later, Code.COMMAND_ID_REUSED).earlier == (
-                Earlier("first", 1) if rules == 1 else Earlier(None, None, log_offset)
-            )
+            assert refused(later, Code.COMMAND_ID_REUSED).earlier == Earlier(None, None, log_offset)
 
     run_virtually(story())
 
 
-@pytest.mark.parametrize("rules", [1, 2])
-def test_a_closed_window_is_told(rules: int) -> None:
+def test_a_closed_window_is_told() -> None:
     """Goal: a client sees both times. Method: a window that is over, over the link and as JSON."""
 
     async def story() -> None:
-        async with World(rules=rules) as world:
+        async with World() as world:
             replica = await world.replica()
             await replica.until_active()
             window = TimeWindow(1_000_000, 2_000_000)
@@ -160,13 +147,12 @@ def test_a_closed_window_is_told(rules: int) -> None:
     run_virtually(story())
 
 
-@pytest.mark.parametrize("rules", [1, 2])
-def test_a_transaction_id_used_again_under_its_default_command_is_told_so(rules: int) -> None:
+def test_a_transaction_id_used_again_under_its_default_command_is_told_so() -> None:
     """Goal: TX_ID_REUSED, as README promises, not a command id that nobody chose. Method: other content under a command
     named after its transaction, while the first is under way, and once it is notarised; then under a chosen command."""
 
     async def story() -> None:
-        async with World(rules=rules) as world:
+        async with World() as world:
             replica = await world.replica()
             await replica.until_active()
             name = name_of(1).hex()
@@ -188,13 +174,12 @@ def test_a_transaction_id_used_again_under_its_default_command_is_told_so(rules:
     run_virtually(story())
 
 
-@pytest.mark.parametrize("rules", [1, 2])
-def test_a_completion_tells_the_period_that_was_honoured(rules: int) -> None:
+def test_a_completion_tells_the_period_that_was_honoured() -> None:
     """Goal: an application can see what its command was compared with. Method: the default, a duration, an offset; and
     what a successor publishes, which knows it only from the record."""
 
     async def story() -> None:
-        async with World(rules=rules, core=CoreSettings(deduplication_max_s=60.0, publish_linger_s=1.0)) as world:
+        async with World(core=CoreSettings(deduplication_max_s=60.0, publish_linger_s=1.0)) as world:
             replica = await world.replica()
             await replica.until_active()
             for n, options in enumerate(
@@ -215,10 +200,7 @@ def test_a_completion_tells_the_period_that_was_honoured(rules: int) -> None:
             ]
             await replica.submit(submission(5, [state(5)]))
             world.shared.lock_server.end_all()
-            told_by_successor = await period_told(replica, 5)
-            assert told_by_successor == (
-                None if rules == 1 else DeduplicationDocument(60.0)
-            )  # then it is in the record
+            assert await period_told(replica, 5) == DeduplicationDocument(60.0)  # it is in the record
 
     run_virtually(story())
 
@@ -240,46 +222,12 @@ def test_json_tells_as_much(answer: Refused | Accepted) -> None:
     assert answer_from_document(answer_to_document(answer)) == answer
 
 
-def test_periods_that_differ_cost_no_statement_each() -> None:
-    """Goal: one caller's odd periods hold nobody up; each is honoured all the same. Method: 200 submissions with
-    a period each, half of them of commands that were accepted a moment or an hour ago; statements are counted."""
-
-    async def story() -> None:
-        async with World() as world:
-            replica = await world.replica()
-            await replica.until_active()
-            batch = [submission(n, [state(n)], submission_id=f"s{n}") for n in range(200)]
-            await replica.submit(*batch[:50])
-            await asyncio.sleep(3_600)
-            await replica.submit(*batch[50:100])
-            await asyncio.sleep(1)  # published
-            calls, admit = list[int](), world.shared.database.admit
-
-            def counted(commands: Sequence[Command], since_us: OfEach, after: OfEach = 0) -> list[AdmissionResult]:
-                calls.append(len(commands))
-                return admit(commands, since_us, after)
-
-            world.shared.database.admit = counted  # type: ignore[method-assign]
-            options = [SubmitOptions(deduplication_s=60.0 + n) for n in range(200)]
-            told = await asyncio.gather(
-                *[replica.submit(one, options=term) for one, term in zip(batch, options, strict=True)]
-            )
-            assert sum(calls) == 200
-            assert len(calls) <= 4
-            offsets = [answer.ledger_offset for (answer,) in told if isinstance(answer, Notarised)]
-            assert offsets[50:100] == list(range(51, 101))  # within their periods: as they were accepted
-            assert sorted(offsets[:50] + offsets[100:]) == list(range(101, 251))  # completions of their own
-
-    run_virtually(story())
-
-
-@pytest.mark.parametrize("rules", [1, 2])
-def test_of_one_command_at_once_only_the_first_period_counts(rules: int) -> None:
+def test_of_one_command_at_once_only_the_first_period_counts() -> None:
     """Goal: nobody is answered by another submission's period. Method: an accepted command twice at once, with a period
     that it is in and one that it is not; a caller that comes too early asks again."""
 
     async def story() -> None:
-        async with World(rules=rules) as world:
+        async with World() as world:
             replica = await world.replica()
             await replica.until_active()
             one = submission(1, [state(1)])
@@ -293,7 +241,7 @@ def test_of_one_command_at_once_only_the_first_period_counts(rules: int) -> None
             )
             ((_,), (first,), (second,)) = told
             assert isinstance(first, Notarised)
-            assert first.ledger_offset == (1 if rules == 1 else None)
+            assert first.ledger_offset is None
             assert isinstance(second, Notarised | NotNow)
             if isinstance(second, NotNow):
                 assert second.code == Code.SUBMISSION_IN_FLIGHT.name

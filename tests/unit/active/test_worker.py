@@ -174,7 +174,7 @@ def test_clients_do_not_notice_who_holds_the_lock(seed: int) -> None:
     the ledger offset that is published; some were logged anew."""
 
     async def story() -> None:
-        async with World(rules=2, seed=seed) as world:
+        async with World(seed=seed) as world:
             shared = world.shared
             one, other = make(shared, Late(f"{seed}/1"), Late(f"{seed}/2"))
             async with cluster(one, other, world=world):
@@ -216,7 +216,7 @@ def test_service_goes_on_while_nobody_holds_the_lock_and_completions_follow() ->
     """Goal: the end of the holder pauses completions, and not service. Method: no core is left; later one comes."""
 
     async def story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             (worker,) = make(world.shared, Delivery())
             async with cluster(worker, world=world, cores=0):
                 raise AssertionError("a worker serves before the first barrier")
@@ -225,7 +225,7 @@ def test_service_goes_on_while_nobody_holds_the_lock_and_completions_follow() ->
         run_virtually(story())
 
     async def other_story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             (worker,) = make(world.shared, Delivery())
             core = await world.replica(1)
             await core.until_active()
@@ -248,7 +248,7 @@ def test_a_state_is_spent_once_wherever_it_is_asked_for() -> None:
     """Goal: no double spend. Method: forty rounds; three workers get a request for one state at a time each."""
 
     async def story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             workers = make(world.shared, *[Late(f"{n}") for n in range(3)])
             async with cluster(*workers, world=world):
                 for number in range(40):
@@ -267,7 +267,7 @@ def test_a_command_runs_once_whichever_workers_get_it() -> None:
     """Goal: one acceptance of a command. Method: the same at three workers at once, and once more later."""
 
     async def story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             workers = make(world.shared, *[Late(f"{n}") for n in range(3)])
             async with cluster(*workers, world=world):
                 same = submission(1, [state(1)], command_id="c")
@@ -289,7 +289,7 @@ def test_what_a_barrier_overtook_is_logged_anew_even_if_it_was_lost() -> None:
     log's client loses a record; then the lock changes hands."""
 
     async def story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             losing = Losing()
             (worker,) = make(world.shared, losing)
             async with cluster(worker, world=world):
@@ -311,7 +311,7 @@ def test_a_record_that_never_comes_back_takes_the_worker_out_and_its_sender_is_t
     """Goal: unknown is called unknown; the worker comes back. Method: the log's client loses a record for good."""
 
     async def story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             losing = Losing()
             (worker,) = make(world.shared, losing)
             async with cluster(worker, world=world):
@@ -334,7 +334,7 @@ def test_a_user_s_queue_is_shared_among_those_that_serve() -> None:
     submits far more at once than it may."""
 
     async def story() -> None:
-        async with World(rules=2, core=CoreSettings(user_queue_max=30, pipeline_max=25, admit_batch_max=10)) as world:
+        async with World(core=CoreSettings(user_queue_max=30, pipeline_max=25, admit_batch_max=10)) as world:
             (worker,) = make(world.shared)
 
             async def taken(first: int) -> int:
@@ -357,7 +357,7 @@ def test_a_writer_that_ends_is_replaced_and_only_what_it_had_is_in_doubt() -> No
     lost one is never logged again without a barrier."""
 
     async def story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             keeping = Keeping()
             (worker,) = make(world.shared)
             writers = writers_that_end(worker, keeping)
@@ -397,7 +397,7 @@ def test_what_an_ended_writer_had_is_logged_anew_once_a_barrier_made_it_void() -
     waited for. Then no writer can be opened: the worker stops, and serves again later."""
 
     async def story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             keeping = Keeping()
             (worker,) = make(world.shared)
             writers = writers_that_end(worker, keeping)
@@ -409,7 +409,7 @@ def test_what_an_ended_writer_had_is_logged_anew_once_a_barrier_made_it_void() -
                 assert isinstance((await in_doubt)[0], Notarised)
 
     async def other_story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             (worker,) = make(world.shared)
             writers = writers_that_end(worker, Delivery())
             async with cluster(worker, world=world):
@@ -428,7 +428,7 @@ def test_holders_that_change_without_end_keep_nobody_waiting_for_ever() -> None:
     """Goal: a bound. Method: what is sent is lost, and barriers come faster than the worker loses its patience."""
 
     async def story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             losing = Losing()
             (worker,) = make(world.shared, losing)
             core = await world.replica(1)
@@ -456,7 +456,7 @@ def test_a_release_that_nobody_follows_holds_nobody_up_for_long() -> None:
     """Goal: clients try elsewhere, or later. Method: a release and no claim: refused within a second, not logged."""
 
     async def story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             (worker,) = make(world.shared)
             core = await world.replica()
             await core.until_active()
@@ -480,7 +480,7 @@ def test_a_worker_draws_the_log_to_no_server() -> None:
     which kind of writer is opened, at first and after that one has ended."""
 
     async def story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             (worker,) = make(world.shared)
             log = SharedLog(world.shared.topic)
             worker.worker._parts = replace(worker.worker._parts, request_log=log)
@@ -497,7 +497,7 @@ def test_each_start_draws_numbers_and_a_promoted_database_gives_new_ones() -> No
     """Goal: ranges never meet. Method: three workers; one starts again; a standby is promoted that lacks the draws."""
 
     async def story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             shared = world.shared
             workers = make(shared, Delivery(), Delivery(), Delivery())
             async with cluster(*workers, world=world):
@@ -532,7 +532,7 @@ def test_ranges_that_meet_end_the_process_and_answer_nobody() -> None:
     """Goal: fail closed. Method: two workers are given one range, and log different requests."""
 
     async def story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             one, other = make(world.shared, Delivery(), Late("x"))
             async with cluster(one, other, world=world):
                 other.worker._numbers = one.worker._numbers.__class__(one.worker._numbers.range)  # type: ignore[union-attr]
@@ -555,7 +555,7 @@ def test_a_clock_that_is_off_stamps_nothing() -> None:
     two requests: the second is not logged; the clock comes back."""
 
     async def story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             good, fast = make(world.shared, Delivery(), Delivery())
             fast.clock.ahead_us = 3_000_000
             async with cluster(good, world=world), cluster(fast, world=world, cores=0):
@@ -565,7 +565,7 @@ def test_a_clock_that_is_off_stamps_nothing() -> None:
         run_virtually(story())
 
     async def other_story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             (worker,) = make(world.shared, Delivery())
             async with cluster(worker, world=world):
                 assert isinstance((await worker.submit(submission(1, [state(1)])))[0], Notarised)
@@ -589,7 +589,7 @@ def test_service_goes_on_while_the_database_is_away() -> None:
     that starts meanwhile does not serve, since it has no numbers."""
 
     async def story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             one, other = make(world.shared, Delivery(), Delivery())
             async with cluster(one, world=world):
                 one.database_is_away = other.database_is_away = True
@@ -611,7 +611,7 @@ def test_not_found_needs_an_end_that_most_servers_of_the_log_confirm() -> None:
     cut off and shows the log as it was; the worker says that it does not know. Then it is back."""
 
     async def story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             one, other = make(world.shared, Delivery(), Delivery())
             async with cluster(one, other, world=world):
                 await asyncio.sleep(1)
@@ -643,7 +643,7 @@ def test_a_submission_after_a_ledger_offset_waits_for_the_database_alone() -> No
     none; one names an offset above what is published."""
 
     async def story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             (worker,) = make(world.shared, Delivery())
             async with cluster(worker, world=world):
                 await keep_asking(worker, 1, 3)
@@ -667,7 +667,7 @@ def test_a_completion_that_a_promoted_database_lacks_is_waited_for() -> None:
     completion is promoted while a submission waits for that one's log offset; the holder publishes it again."""
 
     async def story() -> None:
-        async with World(rules=2) as world:
+        async with World() as world:
             (worker,) = make(world.shared, Delivery())
             async with cluster(worker, world=world):
                 await keep_asking(worker, 1, 3)
@@ -695,25 +695,12 @@ def test_a_completion_that_a_promoted_database_lacks_is_waited_for() -> None:
     run_virtually(story())
 
 
-def test_under_rules_1_no_worker_serves() -> None:
-    """Goal: the database remembers commands there, on the lock's session. Method: a log of rules 1."""
-
-    async def story() -> None:
-        async with World(rules=1) as world:
-            (worker,) = make(world.shared, Delivery())
-            async with cluster(worker, world=world):
-                raise AssertionError("it serves")
-
-    with pytest.raises(TimeoutError):
-        run_virtually(story())
-
-
 def test_past_the_bounds_a_worker_refuses() -> None:
     """Goal: what waits for a barrier, numbers or the clock is bounded by the intake. Method: three places; a record
     that does not come back holds one, a clock that jumped the others."""
 
     async def story() -> None:
-        async with World(rules=2, core=CoreSettings(in_flight_max=3)) as world:
+        async with World(core=CoreSettings(in_flight_max=3)) as world:
             (worker,) = make(world.shared, Delivery())
             async with cluster(worker, world=world):
                 worker.clock.ahead_us = 3_600_000_000

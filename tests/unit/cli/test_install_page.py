@@ -16,7 +16,6 @@ import pytest
 from replica.cli.install_steps import STEPS, progress
 from replica.doctor.checks import examine, refused_configuration
 from replica.doctor.facts import Facts
-from replica.notary.formats import Formats
 from tests.unit.doctor.test_checks import HEALTHY
 
 PAGE = Path(__file__).parents[3] / "docs/install.md"
@@ -87,7 +86,6 @@ UNDONE: Mapping[str, Change] = {
         part("log", topic_id=None, missing=True, problem="there is no topic"), part("database", bound_topic_id=None)
     ),
     "Replicas": nobody_answers,
-    "Formats": part("database", formats=Formats(1, 1)),
     "HAProxy": part("balancer", answers=False, up=(), endpoint_problem="connection refused"),
     "keepalived": keepalived_lacks_its_file,
     "Prometheus": part("around", exporters={"haproxy-1:1": False, "haproxy-2:1": False}),

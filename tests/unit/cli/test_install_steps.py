@@ -29,17 +29,17 @@ def test_all_is_done_where_the_doctor_finds_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("severity", "topic", "formats"),
+    ("severity", "topic", "monitoring"),
     [
         (Severity.PROBLEM, False, False),
-        (Severity.WARNING, True, False),  # an older ledger works, but the page's step was not made
+        (Severity.WARNING, True, False),  # it serves, but the page's step was not made
         (Severity.UNKNOWN, None, None),
     ],
 )
-def test_a_step_that_lacks_something_is_named(severity: Severity, topic: bool | None, formats: bool | None) -> None:
+def test_a_step_that_lacks_something_is_named(severity: Severity, topic: bool | None, monitoring: bool | None) -> None:
     """Goal: what is missing is named, and nothing else. Method: one finding of each kind in two steps."""
-    found = done(log_contract=severity, formats=severity)
-    assert (found.pop("Topic"), found.pop("Formats")) == (topic, formats)
+    found = done(log_contract=severity, monitoring=severity)
+    assert (found.pop("Topic"), found.pop("Prometheus")) == (topic, monitoring)
     assert set(found.values()) == {True}
 
 

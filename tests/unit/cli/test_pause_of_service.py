@@ -14,7 +14,6 @@ import pytest
 from replica.cli import steer
 from replica.health import ReplicaHealth
 from replica.notary.errors import Code, ConfigError
-from replica.notary.formats import Formats
 from replica.store.bulletin import NOBODY, Pause
 from tests.unit.cli.test_steer import health
 
@@ -25,12 +24,8 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 class OneNote:
     """A board that keeps one note, as the database does."""
 
-    rules: int = 2
     note: Pause | None = None
     asked: list[str] = field(default_factory=list)
-
-    async def formats(self) -> Formats:
-        return Formats(rules=self.rules)
 
     async def pause_service(self, reason: str) -> Pause | None:
         self.asked.append("pause")
@@ -94,14 +89,13 @@ async def test_an_end_names_who_has_not_heard_of_it(seen: dict[str, ReplicaHealt
     ("board", "serving", "what", "asked"),
     [
         (OneNote(), "one", "only a notary whose replicas all serve", []),
-        (OneNote(rules=1), "all", "runbook format-raise", []),
         (OneNote(note=Pause("r1", "work", AT)), "all", "fail-over is paused: notary resume", ["pause"]),
     ],
 )
 async def test_service_is_paused_only_where_it_can_be(
     board: OneNote, serving: str, what: str, asked: list[str], seen: dict[str, ReplicaHealth | None]
 ) -> None:
-    """Goal: no note that nobody heeds. Method: one active; rules 1; fail-over is paused, whose note stays."""
+    """Goal: no note that nobody heeds. Method: one active; fail-over is paused, whose note stays."""
     before = board.note
     with pytest.raises(ConfigError, match=what) as refused:
         await steer._pause_service(notary(board, serving), "a drill")

@@ -9,7 +9,6 @@ import pytest
 from replica.cli import up
 from replica.cli.profiles import Profile
 from replica.local.cluster import ClusterSettings
-from replica.notary.errors import ConfigError
 
 KEPT = "".join(f'[[replicas]]\nname = "r{number}"\n' for number in (1, 2))
 
@@ -41,11 +40,3 @@ def test_a_folder_that_holds_a_cluster_keeps_its_profile(started: list[ClusterSe
     up.run_cluster()
     up.run_cluster(replicas=3)
     assert [(one.log, one.embedded, one.replicas) for one in started] == [(None, None, 2), (None, None, 3)]
-
-
-def test_an_embedded_cluster_cannot_begin_with_the_first_rules(started: list[ClusterSettings]) -> None:
-    """Goal: an option is never passed over. Method: it with the default profile, and with one that has a database."""
-    with pytest.raises(ConfigError, match="needs rules 2"):
-        up.run_cluster(raised=False)
-    up.run_cluster(raised=False, profile=Profile.REFERENCE)
-    assert [one.newest_formats for one in started] == [False]

@@ -298,18 +298,12 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("passives", Severity.PROBLEM, replicas({}, {"may_lead": False}, {"may_lead": False}), "replicas.may_lead"),
     ("index-digests", Severity.PROBLEM, replicas(DIGESTS, DIGESTS, OTHER_DIGESTS), "notary index diff"),
     ("commands", Severity.WARNING, replicas({}, {"commands_lag_records": 7}), "no notary format raise"),
-    ("formats", Severity.WARNING, formats(Formats(1, 1), rules=1), "notary format raise"),
-    ("formats", Severity.WARNING, formats(Formats(1, 1), rules=0), "notary format raise"),
-    ("formats", Severity.WARNING, formats(Formats(2, 2), rules=1), "notary switchover"),
+    ("formats", Severity.WARNING, formats(Formats(2, 3), rules=2), "notary switchover"),
     ("parties-in-log", Severity.WARNING, by_the_log({}, {"registry_differs": 2}), "notary party list"),
     ("marks", Severity.WARNING, replicas({}, {"marks_problems": ("SEEN_FILE_DAMAGED: both",)}), "docs/errors.md"),
     ("site", Severity.PROBLEM, replicas({"site": "in_term"}, {"site": "taken_over"}), "notary site status"),
     ("site", Severity.PROBLEM, replicas({"site": "in_term"}, {}), "restart them with their site configured"),
     ("site", Severity.PROBLEM, replace(HEALTHY, has_site=True), "restart them with their site configured"),
-    ("signed-commands", Severity.PROBLEM, signed_only(Formats(1, 1), rules=1), "notary format raise"),
-    ("signed-commands", Severity.PROBLEM, signed_only(Formats(1, 1), rules=0), "notary format raise"),
-    ("signed-commands", Severity.PROBLEM, signed_only(None, rules=1), "notary format raise"),
-    ("signed-commands", Severity.PROBLEM, signed_only(Formats(2, 2), rules=1), "notary switchover"),
     ("clock-replicas", Severity.PROBLEM, replicas({"clock": ClockFacts(ahead_s=-1.9, within_s=0.05)}), "clock of r1"),
     ("clock-replicas", Severity.WARNING, replicas({"clock": ClockFacts(ahead_s=-3.6, within_s=0.05)}), "clock of r1"),
     ("versions", Severity.WARNING, replicas({"version": "1.1"}), "rolling upgrade"),
@@ -356,15 +350,8 @@ def test_under_rules_3_an_empty_registry_file_is_well() -> None:
     assert (found["parties"].severity, found["parties-in-log"].severity) == (Severity.WARNING, Severity.OK)
 
 
-@pytest.mark.parametrize(("written", "rules"), [(Formats(2, 2), 2), (Formats(1, 1), 2), (None, 2), (Formats(2, 2), 0)])
-def test_signed_commands_are_well_where_the_log_holds_them(written: Formats | None, rules: int) -> None:
-    """Goal: no false alarm. Method: rules 2 in force, whatever the database has; a new ledger that begins with them."""
-    found = [one for one in examine(signed_only(written, rules)) if one.check == "signed-commands"]
-    assert [one.severity for one in found] == [Severity.OK]
-
-
-@pytest.mark.parametrize("written", [Formats(1, 1), None])
-def test_formats_are_well_where_the_log_has_them(written: Formats | None) -> None:
+@pytest.mark.parametrize("written", [Formats(2, 2)])
+def test_formats_are_well_where_the_log_has_them(written: Formats) -> None:
     """Goal: no false alarm after a restore of the database. Method: the newest rules in force, older ones in it."""
     (found,) = [one for one in examine(formats(written, known().newest.rules)) if one.check == "formats"]
     assert found.severity is Severity.OK

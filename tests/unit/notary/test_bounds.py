@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,11 @@ from replica.link.frames import FromFrontEnd, Submit
 from replica.link.interface import SubmitOptions
 from replica.local.run_file import RunFile
 from replica.notary.answers import Accepted, Notarised, NotNow
-from replica.notary.errors import BadRequest, Code, ValuesRefused
+from replica.notary.errors import BadRequest, Code
 from replica.notary.records import RECORD_MAX_BYTES, Record
 from replica.notary.requests import DEDUPLICATION_LIMIT_S, Submission
 from replica.operators.admin import PruneCall, SwitchoverCall
 from replica.settings import CoreSettings
-from replica.store.interface import AdmissionResult, Command
 from replica.telemetry.counts import ApiCounts
 from tests.simulation.virtual import run_virtually
 from tests.worlds.api_world import BANK, make_submission
@@ -170,12 +169,12 @@ def test_a_period_that_gets_past_the_types_harms_nobody_else(number: float) -> N
     run_virtually(story())
 
 
-@pytest.mark.parametrize("place", ["offer", "database", "record", "size", "log"])
+@pytest.mark.parametrize("place", ["offer", "record", "size", "log"])
 def test_a_submission_that_fails_leaves_the_rest_of_its_batch_alone(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: a failure is answered to its sender, counted and logged once. Method: nine good ones with a bad one among
-    them, which fails where it is read, at the database, where its record is made, because that is larger than a log
+    them, which fails where it is read, where its record is made, because that is larger than a log
     takes, or when it is read back; the load falls back to nothing."""
 
     async def story() -> None:
@@ -189,8 +188,6 @@ def test_a_submission_that_fails_leaves_the_rest_of_its_batch_alone(
                 batch[4] = msgspec.structs.replace(batch[4], request=batch[4].request + bytes(RECORD_MAX_BYTES))
             elif place == "log":
                 batch[4] = msgspec.structs.replace(batch[4], request=b"NOTARY" + batch[4].request[6:])
-            elif place == "database":
-                _refuse_at_the_database(world, monkeypatch)
             else:
                 _refuse_to_encode(monkeypatch)
             with capture_logs() as lines:
@@ -202,9 +199,7 @@ def test_a_submission_that_fails_leaves_the_rest_of_its_batch_alone(
             assert failed[0].code == Code.INTERNAL.name
             assert all(isinstance(answer, Notarised) for answer in answers if answer is not answers[4])
             assert isinstance(again[0], NotNow)
-            assert replica.participant.failures.count == (
-                1 if place in {"record", "size", "log"} else 2
-            )  # those are in flight
+            assert replica.participant.failures.count == 2
             assert len([line for line in lines if line["event"] == "submission_failed"]) == 1
             assert replica.participant.activation is not None
             assert (
@@ -214,17 +209,6 @@ def test_a_submission_that_fails_leaves_the_rest_of_its_batch_alone(
             assert not replica.participant.broken.done()
 
     run_virtually(story())
-
-
-def _refuse_at_the_database(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    admit = world.shared.database.admit
-
-    def refuse(commands: Sequence[Command], since_us: int, after: int = 0) -> list[AdmissionResult]:
-        if any(command.submission_id == "s4" for command in commands):
-            raise ValuesRefused("admit: a value of s4")
-        return admit(commands, since_us, after)
-
-    monkeypatch.setattr(world.shared.database, "admit", refuse)
 
 
 def _refuse_to_encode(monkeypatch: pytest.MonkeyPatch) -> None:

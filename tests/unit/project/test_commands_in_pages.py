@@ -179,7 +179,7 @@ EXECUTED = {
     "demo": "tests/integration/test_demo_logs.py",
     "doctor": "docs/install.md",
     "failover": "tests/runbooks/test_runbooks.py",
-    "format raise": "docs/install.md",
+    "format raise": "runbooks/parties.md",
     "format show": "tests/integration/test_install.py",
     "haproxy check": "runbooks/haproxy-loss.md",
     "haproxy render": "docs/install.md",

@@ -158,6 +158,7 @@ def test_a_fail_over_on_oracle_loses_nothing(tmp_path: Path, monkeypatch: pytest
         second.start()
         (answer,) = await first.submit(submission(1, [state(9)]))
         assert isinstance(answer, Notarised)
+        await asyncio.sleep(1.0)  # published
         server.end(server.session_of("R1"), KILLED)
         await second.until_active()
         (again,) = await second.submit(submission(1, [state(9)]))
@@ -167,7 +168,7 @@ def test_a_fail_over_on_oracle_loses_nothing(tmp_path: Path, monkeypatch: pytest
         assert not isinstance(conflict, Notarised)
         await second.stop()
         await first.stop()
-        records = [decode_record(value, 1) for _, value in shared.topic.records(0, 100)]
+        records = [decode_record(value, 2) for _, value in shared.topic.records(0, 100)]
         barriers = [record for record in records if isinstance(record, BarrierRecord)]
         assert [(barrier.epoch, barrier.replica, barrier.database) for barrier in barriers[:2]] == [
             (1, "R1", "oracle:4711:925702"),
