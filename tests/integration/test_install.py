@@ -190,7 +190,7 @@ async def test_the_install_page_leads_to_a_notary_that_works(servers_folder: Pat
     folder.chmod(0o755)
     async with servers(folder, ports) as (primary, kafka):
         database = {name: str(value) for name, value in conninfo_to_dict(primary.dsn()).items()}
-        endpoint, api, health, exporter = (str(ports.take()) for _ in range(4))
+        endpoint, api, proxy, health, exporter = (str(ports.take()) for _ in range(5))
         stage = Stage(
             folder / "stage",
             {
@@ -210,6 +210,7 @@ async def test_the_install_page_leads_to_a_notary_that_works(servers_folder: Pat
                 "ARCHIVE_HOST": LOOPBACK,
                 "ALERTMANAGER_ADDRESS": "10.0.0.20:9093",
                 "API_PORT": api,
+                "PROXY_PORT": proxy,
                 "HEALTH_PORT": health,
                 "VIRTUAL_ADDRESS": "10.0.0.10/24",
                 "INTERFACE": network_interface() or "eth0",
@@ -256,7 +257,7 @@ async def test_the_embedded_install_page_leads_to_a_notary_that_works(
     folder = servers_folder / "install-embedded"
     folder.mkdir()
     folder.chmod(0o755)
-    endpoint, api, health, log = (str(ports.take()) for _ in range(4))
+    endpoint, api, proxy, health, log = (str(ports.take()) for _ in range(5))
     stage = Stage(
         folder / "stage",
         {
@@ -264,6 +265,7 @@ async def test_the_embedded_install_page_leads_to_a_notary_that_works(
             "ENDPOINT_HOST": LOOPBACK,
             "ENDPOINT_PORT": endpoint,
             "API_PORT": api,
+            "PROXY_PORT": proxy,
             "HEALTH_PORT": health,
             "LOG_PORT": log,
             "VIRTUAL_ADDRESS": "10.0.0.10/24",

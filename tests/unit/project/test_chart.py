@@ -123,7 +123,8 @@ def test_the_notary_reads_what_the_chart_writes(settings: Config, tmp_path: Path
     named = {port["name"]: port["containerPort"] for port in container["ports"]}
     for replica in settings.replicas:
         assert replica.host == f"{replica.name}.gold-notary-replicas.bank.svc.cluster.local"
-        assert (replica.api_port, replica.health_port) == (named["api"], named["health"])
+        ports = (replica.api_port, replica.proxy_port, replica.health_port)
+        assert ports == (named["api"], named["proxy"], named["health"])
         assert replica.admin_port not in named.values(), "the admin listener stays inside the pod"
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert {str(settings.data_dir), "/etc/notary", "/tmp"} <= mounts
@@ -133,6 +134,10 @@ def test_haproxy_in_the_chart_finds_pods_that_move(settings: Config, tmp_path: P
     """Goal: one endpoint, led to the active. Method: what HAProxy's pod renders, its ports and its service."""
     text = render(settings.haproxy_settings())
     assert "resolvers names" in text
+    policy = one(rendered(tmp_path), "NetworkPolicy", "gold-notary")["spec"]["ingress"]
+    (to_proxy,) = [rule for rule in policy if {"port": "proxy", "protocol": "TCP"} in rule["ports"]]
+    (haproxy,) = to_proxy["from"]
+    assert haproxy["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "haproxy"
     deployment = one(rendered(tmp_path), "Deployment", "gold-notary-haproxy")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     exporter = settings.haproxy_settings().exporter
