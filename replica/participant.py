@@ -264,9 +264,9 @@ class Participant(Generic[SessionT]):
     def _break(self, error: Exception) -> None:
         if not self.broken.done():
             self.broken.set_exception(error)
-            position = self.follower.position
+            position = self.follower.contradicted or self.follower.position
             if isinstance(error, NotaryError) and error.code in RECORDS_LOST and position is not None:
-                self.marks.contradict(position)  # unless another mark is what the log contradicts
+                self.marks.contradict(position, own=True)  # unless another mark is what the log contradicts
         code = error.code.name if isinstance(error, NotaryError) else Code.INTERNAL.name
         log.critical("replica_broken", code=code, detail=str(error), exc_info=error)
 
@@ -549,7 +549,10 @@ class Participant(Generic[SessionT]):
             self._leadership.step_down(Ending(Cause.SIGNER, reason, code.name))
 
     def why_exposed(self) -> str | None:
-        """Why nothing may be answered now: a power cut could take what it rests on without a trace. None: it may."""
+        """Why nothing may be answered now: a power cut could take what it rests on without a trace, or has. None: it
+        may."""
+        if self.marks.contradicted is not None:
+            return "the log lost records that were read"
         published = BEGIN if self.worker is None else self.worker.published_offset
         if self.activation is not None and self.activation.publisher.position is not None:
             published = max(published, self.activation.publisher.position.offset)
@@ -563,6 +566,7 @@ class Participant(Generic[SessionT]):
 
     async def _compare_again(self) -> None:
         """The log was opened anew, perhaps after it lost records that only others have read. Raises as MarkCheck."""
+        self.marks.note_opened()
         if self._mark_check.holds:
             await self._mark_check.compare(None)
 

@@ -16,8 +16,8 @@ from replica.following.log_reading import bounded_runs, end_after, known_log, op
 from replica.following.parties import complete_parties
 from replica.index.commands import ahead_of_states, offset_of
 from replica.index.interface import Index
-from replica.log.interface import LogInDatabase, LogRecords, RequestLog
-from replica.notary.errors import Code, LogLeaderChanged, LogUnavailable, NotaryError, TableLags
+from replica.log.interface import LogInDatabase, LogReader, LogRecords, RequestLog
+from replica.notary.errors import Code, LogLeaderChanged, LogRefused, LogUnavailable, NotaryError, TableLags
 from replica.notary.formats import Formats, of_barrier
 from replica.notary.leases import database_in
 from replica.notary.position import BEGIN, Position
@@ -73,6 +73,7 @@ class Follower:
         self._on_assured = on_assured
         self._on_opened = on_opened
         self.assured = False  # the record at the applied position was found in the log that is being read
+        self.contradicted: Position | None = None  # one of this index, which the log does not have
         self._applier: Applier | None = None
         self._formats = Formats()
         self._moved = asyncio.Event()
@@ -184,8 +185,8 @@ class Follower:
         self._applier = self._applier or Applier(self._index, topic_id, self._salvages)
         self._moved.set()  # from here on there is a position, also while the log is empty
         for ahead in ahead_of_states(self._index):  # before records are applied in place of those that a log has lost
-            await (await open_after(self._log, topic_id, ahead)).close()
-        reader = await open_after(self._log, topic_id, self._applier.position)
+            await (await self._open_after(topic_id, ahead)).close()
+        reader = await self._open_after(topic_id, self._applier.position)
         try:
             await self._on_opened()
         except BaseException:
@@ -219,6 +220,13 @@ class Follower:
             watch.cancel()
             completing.cancel()
             await reader.close()
+
+    async def _open_after(self, topic_id: str, position: Position) -> LogReader:
+        try:
+            return await open_after(self._log, topic_id, position)
+        except LogRefused:
+            self.contradicted = position
+            raise
 
     async def reread(self) -> None:
         """Find the record at the applied position once more, as a writer was opened that may have reached another

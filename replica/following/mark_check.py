@@ -47,7 +47,7 @@ class MarkCheck:
         self._clock = clock
         self._retry_s = retry_s
         self._known: dict[tuple[int, bytes], None] = {}
-        self._judged: set[tuple[str, int, bytes]] = set()  # reports of peers
+        self._judged: set[tuple[str, int, bytes, bool]] = set()  # reports of peers
 
     @property
     def holds(self) -> bool:
@@ -91,11 +91,14 @@ class MarkCheck:
         found = await self._find(claim, log_id, end)
         means = meaning(claim, found)
         if means in CONTRADICTED:
-            self._marks.contradict(claim.mark)
+            self._marks.contradict(claim.mark, own=claim.origin is Origin.OWN)
             raise contradiction(claim, found, means)
-        if means is Meaning.FOREIGN:
+        if means in (Meaning.FOREIGN, Meaning.REFUTED):
             log.error("mark_foreign", code=Code.MARK_FOREIGN.name, peer=claim.peer, offset=claim.mark.offset)
-            self._marks.note_foreign(claim.peer)
+            if means is Meaning.FOREIGN:
+                self._marks.note_foreign(claim.peer)
+            else:
+                self._marks.note_refuted(claim.peer, mark_of(claim.mark))
         return means is Meaning.HOLDS
 
     async def _find(self, claim: Claim, log_id: str, end: int) -> Found:
@@ -111,7 +114,17 @@ class MarkCheck:
         if digest == mark.digest or lost:
             self._note_known(key)
             return Found(log_id, end, digest, lost, True)
-        return Found(log_id, end, digest, False, await self._has_barrier(claim, log_id, end))
+        words_to = await self._words_to(claim, log_id, end)
+        return Found(log_id, end, digest, False, await self._has_barrier(claim, log_id, end), words_to)
+
+    async def _words_to(self, claim: Claim, log_id: str, end: int) -> int:
+        """The newest offset of what the peer told before that the log has."""
+        held = BEGIN
+        for word in claim.witness.words:
+            at = word.offset
+            if word.topic_id == log_id and max(held, claim.mark.offset - 1) < at < end:
+                held = at if record_digest(await record_at(self._log, at)) == word.digest else held
+        return held
 
     async def _has_barrier(self, claim: Claim, log_id: str, end: int) -> bool:
         mark = claim.mark
@@ -129,7 +142,7 @@ class MarkCheck:
     async def _look_at_reports(self) -> None:
         """Each report of a peer once: it stops this replica only where the log shows it to be true."""
         for claim in self._marks.reports():
-            key = claim.peer, claim.mark.offset, claim.mark.digest
+            key = claim.peer, claim.mark.offset, claim.mark.digest, claim.seconded
             if key not in self._judged and len(self._judged) < KNOWN_MAX:
                 position = await self._follower.wait_for(lambda _: True)
                 await self._holds(claim, position.topic_id, await self._log.agreed_end_offset())

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable
 from contextlib import suppress
+from typing import NamedTuple
 
 import structlog
+from msgspec import structs
 
 from ha.clock import Clock
-from replica.marks.judging import Claim, Origin
-from replica.marks.seen_file import Seen, SeenFile, SeenState
+from replica.marks.judging import Claim, Origin, Witness
+from replica.marks.seen_file import REFUTED_MAX, Seen, SeenFile, SeenState
 from replica.notary.errors import BadRequest, Code, SeenFileUnwritable
 from replica.notary.marks import NOTHING_TOLD, MarksTold, mark_of, mark_text, read_mark
 from replica.notary.position import BEGIN, Position
@@ -29,6 +31,15 @@ class _Told:
         self.applied = read_mark(told.applied)
         self.synced = {name: mark for name, text in told.synced.items() if (mark := read_mark(text)) is not None}
         self.contradicted = read_mark(told.contradicted)
+        self.contradicted_own = told.contradicted_own
+
+
+class _Word(NamedTuple):
+    """A position that a peer told while it was well. `read_to`: the newest offset that this replica has read with the
+    reader that it had before it asked; None: up to now."""
+
+    mark: Position
+    read_to: int | None
 
 
 class MarkKeeper:
@@ -51,12 +62,19 @@ class MarkKeeper:
         self._synced = self._found  # what is on the disk
         self._applied: Position | None = None
         self._told = dict.fromkeys(peers, _Told(NOTHING_TOLD))
+        self._readers = 0  # that were opened
+        self._heard = dict.fromkeys(peers, False)
+        self._asked_in = dict.fromkeys(peers, 0)  # by peer: the reader, when it was asked last
+        self._words: dict[str, _Word] = {}
+        self._late: dict[str, Position] = {}  # by peer: its own mark, when it was first heard after the start
         self._unheard = set(peers)
         self._all_heard = asyncio.Event()
         if not peers:
             self._all_heard.set()
         self.checked = False  # the log has every mark that was known when it was compared last
         self.contradicted: Position | None = None
+        self._contradicted_own = False
+        self.refuted = dict(self._found.refuted)  # by peer
         self.foreign: set[str] = set()  # peers whose marks are not of this log
         self.news = asyncio.Event()  # a peer tells of a contradiction
         self._is_written = True
@@ -71,19 +89,42 @@ class MarkKeeper:
         """Every mark that is known now."""
         found = self._found
         return [
-            *(Claim(mark, Origin.OWN) for mark in (found.own, found.contradicted) if mark is not None),
+            *([] if found.own is None else [Claim(found.own, Origin.OWN)]),
+            *([] if found.contradicted is None else [_left_claim(found.contradicted, own=found.contradicted_own)]),
             *([] if self._archived is None else [Claim(self._archived, Origin.ARCHIVED)]),
             *(Claim(mark, Origin.PEER, name) for name, mark in found.peers.items()),
-            *(claim for name, told in self._told.items() for claim in _claims_of(name, told)),
+            *(claim for name, told in self._told.items() for claim in self._claims_of(name, told)),
         ]
 
     def reports(self) -> list[Claim]:
-        """The marks of peers that end because their log contradicts these."""
+        """Every mark of a peer that ends because its log contradicts one: the barrier of that one may be lost too. And
+        the mark with which a peer came that a start did not wait for: a standby may not read the log itself."""
         return [
-            Claim(told.contradicted, Origin.PEER, name)
+            claim
             for name, told in self._told.items()
             if told.contradicted is not None
-        ]
+            for claim in self._claims_of(name, told)
+        ] + [Claim(mark, Origin.PEER, name) for name, mark in self._late.items()]
+
+    def _claims_of(self, name: str, told: _Told) -> Iterable[Claim]:
+        marks = [told.applied, *told.synced.values()]
+        yield from (Claim(mark, Origin.PEER, name) for mark in marks if mark is not None)
+        mark = told.contradicted
+        if mark is not None and not (told.contradicted_own and mark == self.refuted.get(name)):
+            yield self._own_claim(name, mark) if told.contradicted_own else Claim(mark, Origin.PEER, name)
+
+    def _own_claim(self, name: str, mark: Position) -> Claim:
+        ending = self.refuted.keys() | {peer for peer, told in self._told.items() if told.contradicted_own}
+        return Claim(mark, Origin.PEER, name, self._witness(name), seconded=len(ending | {name}) > 1)
+
+    def _witness(self, name: str) -> Witness:
+        """What may speak against a peer's own position."""
+        word, applied = self._words.get(name), BEGIN if self._applied is None else self._applied.offset
+        kept = (self._found.peers.get(name), self._synced.peers.get(name), None if word is None else word.mark)
+        words = tuple([mark for mark in kept if mark is not None])
+        if word is None:
+            return Witness(words)
+        return Witness(words, word.mark.offset, applied if word.read_to is None else word.read_to)
 
     def told(self) -> MarksTold:
         """What this replica tells its peers."""
@@ -94,6 +135,7 @@ class MarkKeeper:
             applied=mark_text(self._applied) if self.checked else "",
             synced={name: mark_text(mark) for name, mark in synced.items()},
             contradicted=mark_text(self.contradicted),
+            contradicted_own=self._contradicted_own,
         )
 
     def covered_offset(self, published_offset: int) -> int:
@@ -107,13 +149,18 @@ class MarkKeeper:
         return max(published_offset, min(own, max(at_peers, default=BEGIN)))
 
     @property
+    def strangers(self) -> set[str]:
+        """Peers whose marks are not of this log."""
+        return self.foreign | self.refuted.keys()
+
+    @property
     def is_file_faulty(self) -> bool:
         """Whether the seen file was damaged at the start, or cannot be written."""
         return self.state is SeenState.DAMAGED or not self._is_written
 
     def problems(self) -> list[str]:
         """What a person should look at, each with its code."""
-        found = [f"{Code.MARK_FOREIGN.name}: {name}'s marks are not of this log" for name in sorted(self.foreign)]
+        found = [f"{Code.MARK_FOREIGN.name}: {name}'s marks are not of this log" for name in sorted(self.strangers)]
         if self.state is SeenState.DAMAGED:
             found.append(f"{Code.SEEN_FILE_DAMAGED.name}: both slots were damaged at the start")
         if not self._is_written:
@@ -126,17 +173,35 @@ class MarkKeeper:
         """This replica has read so far."""
         self._applied = position
 
+    def note_opened(self) -> None:
+        """The log is read with another reader from now on: it may have been cut since the one before read its last."""
+        applied = BEGIN if self._applied is None else self._applied.offset
+        for name, word in self._words.items():
+            if word.read_to is None:
+                self._words[name] = word._replace(read_to=applied)
+        self._readers += 1
+
     def note_told(self, name: str, told: MarksTold | None) -> None:
         """What a peer's health document tells; None: it gave no answer."""
         if name not in self._told:
             return
+        is_first = not self._heard[name] and told is not None
         if told is not None:
             try:
                 self._told[name] = _Told(told)
             except BadRequest as error:
                 log.warning("peer_marks_unreadable", peer=name, detail=error.detail)
+        if is_first and self.checked and (mark := self._told[name].synced.get(name)) is not None:
+            self._late[name] = mark
+            self.news.set()
+        self._heard[name] |= told is not None
         if self._told[name].contradicted is not None:
             self.news.set()
+        elif told is not None and (applied := self._told[name].applied) is not None:
+            is_after = self._asked_in[name] == self._readers  # it was asked with this reader already
+            self._words[name] = _Word(applied, None if is_after else BEGIN)
+            self.refuted.pop(name, None)
+        self._asked_in[name] = self._readers
         self._unheard.discard(name)
         if not self._unheard:
             self._all_heard.set()
@@ -150,16 +215,22 @@ class MarkKeeper:
         """A peer's marks are not of this log."""
         self.foreign.add(name)
 
+    def note_refuted(self, name: str, mark: Position) -> None:
+        """The log refutes a peer's own position, until it tells another one."""
+        if len(self.refuted) < REFUTED_MAX:
+            self.refuted[name] = mark
+
     async def hear(self) -> None:
         """Return once every peer was asked for its marks, after HEAR_MAX_S at the latest."""
         with suppress(TimeoutError):
             async with asyncio.timeout(HEAR_MAX_S):
                 await self._all_heard.wait()
 
-    def contradict(self, mark: Position) -> None:
-        """The log contradicts this mark. Only the first one counts: peers are told it, and the file gets it."""
+    def contradict(self, mark: Position, *, own: bool) -> None:
+        """The log contradicts this mark; `own`: a position on this disk. Only the first one counts: peers are told it,
+        and the file gets it."""
         if self.contradicted is None and mark.offset > BEGIN:
-            self.contradicted = mark_of(mark)
+            self.contradicted, self._contradicted_own = mark_of(mark), own
 
     async def leave(self) -> None:
         """Call before the process ends: leave a contradicted mark where peers look, and for the next start."""
@@ -192,10 +263,14 @@ class MarkKeeper:
     def _wanted(self) -> Seen:
         """What the file should have. Until the log was compared with what it had, nothing of that is given up."""
         if not self.checked or self._applied is None:
-            return Seen(self._synced.own, self._synced.peers, self.contradicted or self._synced.contradicted)
+            if self.contradicted is None:
+                return structs.replace(self._synced, refuted=dict(self.refuted))
+            return Seen(
+                *(self._synced.own, self._synced.peers, self.contradicted, self._contradicted_own), dict(self.refuted)
+            )
         own = mark_of(self._applied) if self._applied.offset > BEGIN else None
         peers = {name: mark for name, told in self._told.items() if (mark := self._to_keep(name, told)) is not None}
-        return Seen(own, peers, self.contradicted)
+        return Seen(own, peers, self.contradicted, self._contradicted_own, dict(self.refuted))
 
     def _to_keep(self, name: str, told: _Told) -> Position | None:
         """A peer's newest mark, if it is of this log."""
@@ -208,9 +283,8 @@ class MarkKeeper:
         return max(of_this, key=lambda mark: mark.offset, default=None)
 
 
-def _claims_of(name: str, told: _Told) -> Iterable[Claim]:
-    marks = [told.applied, *told.synced.values(), told.contradicted]
-    return [Claim(mark, Origin.PEER, name) for mark in marks if mark is not None]
+def _left_claim(mark: Position, *, own: bool) -> Claim:
+    return Claim(mark, Origin.OWN if own else Origin.LEFT)
 
 
 def _offset(mark: Position | None, log_id: str | None) -> int:

@@ -27,7 +27,8 @@ from replica.notary.untrusted import UNREADABLE
 log = structlog.get_logger()
 
 SEEN_NAME = "seen"
-SLOT_BYTES = 256 * 1_024  # PEERS_MAX marks of the largest kind, twice
+SLOT_BYTES = 256 * 1_024  # for PEERS_MAX + REFUTED_MAX + 2 marks of the largest kind
+REFUTED_MAX = 8  # damaged peers at once
 _MAGIC = b"notary/seen/1\n\0\0"
 _HEAD = struct.Struct(f">{len(_MAGIC)}sQI")  # magic, number of the write, bytes of the content
 _CHECKSUM_BYTES = 32
@@ -37,12 +38,15 @@ _Raw = Annotated[bytes, msgspec.Meta(max_length=MARK_MAX_BYTES)]
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The marks in a seen file. `contradicted`: the mark of its own with which this replica ended, because the log
-    contradicts it."""
+    """The marks in a seen file. `contradicted`: the mark with which this replica ended, because the log contradicts it;
+    `contradicted_own`: it is a position on this disk. `refuted`: by peer, a mark that the peer tells and the log
+    refutes."""
 
     own: Position | None = None
     peers: Mapping[str, Position] = {}
     contradicted: Position | None = None
+    contradicted_own: bool = False
+    refuted: Mapping[str, Position] = {}
 
 
 class SeenState(StrEnum):
@@ -69,6 +73,8 @@ class _Content(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     own: _Raw
     peers: Annotated[dict[_Name, _Raw], msgspec.Meta(max_length=PEERS_MAX)]
     contradicted: _Raw
+    contradicted_own: bool = False  # this and the next are missing in files of earlier releases
+    refuted: Annotated[dict[_Name, _Raw], msgspec.Meta(max_length=REFUTED_MAX)] = {}
 
 
 _decoder = msgspec.msgpack.Decoder(_Content)
@@ -77,7 +83,10 @@ _decoder = msgspec.msgpack.Decoder(_Content)
 def encode_slot(number: int, seen: Seen) -> bytes:
     """The bytes of a slot."""
     peers = {name: _raw(mark) for name, mark in sorted(seen.peers.items())}
-    content = msgspec.msgpack.encode(_Content(_raw(seen.own), peers, _raw(seen.contradicted)))
+    refuted = {name: _raw(mark) for name, mark in sorted(seen.refuted.items())}
+    content = msgspec.msgpack.encode(
+        _Content(_raw(seen.own), peers, _raw(seen.contradicted), seen.contradicted_own, refuted)
+    )
     head = _HEAD.pack(_MAGIC, number, len(content))
     return head + content + sha256(head + content).digest()
 
@@ -92,8 +101,10 @@ def decode_slot(raw: bytes) -> tuple[int, Seen] | None:
         return None
     try:
         content = _decoder.decode(raw[_HEAD.size : end])
-        peers = {name: decode_mark(mark) for name, mark in content.peers.items()}
-        return number, Seen(_mark(content.own), peers, _mark(content.contradicted))
+        peers, refuted = (
+            {name: decode_mark(mark) for name, mark in marks.items()} for marks in (content.peers, content.refuted)
+        )
+        return number, Seen(_mark(content.own), peers, _mark(content.contradicted), content.contradicted_own, refuted)
     except (BadRequest, *UNREADABLE):
         return None
 

@@ -377,8 +377,9 @@ class Code(Enum):
     )
     MARK_FOREIGN = (
         0,
-        "A replica tells a mark that is not of this log: its disk or its configuration is another notary's",
-        "The others serve on. Stop that replica, and find out where its disk comes from, such as a clone.",
+        "A replica tells a mark that is not of this log: its disk is damaged, or another notary's",
+        "The others serve on. Stop that replica, and find out where its disk comes from, such as a clone. If it is its "
+        "own, its index is wrong, or the log lost records with the barrier before them; see runbooks/topic.md.",
     )
     SEEN_FILE_DAMAGED = (
         0,

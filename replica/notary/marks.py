@@ -31,12 +31,13 @@ class MarksTold(msgspec.Struct, frozen=True, kw_only=True):
     """What a replica says of marks in its health document, to its peers.
 
     applied: its own position. synced: what its seen file has on the disk, by the name of the replica whose mark it is.
-    contradicted: a mark of its own that its log contradicts; it ends.
+    contradicted: a mark that its log contradicts; it ends. contradicted_own: that is a position on its own disk.
     """
 
     applied: MarkText = ""
     synced: MarkTexts = {}
     contradicted: MarkText = ""
+    contradicted_own: bool = False
 
 
 NOTHING_TOLD = MarksTold()

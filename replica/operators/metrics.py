@@ -241,7 +241,7 @@ class _Marks(Collector):
             "Applied records that a power cut could take without a trace",
             self._exposed_records(),
         )
-        yield _gauge("notary_marks_foreign", "Peers whose marks are not of this log", len(self._marks.foreign))
+        yield _gauge("notary_marks_foreign", "Peers whose marks are not of this log", len(self._marks.strangers))
         text = "Whether the seen file was damaged at the start, or cannot be written"
         yield _gauge("notary_seen_file_faulty", text, self._marks.is_file_faulty)
 

@@ -177,6 +177,8 @@ class Misfortune:
                 return world.power.strike(fault)
             case FaultKind.DISK_CLONED:
                 return world.power.clone_disk(replica, is_foreign=not fault.amount)
+            case FaultKind.POSITION_DAMAGED:
+                return world.power.damage_position(replica)
             case FaultKind.PEERS_APART:
                 world.power.apart_until_s = world.loop.time() + fault.duration_s
             case FaultKind.PUBLICATION_HELD:

@@ -52,6 +52,7 @@ class FaultKind(StrEnum):
     RELEASE_CHANGED = "release_changed"  # a replica is stopped, and started in the other release, before the raise
     POWER_CUT = "power_cut"  # of all brokers and of a share (`amount`) of the replicas, for `duration_s`
     DISK_CLONED = "disk_cloned"  # a replica gets a seen file of elsewhere: 0 of another notary, 1 of a peer
+    POSITION_DAMAGED = "position_damaged"  # a replica's index names another record than the log has
     PEERS_APART = "peers_apart"  # no replica hears of another for `duration_s`
     PUBLICATION_HELD = "publication_held"  # the table of completions is locked for `duration_s`
 
@@ -69,6 +70,7 @@ DRAWN_APART = (
     FaultKind.BOUND_SAID,
     FaultKind.POWER_CUT,
     FaultKind.DISK_CLONED,
+    FaultKind.POSITION_DAMAGED,
     FaultKind.PEERS_APART,
     FaultKind.PUBLICATION_HELD,
 )
@@ -78,6 +80,7 @@ OF_SUITES = (
     FaultKind.SERVICE_PAUSED,
     FaultKind.POWER_CUT,
     FaultKind.DISK_CLONED,
+    FaultKind.POSITION_DAMAGED,
     FaultKind.PEERS_APART,
     FaultKind.PUBLICATION_HELD,
 )

@@ -93,6 +93,22 @@ def with_power_cut(plan: Plan) -> Plan:
     )
 
 
+def with_damage(plan: Plan) -> Plan:
+    """The same plan with nothing but one replica's index position damaged, under its own barrier. Every other one reads
+    the log all the time: who did not cannot tell a damaged position from a lost record."""
+    random = Random(f"{plan.seed}/damage")
+    at_s = round(random.uniform(0.4, 0.8) * plan.duration_s, 4)
+    faults = (Fault(FaultKind.POSITION_DAMAGED, at_s, random.choice(plan.replicas).name),)
+    follows = {"standby": "following", "older": False, "may_lead": True, "clock_apart_s": 0.0}
+    return replace(
+        plan,
+        durability=random.choice((SYNCED, REPLICATED)),
+        rules=2,
+        replicas=tuple([replace(one, **follows) for one in plan.replicas]),
+        faults=faults,
+    )
+
+
 # ---- the cut ----
 
 
@@ -101,8 +117,9 @@ class Cut:
     """What a power cut took. `before`: the log's records, and when they came; those from `end` on are lost. `hit` names
     who stopped. The other fields say which marks are left of lost records. is_published: the database's. knowing: the
     replicas whose own disk shows the loss. holding: those whose seen file had such a mark of anybody, also where that
-    disk was replaced. is_told: there is one that others must believe, as its barrier is not lost; a loss that takes the
-    barrier as well shows only to whoever had read it."""
+    disk was replaced. is_told: others must believe it, as a mark's barrier is not lost, or as two tell it; a loss that
+    takes the barriers as well and of which one replica alone knows shows to nobody else. is_tellable: they may, by the
+    index of one that did not follow, if it leads again, or by what one that was not hit had heard."""
 
     at_s: float
     end: int
@@ -113,6 +130,7 @@ class Cut:
     knowing: frozenset[str] = frozenset()
     holding: frozenset[str] = frozenset()
     is_told: bool = False
+    is_tellable: bool = False
 
     def contradicts(self, mark: Position | None) -> bool:
         """Whether that record was lost."""
@@ -170,7 +188,7 @@ class Power:
         self.cut: Cut | None = None
         self.apart_until_s = 0.0  # until then no replica hears of another
         self._replaced: dict[str, SeenDisk] = {}  # disks that are gone, as they were
-        self.foreign = ""  # the replica with a seen file of another notary
+        self.foreign = ""  # the replica with a seen file of another notary, or with a damaged position
         self._world = world
         self._random = Random(f"{world.plan.seed}/power/cut")
         self._sent: dict[tuple[str, int], Sent] = {}  # by process and operation
@@ -213,7 +231,7 @@ class Power:
 
     def _with_marks(self, cut: Cut) -> Cut:
         """What is left of marks, once every disk went back to its last sync."""
-        knowing, holding, is_told = set(), set(), False
+        knowing, holding, witnesses, is_told, is_tellable = set(), set(), 0, False, False
         for replica in self._world.replicas:
             seen, _ = MemorySeenFile(replica.seen).read()
             own, peers = [seen.own, *marks_of(replica)], list(seen.peers.values())
@@ -225,14 +243,17 @@ class Power:
             follows = replica.plan.standby == "following"  # else its index is compared only once it leads
             index = [replica.disk.position] if follows else []
             heard = [] if replica.core is None else replica.core.participant.marks.claims()  # older ones, perhaps
-            marks = [seen.own, *index, *peers, *[claim.mark for claim in heard]]
-            is_told = is_told or any(map(cut.is_believed, marks))
+            is_told = is_told or any(map(cut.is_believed, [seen.own, *index, *peers]))
+            witnesses += follows and any(map(cut.contradicts, [seen.own, *index]))
+            older = [*marks_of(replica), *[claim.mark for claim in heard]]
+            is_tellable = is_tellable or any(map(cut.is_believed, older))
         return dataclasses.replace(
             cut,
             is_published=cut.contradicts(self._world.primary.tables.position),
             knowing=frozenset(knowing),
             holding=frozenset(holding),
-            is_told=is_told,
+            is_told=is_told or witnesses > 1,
+            is_tellable=is_told or is_tellable or len(knowing) > 1,
         )
 
     def _kept(self, end: int) -> int:
@@ -265,7 +286,8 @@ class Power:
         """The replica stops, and starts with a peer's seen file, or with another notary.s whose log has that name."""
         world = self._world
         following = [one for one in world.replicas if one.plan.standby == "following" and one.plan.may_lead]
-        others = [one for one in following if one is not replica]
+        skew_max_s = world.election.clock_skew_max_s
+        others = [one for one in following if one is not replica and abs(one.plan.clock_apart_s) <= skew_max_s]
         if not others or self.cut is not None:
             return False
         replica.kill(heard_s=None)
@@ -278,6 +300,17 @@ class Power:
         else:
             replica.seen.slots = list(others[0].seen.slots)
         replica.seen.cached = {}
+        replica.restart_later(after_failure=True)
+        return True
+
+    def damage_position(self, replica: Replica) -> bool:
+        """The replica stops; its index names another record at its position than the log has."""
+        position = replica.disk.position
+        if position is None or position.barrier is None or self.foreign:
+            return False
+        replica.kill(heard_s=None)
+        replica.disk.position = replace(position, digest=b"d" * DIGEST_BYTES)
+        self.foreign = replica.name
         replica.restart_later(after_failure=True)
         return True
 
@@ -311,7 +344,8 @@ class Power:
     def allows(self, replica: Replica, error: BaseException | None) -> bool:
         """Whether the loss is why a replica ended."""
         errors = (error, None if error is None else error.__cause__)
-        knows = self.must_stop or self._knows(replica) or replica.name == self.foreign
+        is_tellable = self.cut is not None and self.cut.is_tellable
+        knows = self.must_stop or is_tellable or self._knows(replica) or replica.name == self.foreign
         return knows and any(isinstance(one, LogRefused) for one in errors)
 
     def note_sent(self, process: str, op: int, sent: Sent) -> None:
@@ -319,8 +353,9 @@ class Power:
         self._sent[process, op] = sent
 
     def is_past(self, generation: int) -> bool:
-        """Whether what was read of the log in that generation may be lost."""
-        return self.cut is not None and self.cut.end < len(self.cut.before) and not generation
+        """Whether what was read of the log in that generation is not in `values` for certain: it may be lost, or of the
+        log that grew again where the lost one counts."""
+        return self.cut is not None and self.cut.end < len(self.cut.before) and (not generation or self.is_known)
 
     async def stand_still(self) -> None:
         """Wait until everybody who may notice has, and see that nobody serves."""
@@ -358,6 +393,8 @@ class Power:
     def bears_out(self, replica: Replica) -> bool:
         """Whether the log of `values` has what this replica's disk was made from. Blames what no log ever had."""
         values = self.values()
+        if replica.name == self.foreign:
+            return False
         for mark in marks_of(replica):
             if mark is not None and not (
                 mark.offset < len(values) and record_digest(values[mark.offset]) == mark.digest

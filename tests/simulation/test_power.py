@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.simulation.draw import draw, draw_profile
 from tests.simulation.kinds import play
 from tests.simulation.plan import FaultKind, Plan
-from tests.simulation.power import REPLICATED, SYNCED, with_power_cut
+from tests.simulation.power import REPLICATED, SYNCED, with_damage, with_power_cut
 from tests.simulation.workers import all_serving
 
 SEEDS = range(1, 41)
@@ -43,6 +43,15 @@ def test_what_a_replicated_log_loses_is_noticed_where_a_mark_is_left() -> None:
     mishaps = (FaultKind.POWER_CUT, FaultKind.PUBLICATION_HELD, FaultKind.PEERS_APART, FaultKind.DISK_CLONED)
     assert [mishap for mishap in mishaps if not strikes[mishap]] == []
     assert min(stopped["noticed"], stopped["goes on"]) > 5
+
+
+@pytest.mark.parametrize("seed", SEEDS[:12])
+def test_a_damaged_position_stops_its_own_replica_only(seed: int) -> None:
+    """Goal: one damaged disk does not stop all. Method: an index names another record than the log has, under the
+    barrier that the log has; one replica serves, or all; the others must serve on."""
+    for plan in (draw(seed), all_serving(draw(seed))):
+        outcome = play(with_damage(plan))
+        assert outcome.violations == [], seed
 
 
 @pytest.mark.parametrize("seed", SEEDS[:4])

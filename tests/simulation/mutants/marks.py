@@ -16,7 +16,7 @@ import tests.simulation.replica
 from replica.active.opening import Opening
 from replica.following.mark_check import MarkCheck
 from replica.log.interface import RequestLog
-from replica.marks.judging import Claim, Found, Meaning, Origin
+from replica.marks.judging import NO_WITNESS, Claim, Found, Meaning, Origin
 from replica.marks.keeper import MarkKeeper
 from replica.marks.lead import Lead
 from replica.marks.seen_file import Seen, SeenState
@@ -26,7 +26,7 @@ from replica.participant import Participant
 from tests.simulation.draw import draw
 from tests.simulation.mutants.registry import mutant
 from tests.simulation.plan import Fault, FaultKind, Plan
-from tests.simulation.power import REPLICATED, with_power_cut
+from tests.simulation.power import REPLICATED, with_damage, with_power_cut
 from tests.simulation.workers import all_serving
 
 SLOW_SYNC_S = 0.15
@@ -56,6 +56,10 @@ def _both(seed: int) -> Plan:
     """The same, and both answer."""
     plan = _alone(seed)
     return structs.replace(plan, faults=tuple([one for one in plan.faults if one.kind is not FaultKind.STALL]))
+
+
+def _damaged(seed: int) -> Plan:
+    return with_damage(all_serving(draw(seed)) if seed % 2 else draw(seed))
 
 
 _mark_mutant = partial(mutant, plan_of=_plan)
@@ -130,6 +134,31 @@ def peers_believed_blindly(patch: MonkeyPatch) -> None:
         "meaning",
         lambda claim, found: meaning(claim, structs.replace(found, has_barrier=True)),
     )
+
+
+@mutant("the position of a peer whose disk is damaged is believed", _damaged)
+def damaged_position_believed(patch: MonkeyPatch) -> None:
+    patch.setattr(replica.marks.judging, "is_refuted", lambda claim, found: False)
+
+
+@_mark_mutant("a peer's position counts as damaged wherever the log has another record, whenever that was read")
+def any_reading_refutes(patch: MonkeyPatch) -> None:
+    patch.setattr(
+        replica.marks.judging,
+        "is_refuted",
+        lambda claim, found: claim.witness is not NO_WITNESS and found.digest is not None,
+    )
+
+
+@_mark_mutant("a peer's position counts as damaged by what was read with a later reader, perhaps after the cut")
+def readers_not_told_apart(patch: MonkeyPatch) -> None:
+    patch.setattr(MarkKeeper, "note_opened", lambda self: None)
+
+
+@_mark_mutant("what a replica passes on of others it tells as its own position")
+def passed_on_as_its_own(patch: MonkeyPatch) -> None:
+    contradict = MarkKeeper.contradict
+    patch.setattr(MarkKeeper, "contradict", lambda self, mark, own: contradict(self, mark, own=True))
 
 
 @mutant("a seen file with a torn slot counts as none; syncs are slow, so that slots are torn", _both)

@@ -319,6 +319,20 @@ def test_a_worker_says_why_it_does_not_serve_before_the_marks_were_compared() ->
     play(story)
 
 
+def test_who_finds_that_the_log_lost_records_is_mute_while_it_ends() -> None:
+    async def story(site: Site) -> None:
+        end = await answered_and_not_published(site)
+        site.shared.topic.truncate(end)
+        await site.grow_again(500)
+        for name in NAMES:
+            replica = site.replicas[name]
+            await asyncio.wait([replica.participant.broken], timeout=5.0)
+            assert isinstance(replica.participant.broken.exception(), LogRefused)
+            assert isinstance(await replica.link.look_up(name_of(1)), NotNow)
+
+    play(story)
+
+
 def test_the_log_is_cut_and_grows_again_under_replicas_that_are_alive() -> None:
     """They read on at the next offset, in a log with another past: the record at the applied position shows it."""
 

@@ -110,10 +110,12 @@ def test_a_log_that_grew_again_below_a_table_that_is_ahead_is_refused(table: str
         Applier(elsewhere, topic.topic_id).apply([(0, b"first"), (1, b"lost")])
         setattr(index, table, getattr(elsewhere, table))
         topic.store(b"second")
+        follower = Follower(MemoryLog(topic), index, LoopClock(), SETTINGS, lambda _: None)
         with pytest.raises(LogRefused, match="not the one that was applied"):
             async with asyncio.timeout(60.0):
-                await Follower(MemoryLog(topic), index, LoopClock(), SETTINGS, lambda _: None).run()
+                await follower.run()
         assert offset_of(index.position()) == 0
+        assert offset_of(follower.contradicted) == 1  # what peers are told
 
     run_virtually(story())
 

@@ -48,12 +48,30 @@ class Reading:
         self.file = MemorySeenFile(disk)
         self.marks = MarkKeeper("R1", self.file, CLOCK, peers)
         self.follower = Follower(
-            self.log, index or MemoryIndex(), CLOCK, SETTINGS, lambda a: self.marks.note_applied(a.position)
+            *(self.log, index or MemoryIndex(), CLOCK, SETTINGS, lambda a: self.marks.note_applied(a.position)),
+            on_opened=self._note_opened,
         )
         self.check = MarkCheck(
             self.log, self.follower, self.marks, NO_SALVAGES, clock=CLOCK, retry_s=SETTINGS.log_retry_s
         )
         self.tasks: list[asyncio.Task[None]] = []
+
+    async def _note_opened(self) -> None:
+        self.marks.note_opened()
+
+    def tell(self, *, applied: Position | None = None, damaged: Position | None = None, peer: str = "R2") -> None:
+        """What a peer tells: how far it has read, or a position of its own that the log contradicts."""
+        told = MarksTold(
+            applied=mark_text(applied), contradicted=mark_text(damaged), contradicted_own=damaged is not None
+        )
+        self.marks.note_told(peer, told)
+
+    async def serves_on(self) -> bool:
+        """Whether what was told stops nobody. Raises what it ends with."""
+        await asyncio.sleep(1.0)
+        if self.tasks[1].done():
+            self.tasks[1].result()
+        return True
 
     async def __aenter__(self) -> Reading:
         works: list[Coroutine[Any, Any, None]] = [self.follower.run(), self.check.run(), self.marks.run()]
@@ -272,6 +290,160 @@ def test_the_report_of_a_peer_is_compared_with_the_log() -> None:
         run_virtually(play(other(mark(4)), log_of(6)))
     assert not run_virtually(play(mark(5), log_of(6))).marks.foreign
     assert run_virtually(play(mark(9, log_of(10, marker=9)), log_of(6))).marks.foreign == {"R2"}
+
+
+def test_a_damaged_position_stops_only_its_own_replica() -> None:
+    """Right barrier, wrong digest. The peer told how far it was; and what it read since, this replica read as well."""
+
+    async def play(damaged: Position) -> None:
+        values, disk = log_of(20), SeenDisk()
+        topic = topic_of(values[:10])
+        async with Reading(topic, disk, ("R2",)) as reading:
+            for _ in range(3):
+                reading.tell(applied=mark(8))
+                await asyncio.sleep(0.5)
+            await reading.until_checked()
+            for value in values[10:15]:
+                topic.store(value)
+            await asyncio.sleep(0.5)
+            reading.tell(damaged=damaged)
+            assert await reading.serves_on()
+            assert [problem for problem in reading.marks.problems() if problem.startswith("MARK_FOREIGN: R2")]
+        async with Reading(topic, disk, ("R2",)) as reading:  # it knows after a start as well
+            reading.tell(damaged=damaged)
+            await reading.until_checked()
+            assert await reading.serves_on()
+            assert reading.marks.refuted == {"R2": damaged}
+            reading.tell(applied=mark(14))  # its index was made anew
+            assert reading.marks.problems() == []
+
+    run_virtually(play(other(mark(6))))  # it told more than that
+    run_virtually(play(other(mark(12))))  # this replica has read that with the reader that it has
+
+
+@pytest.mark.parametrize("told", [None, 3, 4])
+def test_a_witness_of_a_log_that_was_cut_and_grew_again_is_believed(told: int | None) -> None:
+    """This replica has read offset 6 after the cut only: that it agrees with the log proves nothing."""
+
+    async def play() -> None:
+        disk = SeenDisk() if told is None else await disk_with(Seen(None, {"R2": mark(told)}))
+        async with Reading(topic_of(log_of(9, fork=5)), disk, ("R2",)) as reading:
+            reading.marks.note_told("R2", None)
+            await reading.until_checked()
+            assert reading.follower.applied_offset == 8
+            reading.tell(damaged=mark(6))
+            await reading.serves_on()
+
+    with pytest.raises(LogRefused, match="R2 says"):
+        run_virtually(play())
+
+
+def test_a_word_before_the_log_was_opened_anew_refutes_nothing_that_was_read_since() -> None:
+    """Brokers lose power, and the log grows again before this replica, which was behind, reads on."""
+
+    async def play(*, while_asked: bool) -> None:
+        values = log_of(9, fork=5)
+        topic = topic_of(values[:4])
+        async with Reading(topic, peers=("R2",)) as reading:
+            for _ in range(3):
+                reading.tell(applied=mark(3))
+                await asyncio.sleep(0.5)
+            await reading.until_checked()
+            await reading.follower._log.close()
+            await asyncio.sleep(0.5)
+            if while_asked:  # the answer was given before the log was opened
+                reading.tell(applied=mark(3))
+            for value in values[4:]:
+                topic.store(value)
+            await asyncio.sleep(0.5)
+            reading.tell(damaged=mark(6))
+            await reading.serves_on()
+
+    for while_asked in (False, True):
+        with pytest.raises(LogRefused, match="R2 says"):
+            run_virtually(play(while_asked=while_asked))
+
+
+def test_a_mark_that_a_peer_passes_on_is_not_refuted_by_its_own_words() -> None:
+    """Somebody else read it, perhaps before the cut."""
+
+    async def play() -> None:
+        async with Reading(topic_of(log_of(9, fork=5)), peers=("R2",)) as reading:
+            for _ in range(3):
+                reading.tell(applied=mark(8, log_of(9, fork=5)))
+                await asyncio.sleep(0.5)
+            await reading.until_checked()
+            reading.marks.note_told("R2", MarksTold(contradicted=mark_text(mark(6))))
+            await reading.serves_on()
+
+    with pytest.raises(LogRefused, match="R2 says"):
+        run_virtually(play())
+
+
+def test_two_peers_whose_positions_the_log_contradicts_are_believed() -> None:
+    async def play() -> None:
+        async with Reading(topic_of(log_of(9)), peers=("R2", "R3")) as reading:
+            for peer in ("R2", "R3"):
+                reading.tell(applied=mark(8), peer=peer)
+            await reading.until_checked()
+            reading.tell(damaged=other(mark(6)))
+            assert await reading.serves_on()
+            reading.tell(damaged=other(mark(6)), peer="R3")
+            await reading.serves_on()
+
+    with pytest.raises(LogRefused, match="R3 says"):
+        run_virtually(play())
+
+
+def test_a_peer_that_ends_is_believed_by_any_of_its_marks() -> None:
+    """The barrier of the one that it ends with is lost too."""
+
+    async def play() -> None:
+        async with Reading(topic_of(log_of(4)), peers=("R2",)) as reading:
+            reading.marks.note_told("R2", None)
+            await reading.until_checked()
+            lost = mark_text(mark(9, log_of(10, marker=9)))
+            reading.marks.note_told("R2", MarksTold(synced={"R2": mark_text(mark(5))}, contradicted=lost))
+            await reading.serves_on()
+
+    with pytest.raises(LogTruncated, match="R2 says"):
+        run_virtually(play())
+
+
+def test_two_peers_that_end_are_believed_where_the_cut_took_their_barriers() -> None:
+    """One of them may be a clone of elsewhere."""
+
+    async def play() -> None:
+        async with Reading(topic_of(log_of(4)), peers=("R2", "R3")) as reading:
+            for peer in ("R2", "R3"):
+                reading.marks.note_told(peer, None)
+            await reading.until_checked()
+            lost = mark(9, log_of(10, marker=9))
+            reading.tell(damaged=lost)
+            assert await reading.serves_on()
+            assert reading.marks.foreign == {"R2"}
+            seconding = MarksTold(  # it has it in its seen file, too
+                synced={"R3": mark_text(lost)}, contradicted=mark_text(lost), contradicted_own=True
+            )
+            reading.marks.note_told("R3", seconding)
+            await reading.serves_on()
+
+    with pytest.raises(LogTruncated, match=r"R\d says"):
+        run_virtually(play())
+
+
+def test_the_mark_of_a_peer_that_comes_after_the_start_is_compared_as_well() -> None:
+    """A standby that does not read the log finds nothing itself."""
+
+    async def play() -> None:
+        async with Reading(topic_of(log_of(4)), peers=("R2",)) as reading:
+            reading.marks.note_told("R2", None)
+            await reading.until_checked()
+            reading.marks.note_told("R2", MarksTold(synced={"R2": mark_text(mark(5))}))
+            await reading.serves_on()
+
+    with pytest.raises(LogTruncated, match="R2 says"):
+        run_virtually(play())
 
 
 def test_a_peer_that_tells_nonsense_is_not_believed() -> None:

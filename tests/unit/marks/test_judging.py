@@ -6,12 +6,12 @@ from itertools import product
 
 import pytest
 
-from replica.marks.judging import Claim, Found, Meaning, Origin, contradiction, meaning
+from replica.marks.judging import Claim, Found, Meaning, Origin, Witness, contradiction, meaning
 from replica.notary.errors import LogTruncated
 from tests.worlds.marks_world import LOG_ID, mark
 
 MARK = mark(5)
-OURS = (Origin.OWN, Origin.PUBLISHED, Origin.ARCHIVED)
+OURS = (Origin.OWN, Origin.LEFT, Origin.PUBLISHED, Origin.ARCHIVED)
 
 
 def found(
@@ -58,6 +58,43 @@ def test_a_peer_whose_barrier_is_not_in_the_log_is_foreign() -> None:
 @pytest.mark.parametrize("origin", Origin)
 def test_a_lost_record_of_a_salvage_stands_for_the_mark(origin: Origin) -> None:
     assert meaning(Claim(MARK, origin), found(9, b"\x01" * 32, lost=True)) is Meaning.HOLDS
+
+
+def regrown(words_to: int = -1, *, end: int = 9) -> Found:
+    """A log with another record at the mark's offset, and the mark's barrier."""
+    return Found(LOG_ID, end, b"\x01" * 32 if end > MARK.offset else None, False, True, words_to)
+
+
+def test_a_peer_that_told_a_position_the_log_has_refutes_itself() -> None:
+    claim = Claim(MARK, Origin.PEER, "R2", Witness((mark(7),), told=7))
+    assert meaning(claim, regrown(words_to=7)) is Meaning.REFUTED
+    assert meaning(claim, regrown(words_to=5)) is Meaning.REFUTED
+    assert meaning(claim, regrown(words_to=4)) is Meaning.ANOTHER_RECORD  # it may have read more before the cut
+
+
+@pytest.mark.parametrize(
+    ("told", "read_to", "meant"),
+    [
+        (4, 5, Meaning.REFUTED),  # read here after the peer had not, with one reader
+        (4, 8, Meaning.REFUTED),
+        (4, 4, Meaning.ANOTHER_RECORD),  # not read here by then: perhaps only after the cut
+        (5, 8, Meaning.ANOTHER_RECORD),  # the peer had read it already, perhaps before the cut
+        (-1, -1, Meaning.ANOTHER_RECORD),  # the peer was never heard
+    ],
+)
+def test_a_position_that_was_read_here_while_the_peer_was_behind(told: int, read_to: int, meant: Meaning) -> None:
+    claim = Claim(MARK, Origin.PEER, "R2", Witness((), told, read_to))
+    assert meaning(claim, regrown()) is meant
+
+
+def test_nothing_refutes_that_a_log_ends_before_a_mark() -> None:
+    claim = Claim(MARK, Origin.PEER, "R2", Witness((mark(7),), 4, 8))
+    assert meaning(claim, regrown(words_to=7, end=5)) is Meaning.ENDS_BEFORE
+
+
+def test_nothing_refutes_a_mark_of_this_replica() -> None:
+    for origin in OURS:
+        assert meaning(Claim(MARK, origin, "", Witness((mark(7),), 4, 8)), regrown(7)) is Meaning.ANOTHER_RECORD
 
 
 def test_the_error_names_who_says_it_and_where_the_log_ends() -> None:

@@ -69,7 +69,8 @@ TEXT = (
     '"parties_lag_records": 3, "answers": [5, 6], '
     '"clock_us": 1700000000000000, "serving": "all", "not_serving": "clock", "not_serving_detail": '
     '"the wall clock jumped", "may_lead": false, "registry_differs": 2, "site": "taken_over", "site_detail": '
-    '"term 2 of site b", "front_ends_silent": 0, "marks": {"applied": "", "synced": {}, "contradicted": ""}, '
+    '"term 2 of site b", "front_ends_silent": 0, "marks": {"applied": "", "synced": {}, '
+    '"contradicted": "", "contradicted_own": false}, '
     '"exposed_records": 0, "marks_problems": []}'
 )
 
