@@ -121,7 +121,9 @@ def _certificates(facts: Facts) -> Verdict:
         return ok("none configured")
     setting, expires = soonest
     text = f"{setting} expires {expires:%Y-%m-%d}"
-    fix = "replace the file, then restart replicas one by one: runbooks/certificate-rotation.md"
+    fix = "replace the file; "
+    fix += "SIGHUP the replicas" if setting.startswith("api.tls") else "then restart replicas one by one"
+    fix += ": runbooks/certificate-rotation.md"
     if expires <= facts.now:
         return problem(f"{setting} expired {expires:%Y-%m-%d}", fix)
     if expires - facts.now < CERTIFICATE_WARNING:

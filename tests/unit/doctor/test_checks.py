@@ -233,6 +233,7 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("salvages", Severity.PROBLEM, lacking("ab" * 32), "cannot lead"),
     ("certificates", Severity.PROBLEM, files(certificates={"a": NOW, "b": NOW + timedelta(9)}), "one by one"),
     ("certificates", Severity.WARNING, files(certificates={"a": NOW + timedelta(days=29)}), "one by one"),
+    ("certificates", Severity.WARNING, files(certificates={"api.tls.key": NOW + timedelta(days=29)}), "SIGHUP"),
     ("data-folder", Severity.PROBLEM, machine(data_dir_problem="cannot be written"), "owns"),
     ("data-folder", Severity.WARNING, machine(memory_backed=True), "on a disk"),
     ("data-folder", Severity.WARNING, machine(data_dir_open_to_others=True), "chmod 700"),

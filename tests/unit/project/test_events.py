@@ -41,8 +41,8 @@ def _level(function: ast.expr) -> str | None:
 
 
 def documented() -> dict[str, str]:
-    """Event and level of each row of the table."""
-    rows = re.findall(r"^\| `([a-z_]+)` \| (\w+) \|", (ROOT / "docs/events.md").read_text(), re.MULTILINE)
+    """Event and level of each line of the list."""
+    rows = re.findall(r"^- `([a-z_]+)` \((\w+)\): ", (ROOT / "docs/events.md").read_text(), re.MULTILINE)
     return dict(rows)
 
 
