@@ -106,7 +106,7 @@ class NotNow(msgspec.Struct, frozen=True, tag="not_now"):
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
-    """Not final: an asynchronous submission is recorded, and this attempt will have exactly one completion.
+    """Not final: an asynchronous submission is recorded, and its record will have exactly one completion.
 
     An attempt that several replicas logged, where all serve, has one for each: at most one of them is NOTARISED.
     `estimate_s` is the probable upper bound of the time until then. Without a completion by then, send the same again.

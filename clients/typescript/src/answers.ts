@@ -54,7 +54,7 @@ export interface NotNow {
 }
 
 /**
- * An asynchronous submission is recorded, and will have one completion. Without one in `estimateS`, send it again.
+ * An asynchronous submission is recorded, and its record will have one completion. Without one in `estimateS`, send it again.
  * Where several replicas logged it at once there is one for each, and at most one of them is NOTARISED.
  */
 export interface Accepted {

@@ -97,7 +97,7 @@ public sealed interface Answer {
     }
 
     /**
-     * An asynchronous submission is recorded, and will have one completion. Without one in {@code estimateS}, send it again.
+     * An asynchronous submission is recorded, and its record will have one completion. Without one in {@code estimateS}, send it again.
      * Where several replicas logged it at once there is one for each, and at most one of them is NOTARISED.
      * {@code logOffset}: its record in the log, and its completion's; null: not in the log yet.
      */
