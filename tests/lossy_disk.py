@@ -309,7 +309,8 @@ KINDS: Mapping[str, Callable[[Path, Path], LossyDisk]] = {
 def lossy_disks(*names: str, kind: str = "ext4") -> Iterator[LossyDisks]:
     """New disks, each mounted at a folder of its own, which other accounts may enter; nothing is left of them.
 
-    Where they cannot be made the test is skipped, with the reason.
+    Where they cannot be made the test is skipped, with the reason. It fails where all tests must run, as in CI, and the
+    machine has loop devices.
     """
     if os.geteuid() != 0:
         pytest.skip("NOT PLAYED: a power cut takes root, loop devices and `mount`")
@@ -325,13 +326,25 @@ def lossy_disks(*names: str, kind: str = "ext4") -> Iterator[LossyDisks]:
         except DiskFailed as error:
             if kind != "ext4":  # it was asked for
                 raise
-            pytest.skip(f"NOT PLAYED: a power cut takes loop devices, e2fsprogs and mount, as root: {error}")
+            missing = why_no_loop_device()
+            if missing is None and os.environ.get("NOTARY_ALL_TESTS"):
+                raise  # this machine could play it
+            pytest.skip(f"NOT PLAYED: a power cut takes loop devices, e2fsprogs and mount, as root: {missing or error}")
         yield disks
     finally:
         disks.disarm()
         remove(folder)
         for name in names:
             disks[name].end()
+
+
+def why_no_loop_device() -> str | None:
+    """Why this machine gives us no loop device; None: it does."""
+    try:
+        os.close(os.open(_run("losetup", "--find").strip(), os.O_RDWR))
+    except (DiskFailed, OSError) as error:
+        return str(error)
+    return None
 
 
 def remove_abandoned() -> None:

@@ -12,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.lossy_disk import FLUSH_FIRST, CutVoid, LossyDisks, holders, lossy_disks, remove_abandoned
+import tests.lossy_disk
+from tests.lossy_disk import (
+    FLUSH_FIRST,
+    CutVoid,
+    DiskFailed,
+    LossyDisks,
+    holders,
+    lossy_disks,
+    remove_abandoned,
+    why_no_loop_device,
+)
 
 HOLDS_A_DISK = """
 import time
@@ -32,6 +42,31 @@ def disks(request: pytest.FixtureRequest) -> Iterator[LossyDisks]:
     """Two of them."""
     with lossy_disks("a", "b", kind=request.param) as disks:
         yield disks
+
+
+@pytest.mark.parametrize(
+    ("all_must_run", "missing", "failure"),
+    [
+        ("yes", None, DiskFailed),  # the machine could play it
+        ("yes", "no such device", pytest.skip.Exception),
+        ("", None, pytest.skip.Exception),
+    ],
+)
+def test_a_disk_that_cannot_be_made_fails_where_all_tests_must_run(
+    monkeypatch: pytest.MonkeyPatch, all_must_run: str, missing: str | None, failure: type[BaseException]
+) -> None:
+    """Goal: CI as root does not pass by leaving power cuts out. Method: a tool that fails, with and without devices."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("NOTARY_ALL_TESTS", all_must_run)
+    monkeypatch.setitem(tests.lossy_disk._MAKE, "ext4", ["false"])
+    monkeypatch.setattr(tests.lossy_disk, "why_no_loop_device", lambda: missing)
+    with pytest.raises(failure, match=missing or "false"), lossy_disks("a"):
+        pass
+
+
+def test_why_there_is_no_loop_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tests.lossy_disk, "_run", lambda *argv: "/dev/loop-of-nobody\n")
+    assert "/dev/loop-of-nobody" in str(why_no_loop_device())
 
 
 def append(path: Path, *, sync: bool) -> None:
