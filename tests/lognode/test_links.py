@@ -133,6 +133,25 @@ async def test_a_stranger_is_refused_and_named(one: Links, hello: Hello, why: st
     assert [line["why"] for line in lines if line["event"] == "log_link_refused"] == [refusal.why]
 
 
+async def test_a_node_of_another_log_is_refused_and_named(one: Links) -> None:
+    """Goal: a stranger with an empty disk does not end a group. Method: the peer's own name, and another log's id."""
+    one.has_log("ours")
+    (refusal,) = await say(one, encode_frame(Hello(1, "g", "node", "r2.00000001", log_id="another")))
+    assert isinstance(refusal, Refusal)
+    assert "node 'r2.00000001' has the log another, this node has ours" in refusal.why
+    assert isinstance((await say(one, encode_frame(Hello(1, "g", "node", "r2.00000001", log_id="ours"))))[0], Hello)
+
+
+async def test_a_peer_at_the_address_of_another_one_is_refused(tmp_path: Path) -> None:
+    """Goal: addresses that were mixed up are reported, and no node is taken for another. Method: what a node says to
+    who answers it, with both as its peers."""
+    ports = dict(zip(["r1", "r2", "r3"], free_ports(3), strict=True))
+    links = Links(settings(tmp_path, "r1", ports), "r1.00000001", Hearer())
+    hello = Hello(1, "g", "node", "r3.00000001")
+    assert links.objection(hello, None, "r2") == "node 'r3.00000001' answers at the address of 'r2'"
+    assert links.objection(hello, None, "r3") is None
+
+
 async def test_a_frame_that_is_too_large_is_refused_before_it_is_read(one: Links) -> None:
     """Goal: no memory for a stranger, nor for a node beyond the bound. Method: sizes alone, before and after hello."""
     (first,) = await say(one, (2_000).to_bytes(4, "big"))
