@@ -49,6 +49,11 @@ CONNECT_MAX_S = 5.0  # longest wait for a connection to a master
 EXECUTOR_MAX_S = 60.0  # longest wait for the first worker, a JVM of its own, where Spark's setting names none
 START_MAX_S = 180.0  # longest wait for a cluster to take the job: YARN would let it wait for room for ever
 _SAID_MAX_BYTES = 100_000  # of what a JVM says at its start
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",  # by default 50 tasks look at a table's log, for every commit
+}
 _WORKER_HEAP = {
     # A worker makes and drops arrays of megabytes for each slice. glibc would hand their memory back to the kernel each
     # time, and get it zeroed again: a fifth of a rebuild's processor time. Other C libraries pass these names over.
@@ -64,13 +69,15 @@ def spark_session(
     packages: Sequence[str] = (),
     python_archive: Path | None = None,
     shuffle_partitions: int | None = None,
+    delta: bool = False,
     further: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """A session named `notary-<app>`, or the one that this process has already. Our code goes with it to a cluster.
 
     `packages`: jars that Spark fetches, GROUP:ARTIFACT:VERSION, instead of the pinned ones. `python_archive`: a packed
     Python environment, which workers unpack and run. `shuffle_partitions`: number of partitions after a shuffle; by
-    default what spark-defaults.conf says, else four for each of this machine's cores.
+    default what spark-defaults.conf says, else four for each of this machine's cores. `delta`: tables of Delta Lake can
+    be read and written; it counts in the first session of a process only.
     Raises ConfigError when master, Java, Hadoop's configuration or a package is not there, PackagesUnavailable when no
     repository of packages answers, and SparkUnavailable when the cluster does not answer or has no worker for the job.
     The caller stops the session.
@@ -94,13 +101,13 @@ def spark_session(
     check_spark_home(os.environ)
     _choose_python(local, python_archive)
     os.environ.setdefault("SPARK_DRIVER_MEMORY", DRIVER_MEMORY)  # Spark's own, which spark-defaults.conf overrides
-    if not _has_java():
+    if not has_java():
         raise ConfigError(
             "no Java was found: install a Java 17 runtime, or set JAVA_HOME. These need none: archive run --engine"
             " process, archive verify, restore, tables, check, index rebuild --engine replay"
         )
     _reach(master, addresses)
-    settings = _settings(shuffle_partitions, local) | _jars(packages) | _archives(master, python_archive)
+    settings = _settings(shuffle_partitions, local) | _jars(packages, delta) | _archives(master, python_archive)
     folder = None if python_archive is None else environment_here()
     session = _started(app, master, settings | dict(further or {}), folder)
     session.sparkContext.setLogLevel(_log_level())
@@ -254,7 +261,7 @@ def _wait_for_executor(session: SparkSession, master: str) -> None:
         time.sleep(0.1)
 
 
-def _has_java() -> bool:
+def has_java() -> bool:
     """Whether Spark's own script would find a Java."""
     home = os.environ.get("JAVA_HOME")
     return which("java") is not None if home is None else os.access(Path(home) / "bin" / "java", os.X_OK)
@@ -275,12 +282,13 @@ def _settings(shuffle_partitions: int | None, local: bool) -> dict[str, str]:
     }
 
 
-def _jars(packages: Sequence[str]) -> dict[str, str]:
+def _jars(packages: Sequence[str], delta: bool) -> dict[str, str]:
     """The jars of a job: packages that Spark fetches, else the pinned ones where they are."""
+    settings = _DELTA if delta else {}
     if packages:
-        return {"spark.jars.packages": ",".join(packages)}
-    jars = connector_jars()
-    return {_JARS: ",".join(map(str, jars))} if jars else {}
+        return settings | {"spark.jars.packages": ",".join(packages)}
+    jars = connector_jars() + (delta_jars() if delta else [])
+    return settings | ({_JARS: ",".join(map(str, jars))} if jars else {})
 
 
 def _archives(master: str, python_archive: Path | None) -> dict[str, str]:
@@ -301,5 +309,15 @@ def connector_jars() -> list[Path]:
 
     In $NOTARY_SPARK_JARS, else in .tools/spark/libs beside the source.
     """
-    configured = os.environ.get("NOTARY_SPARK_JARS")
-    return sorted((Path(configured) if configured else _ROOT / ".tools" / "spark" / "libs").glob("*.jar"))
+    return _jars_in("NOTARY_SPARK_JARS", "spark")
+
+
+def delta_jars() -> list[Path]:
+    """The jars of Delta Lake, without which Spark writes no tables. In $NOTARY_DELTA_JARS, else in .tools/delta/libs
+    beside the source."""
+    return _jars_in("NOTARY_DELTA_JARS", "delta")
+
+
+def _jars_in(variable: str, tools: str) -> list[Path]:
+    configured = os.environ.get(variable)
+    return sorted((Path(configured) if configured else _ROOT / ".tools" / tools / "libs").glob("*.jar"))

@@ -46,15 +46,37 @@ def log_frame(
     and LogUnavailable. The query fails if any record of the range cannot be had, and as
     LogUnavailable (pipeline/failures.py) when brokers are silent for SILENCE_MAX_S.
     """
-    if isinstance(settings, KafkaSettings):
-        if connector == "spark" or (connector == "auto" and has_connector(spark) and not has_payload_topic(settings)):
-            return _through_spark(spark, settings, first, end, splits)
-    elif connector == "spark":
-        raise ConfigError(f"log.kind is {settings.kind}, and Spark's connector reads Kafka only: --connector python")
+    if (kafka := _through_connector(spark, settings, connector)) is not None:
+        options = _kafka_options(kafka, first, splits) | {"endingOffsets": _offsets(kafka, end)}
+        return _columns(spark.read.format("kafka").options(**options).load())
     spark.dataSource.register(LogSource)
     return (
         spark.read.format(LogSource.name())
         .options(settings=dump_settings(settings), first=first, end=end, splits=splits)
+        .load()
+    )
+
+
+def log_stream(
+    spark: SparkSession,
+    settings: LogSettings,
+    first: int,
+    *,
+    splits: int,
+    batch_records: int,
+    connector: Connector = "auto",
+) -> DataFrame:
+    """The records from an offset on, as a stream of batches of at most `batch_records`; else as `log_frame`.
+
+    A new query begins at `first`; one that has a checkpoint goes on there.
+    """
+    if (kafka := _through_connector(spark, settings, connector)) is not None:
+        options = _kafka_options(kafka, first, splits) | {"maxOffsetsPerTrigger": str(batch_records)}
+        return _columns(spark.readStream.format("kafka").options(**options).load())
+    spark.dataSource.register(LogSource)
+    return (
+        spark.readStream.format(LogSource.name())
+        .options(settings=dump_settings(settings), first=first, splits=splits, batch_records=batch_records)
         .load()
     )
 
@@ -68,25 +90,41 @@ def has_connector(spark: SparkSession) -> bool:
     return True
 
 
-def _through_spark(spark: SparkSession, settings: KafkaSettings, first: int, end: int, splits: int) -> DataFrame:
-    if not has_connector(spark):
+def _through_connector(spark: SparkSession, settings: LogSettings, connector: Connector) -> KafkaSettings | None:
+    """The settings of a log that Spark's own connector reads; None where the Python source does. Raises ConfigError."""
+    if not isinstance(settings, KafkaSettings):
+        if connector == "spark":
+            raise ConfigError(
+                f"log.kind is {settings.kind}, and Spark's connector reads Kafka only: --connector python"
+            )
+        return None
+    if connector == "spark" and not has_connector(spark):
         raise ConfigError(
             "Spark has no Kafka connector here: `make setup` fetches its jars, or name them with --packages, or use"
             " --connector python"
         )
-    rows = (
-        spark.read.format("kafka")
-        .option("assign", json.dumps({settings.topic: [PARTITION]}))
-        .option("startingOffsets", json.dumps({settings.topic: {PARTITION: first}}))
-        .option("endingOffsets", json.dumps({settings.topic: {PARTITION: end}}))
-        .option("minPartitions", str(splits))
-        .option("failOnDataLoss", "true")
-        .option("fetchOffset.numRetries", str(_ASKED))
-        .option("kafkaConsumer.pollTimeoutMs", str(_silence_max_ms()))
-        .option("includeHeaders", "true")
-        .options(**_client_options(settings))
-        .load()
-    )
+    if connector == "python" or (connector == "auto" and (not has_connector(spark) or has_payload_topic(settings))):
+        return None
+    return settings
+
+
+def _kafka_options(settings: KafkaSettings, first: int, splits: int) -> dict[str, str]:
+    return _client_options(settings) | {
+        "assign": json.dumps({settings.topic: [PARTITION]}),
+        "startingOffsets": _offsets(settings, first),
+        "minPartitions": str(splits),
+        "failOnDataLoss": "true",
+        "fetchOffset.numRetries": str(_ASKED),
+        "kafkaConsumer.pollTimeoutMs": str(_silence_max_ms()),
+        "includeHeaders": "true",
+    }
+
+
+def _offsets(settings: KafkaSettings, offset: int) -> str:
+    return json.dumps({settings.topic: {PARTITION: offset}})
+
+
+def _columns(rows: DataFrame) -> DataFrame:
     time = F.unix_millis("timestamp").alias("timestamp_ms")
     return rows.select("offset", time, "key", _without_pointers(F.col("value")).alias("value"), "headers")
 

@@ -12,6 +12,7 @@ another writer is blamed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,7 +41,7 @@ from replica.notary.position import BEGIN
 DAY = "day"
 REQUEST_MAX_S = 120
 _OF_LOG = "log "  # and its topic id: the description of a table
-_APPEND = "notaryAppend"  # in a commit: the id of the append that made it
+_NOTE = "userMetadata"  # of a commit, as `DESCRIBE HISTORY` shows it
 
 
 class Table:
@@ -73,6 +74,16 @@ class Table:
     def offset(self) -> int:
         """The log offset up to which the table has its rows, BEGIN for none."""
         return _reached(self._table, self._topic_id)
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        return self._place
+
+    @property
+    def application(self) -> str:
+        """The name under which a commit notes its log offset, as a version."""
+        return _application(self._topic_id)
 
     @property
     def schema(self) -> str:
@@ -114,6 +125,7 @@ class Table:
         missing = _without_known_comments(rows, self._table).filter(pc.greater(rows["log_offset"], self.offset))
         noted = [Transaction(_application(self._topic_id), offset)]
         append_id, before = uuid4().hex, self._table.version()
+        properties = CommitProperties({_NOTE: commit_note("process", append_id)}, app_transactions=noted)
         try:
             with _as_ours(self._place):
                 write_deltalake(
@@ -121,13 +133,18 @@ class Table:
                     missing,
                     mode="append",
                     schema_mode="merge",
-                    commit_properties=CommitProperties(custom_metadata={_APPEND: append_id}, app_transactions=noted),
+                    commit_properties=properties,
                     post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
                 )
                 self._table.update_incremental()
         except ArchiveContended:
             if not self._was_ours(append_id, before):
                 raise
+
+    def look_again(self) -> None:
+        """See what others committed meanwhile. Raises PlaceUnavailable."""
+        with _as_ours(self._place):
+            self._table.update_incremental()
 
     def _was_ours(self, append_id: str, before: int) -> bool:
         """Whether a commit after this version of the table is the one of this append; the table is read again."""
@@ -137,6 +154,11 @@ class Table:
             self._table = _opened(self._place)
         commits = range(before + 1, self._table.version() + 1)
         return any(append_id.encode() in _commit(self._place, version) for version in commits)
+
+
+def commit_note(engine: str, append_id: str) -> str:
+    """What a commit says of itself: which engine made it, and the id of the append, by which its author finds it."""
+    return json.dumps({"notaryEngine": engine, "notaryAppend": append_id})
 
 
 class View:

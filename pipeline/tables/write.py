@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
 from pipeline.tables.delta import Table
-from pipeline.tables.rows import COMPLETIONS, REQUESTS, SCHEMAS, LostRecord, rows_of
+from pipeline.tables.rows import COMPLETIONS, CONFLICTS, EPOCHS, LOST, REQUESTS, SCHEMAS, VERDICTS, LostRecord, rows_of
 from replica.following.apply import judge_reading, lost_in, notes_in
 from replica.index.commands import offset_of
 from replica.index.interface import Index
@@ -56,6 +56,19 @@ class Judged(NamedTuple):
         """Of the run's last record."""
         return self.reading.position.offset
 
+    @property
+    def row_counts(self) -> dict[str, int]:
+        """How many rows each table gets; see `rows_of`."""
+        verdicts = [verdict for _, verdict in self.decided if verdict is not None]
+        return {
+            REQUESTS: len(verdicts),
+            VERDICTS: len(verdicts),
+            CONFLICTS: sum(len(verdict.conflicts) for verdict in verdicts),
+            COMPLETIONS: sum(_completions_of(entry, verdict) for entry, verdict in self.decided),
+            EPOCHS: len(self.reading.barriers),
+            LOST: len(self.lost),
+        }
+
 
 class OrderedJudge:
     """Judges the log run by run, by the replicas' rules, with the index of this job; see `open_judge`."""
@@ -87,8 +100,7 @@ class OrderedJudge:
         write_notes(self._index.parties, notes_in(reading), self.position, reading.position, lost)
         applied, added = judge_reading(self._index, reading, self.position, records, self._salvages)
         decided = list(applied.decided())
-        completions = sum(_completions_of(entry, verdict) for entry, verdict in decided)
-        ledger_end = self._ledger_end + completions
+        ledger_end = self._ledger_end + sum(_completions_of(entry, verdict) for entry, verdict in decided)
         digest = salvage_named(*records[-1])
         if digest is not None and (salvage := self._salvages.held[digest]).last == records[-1][0]:
             ledger_end = max(ledger_end, salvage.header.ledger_end)  # what was lost had completions, too

@@ -1,0 +1,222 @@
+"""The tables' job on Spark: a streaming query whose batches tasks decode and write, and the driver judges in order.
+
+The query begins after the position of the job's index, with a checkpoint that goes with it: index and tables know what
+was done, and Spark's checkpoint would be a third opinion. The index is written after the last table, as the other
+engine does, so whatever is killed, the next query judges again what the tables may lack.
+
+Delta's writer makes one commit of each table, which notes the log offset that it reaches. It replaces the rows of its
+range of offsets: a JVM that outlived its job, or another writer, may have committed some of them since the table was
+looked at. Verdicts are determined by the log, so what is replaced is the same; and of two that commit at the same time
+Delta refuses one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event, Lock
+from time import monotonic, thread_time
+from typing import NamedTuple
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from pipeline.failures import explained
+from pipeline.session import on_this_machine
+from pipeline.tables.delta import Table, commit_note
+from pipeline.tables.dense import (
+    DENSE,
+    Decisions,
+    decisions_of,
+    dense_of,
+    judged_parts,
+    records_of,
+    rows_of_few,
+    rows_of_stretch,
+)
+from pipeline.tables.rows import REQUESTS, SCHEMAS
+from pipeline.tables.write import Judged, OnStep, OrderedJudge
+from replica.notary.errors import ArchiveContended, ConfigError
+from replica.notary.places import Remote
+
+BATCH_RECORDS = 50_000  # in one batch, which also bounds the memory of the driver
+LOG_OFFSET = SCHEMAS[REQUESTS].names[0]
+_POLL_S = 0.2
+_KEPT = StorageLevel.MEMORY_AND_DISK
+_BY_TABLE = pa.schema([(name, pa.struct(list(schema))) for name, schema in SCHEMAS.items()])
+_CONTENDED = "DELTA_CONCURRENT"
+
+
+class Batch(NamedTuple):
+    """What one batch did: records up to `offset`, and how long it took; `driver_s` of processor time for judging."""
+
+    offset: int
+    records: int
+    driver_s: float
+    took_s: float
+
+
+class SparkWriter:
+    """Judges and writes batches of one query; see `run_query`."""
+
+    def __init__(
+        self, tables: Mapping[str, Table], judge: OrderedJudge, on_step: OnStep, done: Callable[[Batch], None]
+    ) -> None:
+        self._tables = tables
+        self._judge = judge
+        self._on_step = on_step
+        self._done = done
+        self._one_batch = Lock()
+        self._stopped = False
+        self.failure: BaseException | None = None
+
+    def stop(self) -> None:
+        """Return when the batch that runs has ended; no other one is written after it."""
+        with self._one_batch:
+            self._stopped = True
+
+    def batch(self, frame: DataFrame, _: int) -> None:
+        """One batch of the query: judge it, and write its rows to every table."""
+        with self._one_batch:
+            if self._stopped:
+                return
+            try:
+                with explained():
+                    self._write(frame.select("offset", "value"))
+            except BaseException as error:
+                self.failure, self._stopped = error, True
+                raise
+
+    def _write(self, frame: DataFrame) -> None:
+        began_s, before = monotonic(), self._judge.position.offset
+        with _kept(frame) as records:
+            dense = records.mapInArrow(_dense, from_arrow_schema(DENSE)).toArrow()
+            driver_s = -thread_time()
+            for judged in judged_parts(self._judge, records_of(dense)):
+                decisions = decisions_of(judged)
+                driver_s += thread_time()
+                self._write_part(records, judged, decisions)
+                driver_s -= thread_time()
+                self._judge.advance(judged)
+                self._on_step("index")
+            driver_s += thread_time()
+        offset = self._judge.position.offset
+        self._done(Batch(offset, offset - before, driver_s, monotonic() - began_s))
+
+    def _write_part(self, records: DataFrame, judged: Judged, decisions: Decisions) -> None:
+        of_part = records.where(F.col("offset").between(self._judge.position.offset + 1, judged.offset))
+        few = rows_of_few(judged)
+        with _kept(of_part.mapInArrow(partial(_rows, decisions), from_arrow_schema(_BY_TABLE))) as rows:
+            for name, table in self._tables.items():
+                if judged.row_counts[name] or name == REQUESTS:  # the last one: it notes how far all of them are
+                    of_table = rows.where(F.col(name).isNotNull()).select(f"{name}.*")
+                    if len(few[name]):
+                        spark = records.sparkSession
+                        of_table = of_table.unionByName(spark.createDataFrame(few[name]))
+                    replace_rows(table, of_table, judged.offset)
+                    self._on_step(name)
+
+
+def replace_rows(table: Table, rows: DataFrame, offset: int) -> None:
+    """Add those rows that the table lacks, and note that it now has all up to this log offset.
+
+    Raises ArchiveContended when another writer was first.
+    """
+    if offset <= (reached := table.offset):
+        return
+    missing = F.col(LOG_OFFSET) > reached
+    writer = (
+        rows.where(missing)
+        .coalesce(1)
+        .write.format("delta")
+        .mode("overwrite")
+        .option("replaceWhere", f"{LOG_OFFSET} > {reached} AND {LOG_OFFSET} <= {offset}")
+        .option("mergeSchema", "true")
+        .option("txnAppId", table.application)
+        .option("txnVersion", str(offset))
+        .option("userMetadata", commit_note("spark", uuid4().hex))
+    )
+    try:
+        writer.save(_location(table))
+    except Exception as error:
+        if _CONTENDED in str(error):
+            raise ArchiveContended(f"{table.place}: another process writes this table") from None
+        raise
+    table.look_again()
+    if table.offset != offset:
+        raise ArchiveContended(f"{table.place}: another process brought it to offset {table.offset}, not {offset}")
+
+
+def _location(table: Table) -> str:
+    if isinstance(table.place, Remote):
+        raise ConfigError(f"--engine spark writes tables to a folder, not to {table.place}: use --engine process")
+    return on_this_machine(table.place.absolute())
+
+
+def run_query(frame: DataFrame, writer: SparkWriter, *, interval_s: float | None, stopping: Event) -> None:
+    """Write all that the log has now; with an interval go on for ever, with a batch in each, until `stopping` is set.
+
+    Then the batch that runs is finished first. Raises what `SparkWriter.batch` raises, and the query's failures as our
+    errors.
+    """
+    trigger = {"availableNow": True} if interval_s is None else {"processingTime": f"{interval_s} seconds"}
+    with TemporaryDirectory(prefix="notary-tables-") as folder, explained():
+        query = (
+            frame.writeStream.queryName("notary-tables")
+            .foreachBatch(writer.batch)
+            .option("checkpointLocation", on_this_machine(Path(folder).absolute()))
+            .trigger(**trigger)
+            .start()
+        )
+        try:
+            while query.isActive:
+                if stopping.wait(_POLL_S):
+                    writer.stop()
+                    return
+            query.awaitTermination()  # raises what ended it
+        except StreamingQueryException:
+            if writer.failure is None:
+                raise
+            raise writer.failure from None
+        finally:
+            query.stop()
+
+
+@contextmanager
+def _kept(frame: DataFrame) -> Iterator[DataFrame]:
+    """The frame, computed once while the context lasts."""
+    kept = frame.persist(_KEPT)
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
+
+
+def _dense(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a worker."""
+    for batch in batches:
+        yield dense_of(batch.column("offset").to_pylist(), batch.column("value").to_pylist())
+
+
+def _rows(decisions: Decisions, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a worker: the rows of each table in a column of its own, null in the other ones."""
+    for batch in batches:
+        values = [value or b"" for value in batch.column("value").to_pylist()]
+        records = list(zip(batch.column("offset").to_pylist(), values, strict=True))
+        if not records:
+            continue
+        for name, table in rows_of_stretch(decisions, records).items():
+            for part in table.combine_chunks().to_batches():
+                columns = [
+                    part.to_struct_array() if field.name == name else pa.nulls(len(part), field.type)
+                    for field in _BY_TABLE
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=_BY_TABLE)
