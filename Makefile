@@ -138,7 +138,6 @@ split-topics: setup-tests ## Large requests in a second topic, the slow tests: e
 
 lake: setup-tests ## The pipeline in the users' lake: real S3 and HDFS, Delta, a metastore and Kafka's security on Spark, a Spark cluster, YARN; needs Go and Maven
 	@scripts/versitygw/build.sh
-	@scripts/jars/fetch.sh delta
 	@$(BIN)/pytest -q tests/integration/test_places_hdfs.py $(ARGS)
 	@$(BIN)/pytest -q tests/unit/pipeline/test_places.py tests/unit/pipeline/test_archive_in_objects.py tests/integration/test_places_s3.py tests/integration/test_tables_s3.py tests/pipeline/test_archive_s3.py $(ARGS)
 	@$(BIN)/pytest -q tests/pipeline/test_archive_hdfs.py $(ARGS)

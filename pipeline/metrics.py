@@ -99,13 +99,16 @@ def metrics_of(job: str, log_end: Callable[[], int], lag_s: Callable[[int], floa
     return FollowerMetrics(job, log_end, time.monotonic, lag_s)
 
 
-def serve_metrics(metrics: Collector, host: str, port: int, names: Iterable[str] = ()) -> WSGIServer:
+def serve_metrics(
+    metrics: Collector, host: str, port: int, names: Iterable[str] = (), further: Iterable[Collector] = ()
+) -> WSGIServer:
     """Serve /metrics until the process ends, or the server that is returned is shut down. Raises OSError.
 
     `names`: those by which it may be asked for, beside loopback names and addresses (replica/notary/web_hosts.py).
     """
     registry = CollectorRegistry()
-    registry.register(metrics)
+    for one in (metrics, *further):
+        registry.register(one)
     hosts, exposition = WebHosts((host, *names), addresses=True), make_wsgi_app(registry)
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:

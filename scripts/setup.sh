@@ -44,7 +44,7 @@ missing_packages() {
     has make || echo make
     has git || echo git
     local jars
-    for jars in ${WITH_JAVA:+kafka spark} ${FOR_TESTS:+kafka-tools hadoop}; do
+    for jars in ${WITH_JAVA:+kafka spark delta} ${FOR_TESTS:+kafka-tools hadoop}; do
         scripts/jars/fetch.sh "$jars" --present || has mvn || { echo maven && break; }
     done
 }
@@ -167,7 +167,7 @@ started=$SECONDS
 ensure_packages
 [[ -z $FOR_TESTS ]] || ensure_test_packages
 ensure_environment
-for jars in ${WITH_JAVA:+kafka spark} ${FOR_TESTS:+kafka-tools hadoop}; do
+for jars in ${WITH_JAVA:+kafka spark delta} ${FOR_TESTS:+kafka-tools hadoop}; do
     scripts/jars/fetch.sh "$jars"
 done
 if [[ -n $FOR_TESTS ]]; then

@@ -2,7 +2,7 @@
 
 A task decodes a stretch of the log. Of a request record it passes on what the void rule and the rules ask for, packed;
 signature, user and texts stay behind. All other records are few and go on in their bytes: barriers, settlements, notes,
-lost records, and what no decoder accepts. So does the last record of a stretch, whose digest the position has.
+lost records, and what no decoder accepts. So does the newest record of a stretch, whose digest the position may have.
 
 The verdicts come back by log offset. A task decodes its stretch again and makes the rows of every table.
 """
@@ -10,14 +10,14 @@ The verdicts come back by log offset. A task decodes its stretch again and makes
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.tables.rows import rows_of
-from pipeline.tables.write import Judged, OrderedJudge
+from pipeline.tables.rows import SCHEMAS, rows_of
 from replica.log.interface import LogRecords
 from replica.notary.counted import Counted, CountedRequest, CountedSettlement
 from replica.notary.errors import BadRequest, InvariantBroken
@@ -34,6 +34,9 @@ from replica.notary.records import (
 from replica.notary.requests import Request, Submission, TimeWindow
 from replica.notary.rules import Conflict, Outcome, Verdict
 
+if TYPE_CHECKING:
+    from pipeline.tables.write import Judged, OrderedJudge  # a worker has neither an index nor Delta's library
+
 DENSE = pa.schema([("offset", pa.int64()), ("packed", pa.binary()), ("value", pa.binary())])
 """A record: packed, if it is a request, or its bytes."""
 DECISIONS = pa.schema(
@@ -48,6 +51,9 @@ DECISIONS = pa.schema(
     ]
 )
 """A record that counts and has rows."""
+
+BY_TABLE = pa.schema([(name, pa.struct(list(schema))) for name, schema in SCHEMAS.items()])
+"""A row of any table, in the column that is named for it; the other columns are null."""
 
 DenseRecord = tuple[int, bytes | None, bytes | None]
 _OUTCOMES = tuple(Outcome)
@@ -82,10 +88,10 @@ _conflicts_decoder = msgspec.msgpack.Decoder(tuple[Conflict, ...])
 
 
 def dense_of(offsets: Sequence[int], values: Sequence[bytes | None]) -> pa.RecordBatch:
-    """The rows of DENSE of a stretch of the log; a null value is read as b'', as a replica does."""
+    """The rows of DENSE of some records; a null value is read as b'', as a replica does."""
     packed = [_packed(value or b"") for value in values]
     if packed:
-        packed[-1] = None
+        packed[max(range(len(offsets)), key=offsets.__getitem__)] = None
     rest = [(value or b"") if one is None else None for one, value in zip(packed, values, strict=True)]
     columns = (pa.array(offsets, pa.int64()), pa.array(packed, pa.binary()), pa.array(rest, pa.binary()))
     return pa.RecordBatch.from_arrays(list(columns), schema=DENSE)
@@ -134,6 +140,12 @@ def _unpacked(packed: bytes) -> DecodedRequest:
     window = None if is_open else TimeWindow(one.from_us, one.until_us)
     request = Request(one.tx_id, one.inputs, one.references, window, one.party)
     return DecodedRequest(record, request, one.content_digest, one.change_id)
+
+
+def dense_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task: the rows of DENSE of batches with the columns `offset` and `value`."""
+    for batch in batches:
+        yield dense_of(batch.column("offset").to_pylist(), batch.column("value").to_pylist())
 
 
 def records_of(rows: pa.Table) -> list[DenseRecord]:
@@ -202,6 +214,27 @@ def rows_of_stretch(decisions: Decisions, records: LogRecords) -> dict[str, pa.T
     decided = [_decided(row, records[row[0] - first][1]) for row in rows]
     ledger_end = picked["ledger_end"][0].as_py() if len(picked) else 0
     return rows_of(decided, (), (), ledger_end, decisions.consumed_at.__getitem__)
+
+
+def row_batches(decisions: Decisions, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task: the rows of BY_TABLE of batches with the columns `offset` and `value`, of records of one run."""
+    for batch in batches:
+        values = [value or b"" for value in batch.column("value").to_pylist()]
+        for records in _stretches(sorted(zip(batch.column("offset").to_pylist(), values, strict=True))):
+            for name, table in rows_of_stretch(decisions, records).items():
+                yield from (_in_column(name, part) for part in table.to_batches())
+
+
+def _stretches(records: LogRecords) -> Iterator[LogRecords]:
+    """Ascending records, parted where offsets jump: a task may have read parts of the log that are no neighbours."""
+    for _, stretch in groupby(enumerate(records), lambda one: one[1][0] - one[0]):
+        yield [record for _, record in stretch]
+
+
+def _in_column(name: str, part: pa.RecordBatch) -> pa.RecordBatch:
+    rows = part.to_struct_array()
+    columns = [rows if field.name == name else pa.nulls(len(part), field.type) for field in BY_TABLE]
+    return pa.RecordBatch.from_arrays(columns, schema=BY_TABLE)
 
 
 def rows_of_few(judged: Judged) -> dict[str, pa.Table]:

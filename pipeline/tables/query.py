@@ -22,7 +22,6 @@ from time import monotonic, thread_time
 from typing import NamedTuple
 from uuid import uuid4
 
-import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
@@ -33,14 +32,15 @@ from pipeline.failures import explained
 from pipeline.session import on_this_machine
 from pipeline.tables.delta import Table, commit_note
 from pipeline.tables.dense import (
+    BY_TABLE,
     DENSE,
     Decisions,
     decisions_of,
-    dense_of,
+    dense_batches,
     judged_parts,
     records_of,
+    row_batches,
     rows_of_few,
-    rows_of_stretch,
 )
 from pipeline.tables.rows import REQUESTS, SCHEMAS
 from pipeline.tables.write import Judged, OnStep, OrderedJudge
@@ -51,7 +51,6 @@ BATCH_RECORDS = 50_000  # in one batch, which also bounds the memory of the driv
 LOG_OFFSET = SCHEMAS[REQUESTS].names[0]
 _POLL_S = 0.2
 _KEPT = StorageLevel.MEMORY_AND_DISK
-_BY_TABLE = pa.schema([(name, pa.struct(list(schema))) for name, schema in SCHEMAS.items()])
 _CONTENDED = "DELTA_CONCURRENT"
 
 
@@ -98,7 +97,7 @@ class SparkWriter:
     def _write(self, frame: DataFrame) -> None:
         began_s, before = monotonic(), self._judge.position.offset
         with _kept(frame) as records:
-            dense = records.mapInArrow(_dense, from_arrow_schema(DENSE)).toArrow()
+            dense = records.mapInArrow(dense_batches, from_arrow_schema(DENSE)).toArrow()
             driver_s = -thread_time()
             for judged in judged_parts(self._judge, records_of(dense)):
                 decisions = decisions_of(judged)
@@ -114,7 +113,7 @@ class SparkWriter:
     def _write_part(self, records: DataFrame, judged: Judged, decisions: Decisions) -> None:
         of_part = records.where(F.col("offset").between(self._judge.position.offset + 1, judged.offset))
         few = rows_of_few(judged)
-        with _kept(of_part.mapInArrow(partial(_rows, decisions), from_arrow_schema(_BY_TABLE))) as rows:
+        with _kept(of_part.mapInArrow(partial(row_batches, decisions), from_arrow_schema(BY_TABLE))) as rows:
             for name, table in self._tables.items():
                 if judged.row_counts[name] or name == REQUESTS:  # the last one: it notes how far all of them are
                     of_table = rows.where(F.col(name).isNotNull()).select(f"{name}.*")
@@ -198,25 +197,3 @@ def _kept(frame: DataFrame) -> Iterator[DataFrame]:
         yield kept
     finally:
         kept.unpersist()
-
-
-def _dense(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a worker."""
-    for batch in batches:
-        yield dense_of(batch.column("offset").to_pylist(), batch.column("value").to_pylist())
-
-
-def _rows(decisions: Decisions, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a worker: the rows of each table in a column of its own, null in the other ones."""
-    for batch in batches:
-        values = [value or b"" for value in batch.column("value").to_pylist()]
-        records = list(zip(batch.column("offset").to_pylist(), values, strict=True))
-        if not records:
-            continue
-        for name, table in rows_of_stretch(decisions, records).items():
-            for part in table.combine_chunks().to_batches():
-                columns = [
-                    part.to_struct_array() if field.name == name else pa.nulls(len(part), field.type)
-                    for field in _BY_TABLE
-                ]
-                yield pa.RecordBatch.from_arrays(columns, schema=_BY_TABLE)

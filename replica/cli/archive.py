@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from uuid import uuid4
 
 import typer
@@ -25,6 +25,7 @@ from replica.cli.pipeline import (
     archive_folder,
     archive_public_key,
     archive_signer,
+    connector_named,
     ending_for_good,
     follower_metrics,
     progress,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from pipeline.archive.manifest import Manifest
     from pipeline.archive.verify import Verification
     from pipeline.archive.write import OnStep, Step, WriteSegments
-    from pipeline.sources.log import Connector
     from replica.config.model import Config
     from replica.store.archive_head import ArchiveHead
 
@@ -124,7 +124,7 @@ def _writing(config: Config, engine: str, where: SparkChoice, connector: str) ->
         return
     if engine != SPARK:
         raise ConfigError(f"--engine is {AUTO}, {IN_PROCESS} or {SPARK}, not {engine!r}")
-    of = _connector(connector)
+    of = connector_named(connector)
     with spark("archive", where) as session:
         from pipeline.archive.on_spark import on_spark
 
@@ -276,13 +276,3 @@ def _summary(manifest: Manifest) -> dict[str, Any]:
         "lines": head.lines,
         "head": head.hash,
     }
-
-
-def _connector(name: str) -> Connector:
-    from pipeline.sources.log import Connector
-
-    known: tuple[Connector, ...] = get_args(Connector)
-    for connector in known:
-        if connector == name:
-            return connector
-    raise ConfigError(f"--connector is one of {', '.join(known)}, not {name!r}")

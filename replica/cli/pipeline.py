@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -22,10 +22,12 @@ from replica.notary.places import Place, place_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from prometheus_client.registry import Collector
     from pyspark.sql import SparkSession
 
     from haproxy.render import Endpoint
     from pipeline.metrics import FollowerMetrics
+    from pipeline.sources.log import Connector
     from replica.active.signer import FileSigner
     from replica.config.model import Config
     from replica.log.settings import LogSettings
@@ -109,14 +111,28 @@ def missing_packages(*names: str) -> list[str]:
     return [name for name in names if find_spec(name) is None]
 
 
+def connector_named(name: str) -> Connector:
+    """What reads the log, of the option. Raises ConfigError."""
+    from pipeline.sources.log import Connector
+
+    known: tuple[Connector, ...] = get_args(Connector)
+    for connector in known:
+        if connector == name:
+            return connector
+    raise ConfigError(f"--connector is one of {', '.join(known)}, not {name!r}")
+
+
 @contextmanager
-def spark(app: str, where: SparkChoice) -> Iterator[SparkSession]:
-    """A Spark session while the context lasts. Raises ConfigError, and Spark's failures as our own errors."""
+def spark(app: str, where: SparkChoice, *, delta: bool = False) -> Iterator[SparkSession]:
+    """A Spark session while the context lasts; `delta`: it reads and writes tables of Delta Lake. Raises ConfigError,
+    and Spark's failures as our own errors."""
     require_pipeline()
     from pipeline.failures import explained
     from pipeline.session import spark_session
 
-    session = spark_session(app, where.master, packages=where.packages, python_archive=where.python_archive)
+    session = spark_session(
+        app, where.master, packages=where.packages, python_archive=where.python_archive, delta=delta
+    )
     try:
         with explained():
             yield session
@@ -171,11 +187,12 @@ def follower_metrics(
     lag_s: Callable[[int], float] | None = None,
     *,
     hosts: Sequence[str] = (),
+    further: Sequence[Collector] = (),
 ) -> FollowerMetrics:
     """The metrics of a job that follows the log, served at /metrics where its table of the configuration says so.
 
     Raises ConfigError when the port is taken. The lag is that of the log's end now, whatever became of the job.
-    `hosts`: names by which this machine is asked for.
+    `hosts`: names by which this machine is asked for. `further`: served with them.
     """
     from pipeline.metrics import metrics_of, serve_metrics
     from pipeline.sources.topic import look_at
@@ -183,7 +200,7 @@ def follower_metrics(
     metrics = metrics_of(job, lambda: look_at(log).end, lag_s)
     if where is not None:
         try:
-            serve_metrics(metrics, "" if where.host == "*" else socket_host(where.host), where.port, hosts)
+            serve_metrics(metrics, "" if where.host == "*" else socket_host(where.host), where.port, hosts, further)
         except OSError as error:
             raise ConfigError(f"{job}.metrics: {where.host}:{where.port}: {error.strerror}") from None
     return metrics

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
-from threading import Thread
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, out, print_json
 from replica.cli.pipeline import (
+    AUTO,
+    DEFAULT_MASTER,
+    IN_PROCESS,
+    SPARK,
+    ConnectorOption,
+    MasterOption,
+    PackagesOption,
+    PythonArchiveOption,
     ending_for_good,
     follower_metrics,
     missing_packages,
     progress,
     require_archive,
+    spark_choice,
     tell_failure,
 )
 from replica.cli.salvage import SalvagesOption, salvages_here
+from replica.cli.stopping import stop_on_signal
+from replica.cli.tables_on_spark import INDEX, OnSpark, Written, can_run_spark
 from replica.notary.errors import Code, ConfigError, NotaryError
 
 if TYPE_CHECKING:
@@ -29,10 +39,24 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Keep the request log as tables in the lake.", no_args_is_help=True)
 
-INDEX = "tables.index"  # in data_dir: what the tables' job has seen spent
 FollowOption = Annotated[
     bool,
     typer.Option("--follow", help="Go on for ever, appending every tables.interval_s; failures are tried again."),
+]
+
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="What decodes and writes: `spark`, a streaming query; `process`, which needs no Java; or `auto`: Spark if"
+        " PySpark, Java and the jars of Delta Lake are there, and the tables are kept in a folder.",
+    ),
+]
+TriggerOption = Annotated[
+    float | None,
+    typer.Option(
+        "--trigger", min=1, metavar="SECONDS", help="With --follow: how often rows are appended, not tables.interval_s."
+    ),
 ]
 
 
@@ -40,6 +64,12 @@ FollowOption = Annotated[
 def run(
     *,
     follow: FollowOption = False,
+    engine: EngineOption = IN_PROCESS,
+    trigger: TriggerOption = None,
+    master: MasterOption = DEFAULT_MASTER,
+    packages: PackagesOption = None,
+    python_archive: PythonArchiveOption = None,
+    connector: ConnectorOption = "auto",
     salvage: SalvagesOption = None,
     config: ConfigChoice = None,
     as_json: JsonOption = False,
@@ -54,9 +84,12 @@ def run(
     if (given := settings.tables.catalogue) is not None:
         _catalogue(given)  # what is not installed is said before anything is appended
     held = salvages_here(settings, salvage or ())
+    on_spark = None
+    if _is_spark(engine, settings):
+        on_spark = OnSpark(settings, held, spark_choice(master, packages, python_archive), connector, Event())
     if follow:
-        _follow(settings, held)
-    written = asyncio.run(_write_once(settings, held))
+        _follow(settings, held, on_spark, trigger or settings.tables.interval_s)
+    written = _write_once(settings, held, on_spark)
     if not as_json:
         _tell(written, settings)
     registered = _register(settings, written.schemas)
@@ -67,15 +100,14 @@ def run(
         out.print(f"registered in the catalogue: {', '.join(registered)}", markup=False)
 
 
-class _Written(NamedTuple):
-    """The offset that the tables reached before, and now; the columns of each, in Delta's JSON."""
+def _is_spark(engine: str, config: Config) -> bool:
+    """Whether Spark writes, of the option. Raises ConfigError."""
+    if engine not in (AUTO, SPARK, IN_PROCESS):
+        raise ConfigError(f"--engine is {AUTO}, {IN_PROCESS} or {SPARK}, not {engine!r}")
+    return engine == SPARK or (engine == AUTO and can_run_spark(config))
 
-    before: int
-    now: int
-    schemas: dict[str, str]
 
-
-def _tell(written: _Written, config: Config) -> None:
+def _tell(written: Written, config: Config) -> None:
     before, now, _ = written
     if now > before:
         out.print(f"[bold green]appended[/] offsets {before + 1:,} to {now:,} to the tables in {config.tables.folder}")
@@ -102,34 +134,56 @@ def _register(config: Config, schemas: dict[str, str]) -> list[str] | None:
     return _catalogue(given).register(registrations(config.tables.folder, schemas))
 
 
-async def _write_once(config: Config, salvages: Salvages) -> _Written:
+def _write_once(config: Config, salvages: Salvages, on_spark: OnSpark | None) -> Written:
     from pipeline.sources.topic import look_at
 
-    end = (await asyncio.to_thread(look_at, config.log.settings)).end
+    end = look_at(config.log.settings).end
     with progress("in the tables", end) as show:
-        return await _write(config, salvages, None, lambda offset: show(offset + 1), lambda schemas: None)
+
+        def reached(offset: int) -> None:
+            show(offset + 1)
+
+        if on_spark is not None:
+            return on_spark.write(None, reached, lambda schemas: None)
+        return asyncio.run(_write(config, salvages, None, reached, lambda schemas: None))
 
 
-def _follow(config: Config, salvages: Salvages) -> NoReturn:
+def _follow(config: Config, salvages: Salvages, on_spark: OnSpark | None, interval_s: float) -> NoReturn:
     """Append for ever. Raises an error that needs a person first, and ConfigError when the metrics' port is taken."""
     from pipeline.follow import Succeeded, keep_following
     from pipeline.tables.catalogue.keeping import Changes, keep_registered
 
-    metrics = follower_metrics("tables", config.tables.metrics, config.log.settings, hosts=config.known_hosts)
+    metrics = follower_metrics(
+        "tables",
+        config.tables.metrics,
+        config.log.settings,
+        hosts=config.known_hosts,
+        further=() if on_spark is None else (on_spark.metrics,),
+    )
     changes = Changes(config.tables.folder)
+    stopping = Event() if on_spark is None else on_spark.stopping
 
     def attempt(succeeded: Succeeded) -> None:
-        asyncio.run(_write(config, salvages, config.tables.interval_s, succeeded, changes.tell))
+        if on_spark is None:
+            asyncio.run(_write(config, salvages, interval_s, succeeded, changes.tell))
+        elif not stopping.is_set():
+            on_spark.write(interval_s, succeeded, changes.tell)
+        raise typer.Exit  # it was told to stop
 
     def failed(error: NotaryError, delay_s: float) -> None:
         tell_failure(error, delay_s)
         metrics.failed(error.code)
 
+    def wait_s(delay_s: float) -> None:
+        stopping.wait(delay_s)
+
     if (given := config.tables.catalogue) is not None:
         keeping = (_catalogue(given).register, changes, given.look_s, failed)
         Thread(target=keep_registered, args=keeping, daemon=True).start()
+    if on_spark is not None:
+        stop_on_signal(stopping)
     with ending_for_good():
-        keep_following(attempt, metrics.succeeded, failed, time.sleep)
+        keep_following(attempt, metrics.succeeded, failed, wait_s)
 
 
 async def _write(
@@ -138,7 +192,7 @@ async def _write(
     interval_s: float | None,
     succeeded: Callable[[int], None],
     on_schemas: Callable[[dict[str, str]], None],
-) -> _Written:
+) -> Written:
     """Append what the log has; with an interval, without end. `on_schemas` gets the tables' columns after each run."""
     from pipeline.sources.topic import refuse_other_log
     from pipeline.tables.write import open_writer, write_tables
@@ -157,7 +211,7 @@ async def _write(
             await asyncio.to_thread(refuse_other_log, config.log.settings, writer.position)
             on_schemas(writer.schemas)
             await write_tables(log, writer, interval_s=interval_s, progress=reached)
-            return _Written(before, writer.reached, writer.schemas)
+            return Written(before, writer.reached, writer.schemas)
     finally:
         await log.close()
 

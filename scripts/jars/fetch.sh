@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Puts a set of jars into .tools/SET/libs: from the cache, else with Maven as scripts/jars/SET/pom.xml says. Whatever is
 # used was compared with SHA256SUMS a moment before. The sets: kafka, the broker; spark, Spark's Kafka connector;
-# kafka-tools, jmx, delta and hadoop, for tests only.
+# delta, what Spark writes tables with; kafka-tools, jmx and hadoop, for tests only.
 #   fetch.sh SET            make sure that they are there and right
 #   fetch.sh SET --present  succeed if that needs no Maven
 #   fetch.sh SET --update   after a change of pom.xml: fetch anew and rewrite SHA256SUMS

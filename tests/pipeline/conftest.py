@@ -22,6 +22,6 @@ from tests.integration.conftest import (  # noqa: F401
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A local session with two cores and few partitions: tests have few rows. A task that fails is tried again."""
-    session = spark_session("tests", "local[2,4]", shuffle_partitions=2)
+    session = spark_session("tests", "local[2,4]", shuffle_partitions=2, delta=True)
     yield session
     session.stop()

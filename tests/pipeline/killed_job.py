@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import run
+from threading import Event
 from typing import Any
 
 import msgspec
@@ -28,7 +29,8 @@ from pipeline.jobs.slices import parquet_log
 from pipeline.log_copy import LogCopier
 from pipeline.session import spark_session
 from pipeline.sources.topic import look_at
-from pipeline.tables.write import open_writer
+from pipeline.tables.query import SparkWriter, run_query
+from pipeline.tables.write import open_judge, open_writer
 from replica.log.kafka.settings import KafkaSettings
 from replica.notary.places import place_of
 from replica.store.archive_head import ArchiveHeads
@@ -80,6 +82,15 @@ def tables(place: str, index: str) -> None:
             writer.append(values[start : start + 5])
 
 
+def tables_on_spark(place: str, index: str, log: str) -> None:
+    """As `notary tables run --engine spark` does, with a log in files, of which each is a batch."""
+    session = spark_session("killed", "local[2]", shuffle_partitions=2, delta=True)
+    stream = session.readStream.schema("offset bigint, value binary").option("maxFilesPerTrigger", 1).parquet(log)
+    with open_judge(place_of(place), Path(index), TOPIC) as (tables, judge):
+        writer = SparkWriter(tables, judge, lambda name: None, lambda batch: None)
+        run_query(stream, writer, interval_s=None, stopping=Event())
+
+
 def log_copy(source: dict[str, Any], target: dict[str, Any]) -> None:
     """As `notary log copy` does."""
     copier = LogCopier(KafkaSettings.model_validate(source), KafkaSettings.model_validate(target), lambda _: None)
@@ -115,6 +126,5 @@ def _kill_at(point: str) -> None:
 
 if __name__ == "__main__":
     _kill_at(sys.argv[1])
-    {"archive": archive, "restore": restore, "rebuild": rebuild, "tables": tables, "log_copy": log_copy}[sys.argv[2]](
-        **msgspec.json.decode(sys.argv[3])
-    )
+    jobs = (archive, restore, rebuild, tables, tables_on_spark, log_copy)
+    {job.__name__: job for job in jobs}[sys.argv[2]](**msgspec.json.decode(sys.argv[3]))

@@ -1,17 +1,20 @@
-"""A rebuild and an audit as an operator would run them: `python -m tests.pipeline.on_cluster MASTER FOLDER [PYTHON]`.
+"""A rebuild, an audit and the tables as an operator would run them.
 
-PYTHON is a packed environment for the workers.
+`python -m tests.pipeline.on_cluster MASTER FOLDER [PYTHON]`, where PYTHON is a packed environment for the workers.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from threading import Event
 
 from pipeline import session as sessions
 from pipeline.audit.audit import Scope, audit_log
 from pipeline.jobs.rebuild import rebuild_index
 from pipeline.jobs.slices import parquet_log
+from pipeline.tables.query import SparkWriter, run_query
+from pipeline.tables.write import open_judge
 from tests.pipeline.judged import TOPIC
 
 START_MAX_S = 400.0  # a busy machine starts JVMs slowly; what the product promises is tested elsewhere
@@ -33,9 +36,13 @@ if __name__ == "__main__":
     python_archive = packed[0] if packed else None
     sessions.START_MAX_S = sessions.EXECUTOR_MAX_S = START_MAX_S
     session = sessions.spark_session(
-        "cluster-test", master, python_archive=python_archive, shuffle_partitions=4, further=further
+        "cluster-test", master, python_archive=python_archive, shuffle_partitions=4, delta=True, further=further
     )
     rebuild_index(session, log, folder / "index", folder / "work", ranges=4)
     report = audit_log(session, log, folder / "work-audit", Scope(), now_us=1)
     print(*[part for finding in report.findings for part in (finding.code.value, finding.offset)])
+    stream = session.readStream.schema("offset bigint, value binary").parquet((folder / "log").as_uri())
+    with open_judge(folder / "tables", folder / "tables-index", TOPIC) as (tables, judge):
+        writer = SparkWriter(tables, judge, lambda name: None, lambda batch: None)
+        run_query(stream, writer, interval_s=None, stopping=Event())
     session.stop()

@@ -15,12 +15,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.failures import meaning_of
+from pipeline.tables.delta import View
+from pipeline.tables.rows import SCHEMAS, VERDICTS
 from replica.index.rocks import verify_index
 from replica.index.summary import summarise
 from replica.local.ports import PortReservation
 from replica.notary.errors import ConfigError
+from replica.notary.position import BEGIN
 from replica.notary.records import BarrierRecord, encode_record
-from tests.pipeline.judged import by_replica
+from tests.pipeline.judged import by_replica, by_tables
 from tests.pipeline.log_files import write_log
 from tests.pipeline.maven_folder import CONNECTOR, maven_folder, spark_conf
 from tests.pipeline.signed_log import ACTIVATION, log_values, request, signed
@@ -71,7 +74,8 @@ def _tasks(events: Path) -> Counter[str]:
 
 def test_both_workers_judge_a_log_without_having_the_notary(cluster: SparkCluster, tmp_path: Path) -> None:
     """Goal: one job uses all of a cluster, and brings our code along. Method: workers' Python cannot import it; Spark's
-    event log says who did how much; the index is a replica's; Spark says nothing on standard error."""
+    event log says who did how much; the index is a replica's, the tables are the other engine's; Spark says nothing on
+    standard error."""
     alone = subprocess.run(
         [cluster.python, "-c", "import msgspec; import replica"],
         cwd=tmp_path,
@@ -87,6 +91,11 @@ def test_both_workers_judge_a_log_without_having_the_notary(cluster: SparkCluste
     assert done.stdout.split() == ["SIGNATURE_INVALID", "4001"]
     assert done.stderr == ""
     assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).index).digest
+    rows = {name: View(tmp_path / "tables" / name).rows(SCHEMAS[name], BEGIN, len(values)) for name in SCHEMAS}
+    expected = by_tables(values)
+    assert {name: len(found) for name, found in rows.items()} == {name: len(of.rows) for name, of in expected.items()}
+    told = [sorted(rows[VERDICTS].to_pylist(), key=str), sorted(expected[VERDICTS].rows, key=str)]
+    assert told[0] == told[1]
     tasks = _tasks(tmp_path / "events")
     assert set(tasks) == {"0", "1"}
     assert min(tasks.values()) >= SLICES // 2, tasks

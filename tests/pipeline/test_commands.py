@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 from confluent_kafka import Producer
@@ -19,6 +21,7 @@ from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
+from pipeline.session import delta_jars
 from replica.active.signer import create_key
 from replica.cli import log_source
 from replica.cli import pipeline as shared
@@ -27,6 +30,7 @@ from replica.config.file import render_config
 from replica.config.load import load_config
 from replica.index.rocks import RocksIndex
 from replica.local.kafka import KafkaCluster
+from replica.local.ports import PortReservation
 from replica.log.kafka.topic import create_topic
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import LogRefused, StoreMismatch
@@ -36,6 +40,7 @@ from replica.notary.requests import format_state_ref
 from replica.store.open import adopt_topic
 from replica.store.postgres.migrate import migrate
 from tests.integration.conftest import MakeDatabase, PostgresServer
+from tests.pipeline.judged import by_tables
 from tests.worlds.archive_world import some_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
@@ -204,6 +209,57 @@ def test_tables_follow_the_log_and_a_killed_job_goes_on(operator: Operator) -> N
     for name in ("requests", "verdicts"):
         found = DeltaTable(str(tables / name)).to_pyarrow_table().column("log_offset").to_pylist()
         assert sorted(found) == [one.offset for one in reading.counted if isinstance(one, CountedRequest)]
+
+
+@pytest.mark.skipif(not delta_jars(), reason="no jars of Delta Lake: `make setup` fetches them")
+def test_tables_are_written_on_spark_by_whichever_source(operator: Operator) -> None:
+    """Goal: both sources lead to the rows of the other engine, which goes on afterwards. Method: append by each."""
+    spark = ("tables", "run", "--engine", "spark")
+    assert operator.told(*spark, "--connector", "spark") == {"offset": 39, "appended_records": 40}
+    operator.produce(VALUES[:3])
+    assert operator.told(*spark, "--connector", "python") == {"offset": 42, "appended_records": 3}
+    operator.produce(VALUES[3:5])
+    assert operator.told("tables", "run", "--engine", "process") == {"offset": 44, "appended_records": 2}
+    values = [*VALUES, *VALUES[:5]]
+    for name, of in by_tables(values).items():
+        found = DeltaTable(str(operator.config.parent / "tables" / name)).to_pyarrow_table().to_pylist()
+        assert sorted(map(str, found)) == sorted(map(str, of.rows)), name
+    assert operator.types("tables", "run", "--engine", "sparc").exit_code == 2
+
+
+@pytest.mark.skipif(not delta_jars(), reason="no jars of Delta Lake: `make setup` fetches them")
+def test_a_query_that_follows_is_watched_and_stops_at_a_signal(operator: Operator, ports: PortReservation) -> None:
+    """Goal: a service on Spark shows how it fares, and a stop leaves nothing half done. Method: follow, look, stop."""
+    port = ports.take()
+    with operator.config.open("a") as file:
+        file.write(f'\n[tables]\nmetrics = {{ host = "127.0.0.1", port = {port} }}\n')
+    words = ("tables", "run", "--follow", "--engine", "spark", "--trigger", "1", "--master", "local[2]")
+    command = [sys.executable, "-m", "replica.cli", *words, "--config", str(operator.config)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as job:
+        until_s = time.monotonic() + 300
+        while (shown := _scraped(port)).get("notary_tables_records_total") != 40 or not any(map(_is_phase, shown)):
+            assert job.poll() is None and time.monotonic() < until_s, shown
+            time.sleep(0.2)
+        assert shown["notary_tables_offset"] == 39 and shown["notary_tables_lag_records"] == 0
+        job.terminate()
+        _, said = job.communicate(timeout=120)
+    assert job.returncode == 0, said
+    assert "stopping after what is being written" in said and "Traceback" not in said
+    assert operator.told("tables", "run") == {"offset": 39, "appended_records": 0}
+
+
+def _is_phase(name: str) -> bool:
+    return name.startswith('notary_tables_batch_seconds{phase="addBatch"')
+
+
+def _scraped(port: int) -> dict[str, float]:
+    """The job's metrics; none before it serves them."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+    except URLError:
+        return {}
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
 
 def test_a_deleted_topic_is_restored_and_adopted(operator: Operator, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -13,15 +13,21 @@ from pyspark.sql import SparkSession
 from pipeline.archive.restore import plan_restore, run_restore
 from pipeline.archive.restore_plan import Until
 from pipeline.jobs.rebuild import rebuild_index
+from pipeline.session import delta_jars
 from pipeline.sources.topic import look_at
+from pipeline.tables.delta import View, look
+from pipeline.tables.rows import SCHEMAS
+from pipeline.tables.write import open_writer
 from replica.index.rocks import RocksIndex, verify_index
 from replica.local.kafka import KafkaCluster
 from replica.log.kafka.settings import KafkaSettings
 from replica.notary.errors import IndexUnreadable
-from tests.pipeline.judged import by_replica
+from replica.notary.position import BEGIN
+from tests.pipeline.judged import TOPIC, by_replica
 from tests.pipeline.killed_job import killed_at
 from tests.pipeline.log_files import write_log
 from tests.pipeline.random_logs import chain
+from tests.pipeline.signed_log import raised_values
 from tests.pipeline.test_archive import VALUES, World, world
 from tests.worlds.archive_world import SIGNER, make_archive, some_log
 
@@ -61,8 +67,18 @@ REBUILD = [
     "pipeline.jobs.rebuild:adopt_tables+1",
 ]
 
+TABLES = [  # on Spark: how many tables have the batch's rows when the job is killed
+    ("pipeline.tables.query:replace_rows-1", 0),
+    ("pipeline.tables.query:replace_rows+1", 1),
+    ("pipeline.tables.query:replace_rows+2", 2),
+    ("pipeline.tables.query:replace_rows+3", 3),
+    ("pipeline.tables.query:replace_rows+4", 4),
+    ("pipeline.tables.write:OrderedJudge.advance-1", 5),
+    ("pipeline.tables.write:OrderedJudge.advance+1", 5),
+]
 
-def points(found: list[str]) -> Iterable[object]:
+
+def points(found: Sequence[object]) -> Iterable[object]:
     """All of them; those that CI has no time for are marked."""
     middle = len(found) // 2
     return [point if at == middle else pytest.param(point, marks=pytest.mark.slow) for at, point in enumerate(found)]
@@ -120,3 +136,27 @@ def test_a_rebuild_that_is_killed(spark: SparkSession, tmp_path: Path, point: st
     index = RocksIndex(tmp_path / "index")
     assert (list(index.entries()), index.position()) == (expected.index, expected.position)
     index.close()
+
+
+@pytest.mark.skipif(not delta_jars(), reason="no jars of Delta Lake: `make setup` fetches them")
+@pytest.mark.parametrize("killed", points(TABLES))
+def test_a_query_that_is_killed(tmp_path: Path, killed: tuple[str, int]) -> None:
+    """Goal: each row is there once, and the index is gone on with. Method: SIGKILL between any two commits of a batch,
+    and around that of the index; which tables have its rows says that the gap was hit. The other engine goes on."""
+    point, written = killed
+    values = raised_values()
+    write_log(tmp_path / "log", values, [12])
+    place, index = tmp_path / "tables", tmp_path / "index"
+    code = killed_at(point, "tables_on_spark", place=str(place), index=str(index), log=(tmp_path / "log").as_uri())
+    assert code == -signal.SIGKILL
+    assert [look(place / name)["offset"] for name in SCHEMAS].count(11) == written
+    with open_writer(place, index, TOPIC) as writer:
+        assert writer.position.offset == (11 if point.endswith("advance+1") else BEGIN)
+        writer.append(list(enumerate(values))[writer.position.offset + 1 :])
+    with open_writer(tmp_path / "once", tmp_path / "other", TOPIC) as writer:
+        writer.append(list(enumerate(values)))
+    for name, schema in SCHEMAS.items():
+        found, expected = (
+            View(folder / name).rows(schema, BEGIN, len(values)) for folder in (place, tmp_path / "once")
+        )
+        assert sorted(map(str, found.to_pylist())) == sorted(map(str, expected.to_pylist()))

@@ -9,30 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
-from time import monotonic, process_time, sleep
+from time import monotonic, process_time
 
 import numpy as np
-from confluent_kafka import Producer
 
 from pipeline.tables.write import open_writer, write_tables
 from replica.local.kafka import KafkaCluster
 from replica.local.ports import PortReservation
-from replica.log.kafka.librdkafka import PARTITION
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.kafka.topic import create_topic
 from replica.log.open import open_log
 from tests.bench.pipeline.big_log import ready_values
+from tests.bench.pipeline.lag_on_spark import measure_on_spark
+from tests.bench.pipeline.steady import RATE_PER_S, generate, lags_s
 from tests.bench.report import Report
 
-RATE_PER_S = 5_000
 INTERVAL_S = 5.0  # as `tables.interval_s` is by default
 LAG_GOAL_S = 10.0
 ENDS_MAX_S = 120.0  # after the last record was due
-_TICK_S = 0.01
 
 
 async def measure_lag(folder: Path, report: Report, run_s: int) -> None:
@@ -50,9 +46,10 @@ async def measure_lag(folder: Path, report: Report, run_s: int) -> None:
             )
             await create_topic(settings)
             commits, began_s, late_s, busy_s = await _follow(folder, settings, values)
+            await asyncio.to_thread(measure_on_spark, folder / "spark", settings, values, report)
         finally:
             await cluster.remove()
-    lags = _lags_s(commits, began_s)
+    lags = lags_s(commits, began_s)
     report.add("tables_lag_commits", len(lags), "commits", str(len(lags)))
     for name, share in (("p50", 50), ("p99", 99), ("max", 100)):
         value = float(np.percentile(lags, share))
@@ -70,7 +67,7 @@ async def _follow(
     Raises TimeoutError when the tables never got there.
     """
     ours, theirs = get_context("spawn").Pipe()
-    generator = get_context("spawn").Process(target=_generate, args=(settings, values, theirs))
+    generator = get_context("spawn").Process(target=generate, args=(settings, values, theirs))
     generator.start()
     commits: list[tuple[float, int]] = []
     done = asyncio.Event()
@@ -100,29 +97,3 @@ async def _follow(
         generator.terminate()
         generator.join()
     return commits, began_s, late_s, busy_s
-
-
-def _generate(settings: KafkaSettings, values: list[bytes], told: Connection) -> None:
-    """Append each record when it is due. Sends when the first one was, and at the end how late one was at most."""
-    producer = Producer({"bootstrap.servers": settings.bootstrap_servers, "acks": "all", "linger.ms": 5})
-    told.recv()
-    began_s, sent, late_s = monotonic(), 0, 0.0
-    told.send(began_s)
-    while sent < len(values):
-        due = min(int((monotonic() - began_s) * RATE_PER_S) + 1, len(values))
-        if sent < due:
-            late_s = max(late_s, monotonic() - began_s - sent / RATE_PER_S)
-        for value in values[sent:due]:
-            producer.produce(settings.topic, value, partition=PARTITION)
-        sent = due
-        producer.poll(0)
-        sleep(_TICK_S)
-    if producer.flush(60):
-        sys.exit("the broker does not answer")
-    told.send(late_s)
-
-
-def _lags_s(commits: list[tuple[float, int]], began_s: float) -> list[float]:
-    """For each commit, how long ago its first record was due."""
-    firsts = [0, *[offset + 1 for _, offset in commits[:-1]]]
-    return [at_s - began_s - first / RATE_PER_S for (at_s, _), first in zip(commits, firsts, strict=True)]

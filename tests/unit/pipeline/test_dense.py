@@ -7,8 +7,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pipeline.tables.dense import decisions_of, dense_of, judged_parts, read_dense, records_of, rows_of_stretch
-from pipeline.tables.rows import COMPLETIONS, CONFLICTS, EPOCHS, LOST, REQUESTS
+from pipeline.tables.dense import (
+    decisions_of,
+    dense_batches,
+    dense_of,
+    judged_parts,
+    read_dense,
+    records_of,
+    row_batches,
+    rows_of_stretch,
+)
+from pipeline.tables.rows import COMPLETIONS, CONFLICTS, EPOCHS, LOST, REQUESTS, VERDICTS
 from pipeline.tables.write import OrderedJudge
 from replica.index.memory import MemoryIndex
 from replica.notary.errors import FormatUnknown, InvariantBroken
@@ -113,6 +122,22 @@ def test_a_stretch_with_a_gap_gets_no_rows() -> None:
     (judged,) = judged_parts(OrderedJudge(MemoryIndex(), begin(TOPIC), 0, NO_SALVAGES), records)
     with pytest.raises(InvariantBroken, match="a task got"):
         rows_of_stretch(decisions_of(judged), [(1, VALUES[1]), (3, VALUES[3])])
+
+
+def test_a_task_may_read_parts_of_the_log_in_any_order() -> None:
+    """Goal: where records are read does not matter, as of files. Method: two tasks, each with parts that lie apart."""
+    picks = [[9, 10, 11, 2, 3], [4, 5, 17, 18, 0, 1, *range(6, 9), *range(12, 17)]]
+    tasks = [
+        pa.RecordBatch.from_pydict({"offset": pick, "value": pa.array([VALUES[at] for at in pick], pa.binary())})
+        for pick in picks
+    ]
+    records = records_of(pa.Table.from_batches(list(dense_batches(iter(tasks)))))
+    (judged,) = judged_parts(OrderedJudge(MemoryIndex(), begin(TOPIC), 0, NO_SALVAGES), records)
+    found = pa.Table.from_batches([row for task in tasks for row in row_batches(decisions_of(judged), iter([task]))])
+    expected = by_tables(VALUES)
+    for name in (REQUESTS, VERDICTS, COMPLETIONS, CONFLICTS):
+        rows = [row for row in found[name].to_pylist() if row is not None]
+        assert sorted(map(str, rows)) == sorted(map(str, expected[name].rows)), name
 
 
 @pytest.mark.parametrize("rule", ["is_first", "activation"])
