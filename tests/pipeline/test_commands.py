@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -33,7 +34,7 @@ from replica.local.kafka import KafkaCluster
 from replica.local.ports import PortReservation
 from replica.log.kafka.topic import create_topic
 from replica.notary.counted import CountedRequest
-from replica.notary.errors import LogRefused, StoreMismatch
+from replica.notary.errors import ConfigError, LogRefused, StoreMismatch
 from replica.notary.position import begin, decode_position, encode_position
 from replica.notary.reading import read_records
 from replica.notary.requests import format_state_ref
@@ -224,21 +225,23 @@ def test_tables_are_written_on_spark_by_whichever_source(operator: Operator) -> 
     for name, of in by_tables(values).items():
         found = DeltaTable(str(operator.config.parent / "tables" / name)).to_pyarrow_table().to_pylist()
         assert sorted(map(str, found)) == sorted(map(str, of.rows)), name
-    assert operator.types("tables", "run", "--engine", "sparc").exit_code == 2
+    refused = operator.types("tables", "run", "--engine", "sparc")
+    assert isinstance(refused.exception, ConfigError) and "not 'sparc'" in str(refused.exception)
 
 
 @pytest.mark.skipif(not delta_jars(), reason="no jars of Delta Lake: `make setup` fetches them")
 def test_a_query_that_follows_is_watched_and_stops_at_a_signal(operator: Operator, ports: PortReservation) -> None:
     """Goal: a service on Spark shows how it fares, and a stop leaves nothing half done. Method: follow, look, stop."""
     port = ports.take()
-    with operator.config.open("a") as file:
-        file.write(f'\n[tables]\nmetrics = {{ host = "127.0.0.1", port = {port} }}\n')
     words = ("tables", "run", "--follow", "--engine", "spark", "--trigger", "1", "--master", "local[2]")
     command = [sys.executable, "-m", "replica.cli", *words, "--config", str(operator.config)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as job:
+    environment = os.environ | {"NOTARY_TABLES__METRICS__PORT": str(port)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as job:
         until_s = time.monotonic() + 300
         while (shown := _scraped(port)).get("notary_tables_records_total") != 40 or not any(map(_is_phase, shown)):
-            assert job.poll() is None and time.monotonic() < until_s, shown
+            if job.poll() is not None or time.monotonic() > until_s:
+                job.kill()
+                pytest.fail(f"{shown}: {job.communicate()[1]}")
             time.sleep(0.2)
         assert shown["notary_tables_offset"] == 39 and shown["notary_tables_lag_records"] == 0
         job.terminate()
