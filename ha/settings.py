@@ -72,13 +72,11 @@ class ElectionSettings:
     reconnect_max_s: float = _setting(0.5, "Longest pause between attempts to open a session.")
     tick_s: float = _setting(0.025, "Between two looks of the election at its clock.")
     retry_s: float = _setting(0.05, "Between a passive's polls of the lock.")
-    retry_jitter: float = _setting(
-        0.5, "Each poll is later by up to this share, so that passives do not march in step.", low=0.0, high=1.0
-    )
+    retry_jitter: float = _setting(0.5, "Each poll is later by up to this share.", low=0.0, high=1.0)
     grace_s: float = _setting(0.0, "Passives leave a lock that was not released on purpose alone for so long.", low=0.0)
     hold_down_s: float = _setting(
         5.0,
-        "A replica that failed, or failed to activate, does not ask for the lock before, if anybody else takes it.",
+        "A replica that failed does not ask for the lock before, if anybody else takes it.",
         low=0.0,
     )
     lag_wait_max_s: float = _setting(
@@ -192,11 +190,6 @@ class Rule:
     def holds(self) -> bool:
         """Whether `value` stays within `limit`; rounding in the last digit is ignored."""
         return self.value <= self.limit + 1e-9
-
-
-def safety_argument() -> tuple[str, ...]:
-    """The argument of this module's text, for people: what is printed wherever the settings are explained."""
-    return tuple((__doc__ or "").split("\n\n", 1)[1].strip().splitlines())
 
 
 class Fault(StrEnum):

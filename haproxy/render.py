@@ -82,8 +82,8 @@ class ReplicaAddress(BaseModel):
     health_port: Port = Field(description="Port of the health checks and metrics.")
     proxy_port: Port | None = Field(
         None,
-        description="Port of the API for HAProxy alone, which names its clients there (PROXY protocol); from "
-        "`haproxy.sources` only. Without it, all that come through HAProxy share what one address may have.",
+        description="Port of the API for HAProxy alone (PROXY protocol), from `haproxy.sources` only. Without it, "
+        "all that come through HAProxy share what one address may have.",
     )
     api_url: Url | None = Field(
         None,
@@ -92,8 +92,8 @@ class ReplicaAddress(BaseModel):
     )
     admin_port: Port | None = Field(
         None,
-        description="Port of the admin listener on the replica's own machine; without one there is no status page, and"
-        " the replica cannot be steered.",
+        description="Port of the admin listener on the replica's own machine; without one there is no status page, "
+        "and no hand-over.",
     )
     may_lead: bool = Field(
         True,
@@ -209,8 +209,8 @@ class HaproxySettings(BaseModel):
     )
     look_up_names: bool = Field(
         False,
-        description="Look the replicas' names up again all the time, in what /etc/resolv.conf names: for containers,"
-        " where a replica that starts again has another address. Give full names then. Else once, at the start.",
+        description="Look the replicas' names up all the time, in what /etc/resolv.conf names: for containers, "
+        "whose addresses change; give full names. Else once, at the start.",
     )
     worker_user: Name | None = Field(
         None, description="Account, and its group, of the workers when HAProxy is started by root."
@@ -218,16 +218,16 @@ class HaproxySettings(BaseModel):
 
     balance: Literal["roundrobin", "leastconn"] = Field(
         "roundrobin",
-        description='How new connections are spread where more than one replica serves. With `serving = "all"` the '
-        "default is leastconn: connections last, and a replica that comes back has none.",
+        description='How new connections are spread where more than one replica serves. With `serving = "all"` '
+        "the default is leastconn.",
     )
     check_interval_s: Seconds = Field(0.2, description="Between health checks of a replica that is up.")
     check_interval_changing_s: Seconds = Field(0.02, description="Between checks while its state is changing.")
     check_interval_down_s: Seconds = Field(0.05, description="Between checks of a replica that is down.")
     check_timeout_s: Seconds = Field(
         1.0,
-        description="A health check without an answer by then has failed. Where the active alone serves, the default is"
-        " a third of `election.lease_s`: who is silent for less is not replaced, and loses no connection.",
+        description="A health check without an answer by then has failed. Where the active alone serves, the "
+        "default is a third of `election.lease_s`.",
     )
     fall: int = Field(3, ge=1, le=10, description="Failed checks until a replica is down, and its connections are cut.")
     rise: int = Field(1, ge=1, le=10, description="Good checks until it is up.")
@@ -261,8 +261,7 @@ class HaproxySettings(BaseModel):
     )
     old_worker_max_s: Seconds = Field(
         5.0,
-        description="After a reload the old worker keeps its connections, at most for so long: it checks no health any "
-        "more, so that a fail-over in this time does not reach them.",
+        description="After a reload the old worker, which checks no health, keeps its connections at most for so long.",
     )
 
     @model_validator(mode="after")

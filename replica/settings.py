@@ -59,8 +59,8 @@ class KmsSettings(BaseModel):
         0.5,
         gt=0,
         le=30,
-        description="Longest wait for a connection, and for an answer, before a request is tried a second time. All of "
-        "it together is bounded by `core.sign_max_s`.",
+        description="Longest wait for a connection, and for an answer, before one more try; `core.sign_max_s` "
+        "bounds all of it.",
     )
 
 
@@ -71,8 +71,8 @@ class OperatorsSettings(BaseModel):
 
     key_file: Path | None = Field(
         None,
-        description="The operator's own signing key, PKCS#8 PEM, mode 0600; `~` is the home of who runs the command. "
-        "Without one, the notary's key signs what operators do.",
+        description="The operator's own signing key, PKCS#8 PEM, mode 0600; `~` is the home of who runs the "
+        "command. Else the notary's key signs.",
     )
     keys_file: Path | None = Field(
         None, description="The operators' public keys, a TOML file (docs/trail.md); the same on every machine."
@@ -116,7 +116,7 @@ class CoreSettings(BaseModel):
 
     standby: Literal["following", "disconnected"] = Field(
         "following",
-        description="What a passive does: keep its own index warm from the log, or stay away from the log altogether.",
+        description="What a passive does: keep its index warm from the log, or stay away from it.",
     )
     in_flight_max: int = Field(
         20_000,
@@ -145,8 +145,8 @@ class CoreSettings(BaseModel):
         0.0,
         ge=0,
         le=3_600,
-        description="How long a submission may be in there, by the throughput of late; 0: no such bound. Under a "
-        "lease 0 is an eighth of the time that a sign of life may take: it waits behind them.",
+        description="How long a submission may be in there, by the throughput of late; 0: any time, under a lease "
+        "an eighth of what a sign of life may take.",
     )
     user_queue_max: int = Field(
         10_000,
@@ -196,9 +196,9 @@ class CoreSettings(BaseModel):
         20_000,
         ge=100,
         le=1_000_000,
-        description="Where the request log does not survive a power cut: so many records may be answered that are "
-        "neither published nor marked on the disks of this replica and of a peer; submissions above that, or once they "
-        "have been so for a second, are refused as OVERLOADED.",
+        description="Where the log does not survive a power cut: so many records may be answered that are neither "
+        "published nor on the disks of this replica and a peer; beyond, or after a second, submissions get "
+        "OVERLOADED.",
     )
     publish_linger_s: float = Field(
         0.02, ge=0, le=1, description="How long completions gather before they are published; answers do not wait."
@@ -207,8 +207,8 @@ class CoreSettings(BaseModel):
         0.1,
         ge=0,
         le=1,
-        description="How long a passive lets records gather between two reads: larger runs cost it, and the brokers, "
-        "less. It stops pausing as soon as it is granted the lock.",
+        description="How long a passive lets records gather between two reads, until it is granted the lock: "
+        "larger runs cost less.",
     )
     read_wait_s: float = Field(
         0.5,
@@ -231,8 +231,8 @@ class CoreSettings(BaseModel):
     )
     receipt_version: Literal[1, 2] = Field(
         1,
-        description="Version of new receipts. 2 also signs log, offset, epoch and judged time, where they are known; "
-        "clients before 0.2 cannot read it. Receipts of both versions verify for ever.",
+        description="Version of new receipts. 2 also signs log, offset, epoch and judged time; clients before 0.2 "
+        "cannot read it.",
     )
     drain_answers_s: float = Field(
         0.2,
@@ -247,23 +247,21 @@ class CoreSettings(BaseModel):
         7 * 86_400.0,
         gt=0,
         le=DEDUPLICATION_LIMIT_S,
-        description="Longest deduplication period, and that of submissions that ask for none: for so long an accepted "
-        "command blocks another run of the same command id.",
+        description="Longest deduplication period, and that of submissions that ask for none.",
     )
     scrub_records_per_s: float = Field(
         100.0,
         ge=0,
         le=100_000,
-        description="The least rate at which a replica reads the whole log again in the background, to compare its "
-        "index with it; it reads faster where `scrub_within_s` asks for it. Also the least rate at which it "
-        "reads a ledger of its own again. 0: not at all.",
+        description="Least rate at which a replica reads the whole log again in the background to compare its "
+        "index, and its ledger; 0: not at all.",
     )
     scrub_within_s: float = Field(
         7 * 86_400.0,
         ge=60,
         le=366 * 86_400,
-        description="The whole log is read again within this time, at whatever rate that takes, while the replica has "
-        "room: an active with clients that wait stands back, and so does a replica that lags. Later is an alert.",
+        description="The whole log is read again within this time while the replica has room, at whatever rate "
+        "that takes. Later is an alert.",
     )
     scrub_every_s: float = Field(
         86_400.0,

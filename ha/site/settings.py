@@ -18,16 +18,16 @@ class SiteSettings(BaseModel):
 
     name: SiteName = Field(description="Name of this site; each site has another.")
     witness: str = Field(
-        description="libpq connection string without a password of a database on Postgres that both sites reach and "
-        "that is lost with neither: nothing else is in it. The same at both sites.",
+        description="libpq connection string without a password of a Postgres database that both sites reach and "
+        "that is lost with neither; nothing else is in it.",
     )
     witness_password_file: Path | None = Field(None, description="File with the password of that user; mode 0600.")
     lease_s: float = Field(
         30.0,
         ge=1.0,
         le=86_400.0,
-        description="How long the term lasts without a renewal. Longer forgives a longer silence of the witness, and "
-        "the other site waits for it before it serves. It counts from the next `notary site take` on.",
+        description="How long the term lasts without a renewal: longer forgives a longer silence of the witness, "
+        "and the other site waits for it. Counts from the next `notary site take` on.",
     )
 
     @field_validator("witness")

@@ -37,8 +37,8 @@ class WatchSettings(BaseModel):
     )
     start_command: str | None = Field(
         None,
-        description="Starts a replica, instead of running it as a child, and ends; `{name}` is its name. For example "
-        "`systemctl start notary@{name}`. Goes with stop_command.",
+        description="Starts a replica, `{name}`, instead of running it as a child, and ends: `systemctl start "
+        "notary@{name}`. Goes with stop_command.",
     )
     stop_command: str | None = Field(None, description="Stops it in order, and returns when it has ended.")
     restart_command: str | None = Field(

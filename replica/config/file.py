@@ -19,7 +19,6 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from ha.settings import safety_argument
 from haproxy.render import HaproxySettings, ReplicaAddress
 from replica.config.former_names import in_todays_names
 from replica.config.model import ENVIRONMENT_PREFIX, Config
@@ -38,10 +37,8 @@ _REFERENCE_HEAD = (
     "where each value comes from. Secrets are never values: a setting that ends in `_file` names a file, mode 0600.",
     "",
     "In parentheses: the default, then the range of a number; `>0` is not in it. A name's ending is its unit:",
-    "`_s` seconds, `_ms` milliseconds, `_mib` MiB, `_per_s` a second.",
-    "",
-    "## Why the defaults are safe",
-    *safety_argument(),
+    "`_s` seconds, `_ms` milliseconds, `_mib` MiB, `_per_s` a second. `ha/settings.py` argues why the defaults of",
+    "`[election]` are safe, and a configuration that breaks the argument is refused.",
 )
 _UNITS = {"_per_s": "per second", "_s": "seconds", "_bytes": "bytes", "_mib": "MiB"}  # the first that fits
 _TOLD_ELSEWHERE = {("api", "host"), ("api", "port"), ("haproxy", "bind"), ("haproxy", "replicas")}

@@ -50,9 +50,9 @@ class DatabaseSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     conninfo: str = Field(
-        description="libpq connection string without a password, several hosts may be named; or"
-        " oracle://USER@CONNECT_STRING. Never through a pooler. Or `sqlite:`: no database is shared, and each replica "
-        "derives a ledger of its own from the log; with election.kind = lease and log.kind = raft."
+        description="libpq connection string without a password, of several hosts perhaps; or "
+        "oracle://USER@CONNECT_STRING. Never through a pooler. Or `sqlite:`: each replica derives a ledger from "
+        "the log; with election.kind = lease and log.kind = raft."
     )
     password_file: Path | None = Field(None, description="File with the password of that user; mode 0600.")
     reader_user: str | None = Field(
@@ -130,8 +130,7 @@ class ArchiveSettings(BaseModel):
     folder: Annotated[Path | InstanceOf[Remote], BeforeValidator(_place)] = Field(
         Path("archive"),
         description="Folder of the archive, on another disk than the brokers', shared by all workers; or "
-        "`s3a://BUCKET/PREFIX`, or `hdfs://NAMENODE:PORT/PREFIX`, with credentials from the environment of driver and "
-        "workers.",
+        "`s3a://BUCKET/PREFIX`, or `hdfs://NAMENODE:PORT/PREFIX`, with credentials from the environment.",
     )
     key_file: Path = Field(
         Path("archive.key"),
@@ -229,8 +228,8 @@ class Config(BaseSettings):
     )
     notary_key_file: Path | None = Field(
         None,
-        description="The notary's signing key, PKCS#8 PEM, mode 0600; one key for all replicas. Left out where it is "
-        "elsewhere: `[pkcs11]`, `[kms]`.",
+        description="The notary's signing key, PKCS#8 PEM, mode 0600; one for all replicas. Or it is in `[pkcs11]` "
+        "or `[kms]`.",
     )
     notary_keys_file: Path | None = Field(
         None,
@@ -245,13 +244,13 @@ class Config(BaseSettings):
     endpoint: Endpoint = Field(description="The balanced endpoint that applications are given.")
     public_url: Url | None = Field(
         None,
-        description="URL of that endpoint as applications reach it: GET /v1/endpoints lists it alone. Either this or "
-        "replicas.api_url; without both, nothing is listed.",
+        description="URL of the endpoint for applications: GET /v1/endpoints lists it alone. Either this or "
+        "replicas.api_url.",
     )
     host_names: tuple[Host, ...] = Field(
         (),
-        description="Further names by which API (without tokens or TLS) and health may be asked for. A Host header "
-        "with a name that is not in the configuration is refused (WRONG_HOST), against foreign pages in browsers.",
+        description="Further names by which API (without tokens or TLS) and health may be asked for; other Host "
+        "headers are refused (WRONG_HOST).",
     )
     replicas: tuple[ReplicaAddress, ...] = Field(min_length=1, description="All replicas of the participant.")
     database: DatabaseSettings

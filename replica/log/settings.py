@@ -29,8 +29,8 @@ class LogChoice(BaseModel):
 
     kind: Literal["kafka", "postgres", "raft", "memory"] = Field(
         "kafka",
-        description="What the request log is kept in: a topic; the database itself, so that one Postgres is lock, log "
-        "and store; log nodes of our own beside the replicas; or, for tests on one machine, memory.",
+        description="What keeps the request log: a topic; the database itself; log nodes of our own; or, for "
+        "tests, memory.",
     )
     kafka: KafkaSettings | None = Field(
         None,

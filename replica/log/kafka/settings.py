@@ -104,14 +104,12 @@ class KafkaSettings(BaseModel):
     )
     single_broker: bool = Field(
         False,
-        description="For development only: accept a topic that lives on one broker. Whatever was acknowledged is lost "
-        "with that broker's disk.",
+        description="For development only: accept a topic on one broker, whose disk is the only copy.",
     )
     durability: Literal["synced", "replicated"] = Field(
         "synced",
-        description="What an acknowledged record rests on: `synced`, the disks of the leader and of another in-sync "
-        "broker, so that it survives the loss of all power at once; or `replicated`, the memory of the in-sync brokers."
-        " An existing topic is adapted by `notary topic repair`.",
+        description="What an acknowledged record rests on: `synced`, the disks of the leader and of another "
+        "in-sync broker; or `replicated`, their memory. `notary topic repair` adapts a topic.",
     )
     connect_timeout_s: Seconds = Field(5.0, ge=1, description="Longest wait for a writer's connection to the brokers.")
     answer_max_s: Seconds = Field(
@@ -135,8 +133,8 @@ class KafkaSettings(BaseModel):
         0,
         ge=0,
         le=PARTITIONS_MAX,
-        description="Requests above 4 kB go to so many partitions of the topic `<topic>-payloads`, and a pointer to "
-        "each to the log's own topic; 0: every request goes to the log's topic whole. Readers need no setting.",
+        description="Requests above 4 kB go to so many partitions of `<topic>-payloads`, and a pointer to the "
+        "log's topic; 0: all go whole. Readers need no setting.",
     )
     read_ahead_mib: int = Field(16, ge=2, le=1_024, description="Records fetched ahead of the reader.")
     security: KafkaSecurity = Field(KafkaSecurity(), description="How the connection to the brokers is protected.")

@@ -47,8 +47,8 @@ class PostgresLogSettings(BaseModel):
     conninfo: str = Field(
         min_length=1,
         repr=False,
-        description="libpq connection string of the log's database, several hosts may be named. Usually that of "
-        "`[database]`; never through a pooler.",
+        description="libpq connection string of the log's database, usually that of `[database]`; never through a "
+        "pooler.",
     )
     password_file: Path | None = Field(None, repr=False, description="File with the password of that user; mode 0600.")
     standbys_flushed: int = Field(
@@ -56,8 +56,7 @@ class PostgresLogSettings(BaseModel):
     )
     single_server: bool = Field(
         False,
-        description="For development only: accept a server without a standby. Whatever was acknowledged is lost with "
-        "that server's disk.",
+        description="For development only: accept a server without a standby, whose disk is the only copy.",
     )
     connect_timeout_s: Seconds = Field(5.0, ge=1, description="Longest wait for a connection.")
     answer_max_s: Seconds = Field(
@@ -77,8 +76,7 @@ class PostgresLogSettings(BaseModel):
         0.002,
         ge=0,
         le=0.1,
-        description="How long an append that follows another one waits for more records, where some wait already. One "
-        "record alone does not wait.",
+        description="How long an append waits for more records where some wait already. One alone does not wait.",
     )
     append_batch_max: int = Field(2_000, ge=1, le=100_000, description="Records that one statement appends.")
     append_batch_max_mib: int = Field(1, ge=1, le=64, description="The same, in MiB.")
