@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.tables.delta import Table
 from pipeline.tables.rows import SCHEMAS
-from tests.golden.error_table import table_in
+from tests.golden.error_table import list_in
 from tests.golden.tables_page import NAME, PAGE, columns
 from tests.pipeline.judged import TOPIC
 from tests.pipeline.lake_log import BANK_A, BANK_B, FUND, lake, lake_tx
@@ -159,4 +159,4 @@ def test_the_pages_queries_answer_alike_in_spark(spark: SparkSession, tmp_path: 
 
 def test_the_page_has_the_columns_as_they_are() -> None:
     """Goal: the page is true. Method: compare; `python -m tests.golden.tables_page` rewrites it."""
-    assert table_in(PAGE.read_text(), NAME) == columns()
+    assert list_in(PAGE.read_text(), NAME) == columns()
