@@ -56,11 +56,11 @@ class Table:
         self._topic_id = topic_id
         self._place = place
         log = _OF_LOG + topic_id
-        with _as_ours(place):
+        with as_ours(place):
             if isinstance(place, Path):
                 place.mkdir(parents=True, exist_ok=True)
             try:  # DeltaTable.is_deltatable would block every thread of this process while it waits for the store
-                self._table, self.made = _opened(place), False
+                self._table, self.made = opened(place), False
             except TableNotFoundError:
                 self._table, self.made = _made(place, schema, log), True
             description = self._table.metadata().description
@@ -97,7 +97,7 @@ class Table:
         """
         if offset >= self.offset:
             return None
-        with _as_ours(self._place):
+        with as_ours(self._place):
             dataset = self._table.to_pyarrow_dataset()
             found = pc.min(dataset.to_table([column], filter=pc.field("log_offset") > offset)[column]).as_py()
         return None if found is None else int(found)
@@ -105,7 +105,7 @@ class Table:
     def greatest(self, column: str) -> int:
         """The greatest value of a column of whole numbers, 0 without any; of the files' statistics, where all have
         them. Raises PlaceUnavailable."""
-        with _as_ours(self._place):
+        with as_ours(self._place):
             files = pa.table(self._table.get_add_actions(flatten=True))
             name = f"max.{column}"
             if name in files.column_names and not files[name].null_count:
@@ -127,7 +127,7 @@ class Table:
         append_id, before = uuid4().hex, self._table.version()
         properties = CommitProperties({_NOTE: commit_note("process", append_id)}, app_transactions=noted)
         try:
-            with _as_ours(self._place):
+            with as_ours(self._place):
                 write_deltalake(
                     self._table,
                     missing,
@@ -143,15 +143,15 @@ class Table:
 
     def look_again(self) -> None:
         """See what others committed meanwhile. Raises PlaceUnavailable."""
-        with _as_ours(self._place):
+        with as_ours(self._place):
             self._table.update_incremental()
 
     def _was_ours(self, append_id: str, before: int) -> bool:
         """Whether a commit after this version of the table is the one of this append; the table is read again."""
         if isinstance(self._place, Path):  # a file system loses no answers
             return False
-        with _as_ours(self._place):
-            self._table = _opened(self._place)
+        with as_ours(self._place):
+            self._table = opened(self._place)
         commits = range(before + 1, self._table.version() + 1)
         return any(append_id.encode() in _commit(self._place, version) for version in commits)
 
@@ -169,8 +169,8 @@ class View:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        with _as_ours(place):
-            table = _opened(place)
+        with as_ours(place):
+            table = opened(place)
             self.topic_id = (table.metadata().description or "").removeprefix(_OF_LOG)
             self.table_id = str(table.metadata().id)
             self.offset = _reached(table, self.topic_id)
@@ -185,7 +185,7 @@ class View:
         if offsets is not None:
             among &= pc.field("log_offset").isin(list(offsets))
         known = [name for name in wanted.names if name in self._dataset.schema.names]
-        with _as_ours(self._place):
+        with as_ours(self._place):
             found = self._dataset.to_table(known, filter=among)
         for field in wanted:
             if field.name not in known:
@@ -195,7 +195,7 @@ class View:
 
 def is_table(place: Place) -> bool:
     """Whether there is a table. Raises PlaceUnavailable and PlaceAccessDenied."""
-    with _as_ours(place):
+    with as_ours(place):
         return DeltaTable.is_deltatable(str(place), _options(place))
 
 
@@ -206,8 +206,8 @@ def look(place: Place) -> dict[str, int | str]:
     """
     if not is_table(place):
         raise ConfigError(f"there is no table {place}: `notary tables run` makes it", Code.NOT_POSSIBLE_NOW)
-    with _as_ours(place):
-        table = _opened(place)
+    with as_ours(place):
+        table = opened(place)
         topic_id = (table.metadata().description or "").removeprefix(_OF_LOG)
         return {
             "topic_id": topic_id,
@@ -219,11 +219,12 @@ def look(place: Place) -> dict[str, int | str]:
 
 def schema_of(place: Place) -> str:
     """The columns of a table, in Delta's JSON. Raises PlaceUnavailable, also where there is none."""
-    with _as_ours(place):
-        return _opened(place).schema().to_json()
+    with as_ours(place):
+        return opened(place).schema().to_json()
 
 
-def _opened(place: Place) -> DeltaTable:
+def opened(place: Place) -> DeltaTable:
+    """A table as it is now, in the library's hands. Raises what the library does: see `as_ours`."""
     return DeltaTable(str(place), storage_options=_options(place))
 
 
@@ -237,7 +238,7 @@ def _made(place: Place, schema: pa.Schema, description: str) -> DeltaTable:
         description=description,
         storage_options=_options(place),
     )
-    return _opened(place)
+    return opened(place)
 
 
 def _options(place: Place) -> dict[str, str] | None:
@@ -298,7 +299,8 @@ def _application(topic_id: str) -> str:
 
 
 @contextmanager
-def _as_ours(place: Place) -> Iterator[None]:
+def as_ours(place: Place) -> Iterator[None]:
+    """Raises the library's errors as ours: ArchiveContended, PlaceAccessDenied, PlaceUnavailable."""
     try:
         yield
     except NotaryError:

@@ -30,6 +30,7 @@ from replica.cli.pipeline import (
 from replica.cli.salvage import SalvagesOption, salvages_here
 from replica.cli.stopping import stop_on_signal
 from replica.cli.tables_on_spark import INDEX, OnSpark, Written, can_run_spark
+from replica.cli.tables_upkeep import check, maintain
 from replica.notary.errors import Code, ConfigError, NotaryError
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from replica.notary.salvage import Salvages
 
 app = typer.Typer(help="Keep the request log as tables in the lake.", no_args_is_help=True)
+
+app.command()(maintain)
+app.command()(check)
 
 FollowOption = Annotated[
     bool,
