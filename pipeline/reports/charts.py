@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from math import nan
 from typing import Any
 
 import matplotlib as mpl
@@ -30,19 +31,38 @@ _STYLE: Any = {
 
 
 def over_time(
-    series: Mapping[str, tuple[Sequence[int], Sequence[float]]], label: str, activations: Sequence[int] = ()
+    series: Mapping[str, tuple[Sequence[int], Sequence[float]]],
+    label: str,
+    interval_s: int,
+    activations: Sequence[int] = (),
 ) -> str:
-    """Lines over time, microseconds UTC, by name; `activations`: the times of take-overs, as vertical lines."""
+    """Lines over time, microseconds UTC, by name; `activations`: the times of take-overs, as vertical lines.
+
+    A line ends where the next value is more than an interval away, and a value alone is a dot."""
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(label)
         for name, (at_us, values) in series.items():
-            axes.plot([_time(one) for one in at_us], values, label=name, color=COLOURS.get(name), linewidth=1.4)
+            times, drawn = _broken(at_us, values, interval_s * 1_000_000)
+            axes.plot(times, drawn, label=name, color=COLOURS.get(name), linewidth=1.4, marker=".", markersize=2.5)
         for taken_over_us in activations:
             axes.axvline(_time(taken_over_us), color="#888", linestyle=":", linewidth=1)
         if series:
             axes.legend(frameon=False)
         figure.autofmt_xdate(bottom=0.22)
         return _svg(figure)
+
+
+def _broken(at_us: Sequence[int], values: Sequence[float], interval_us: int) -> tuple[list[datetime], list[float]]:
+    """The points of a line, with one that is no number in each gap: nothing is drawn through it."""
+    times: list[datetime] = []
+    drawn: list[float] = []
+    for at, value in zip(at_us, values, strict=True):
+        if times and _time(at - interval_us) > times[-1]:
+            times.append(_time(at - interval_us))
+            drawn.append(nan)
+        times.append(_time(at))
+        drawn.append(value)
+    return times, drawn
 
 
 def bars(names: Sequence[str], values: Sequence[float], label: str) -> str:
@@ -93,6 +113,6 @@ def _time(at_us: int) -> datetime:
     return datetime.fromtimestamp(at_us / 1e6, UTC)
 
 
-def instant(at_us: int) -> str:
+def instant(at: datetime) -> str:
     """A time for people."""
-    return _time(at_us).isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
+    return at.isoformat(sep=" ", timespec="milliseconds" if at.microsecond else "seconds").replace("+00:00", " UTC")

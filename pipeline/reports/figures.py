@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.reports.intervals import TOP, interval_s
+from pipeline.reports.intervals import HOT_REFUSED_MIN, TOP, interval_s
 from pipeline.reports.summary import ACTIVATIONS, LOAD, PARTIES, STATES, Summary, span_us
 
 _ACTIVATION = pa.schema(
@@ -80,7 +80,8 @@ def _hot_states(states: pa.Table) -> pa.Table:
         [("refused", "sum"), ("as_reference", "sum"), ("party", "count_distinct"), ("consumed_at", "min")],
     )
     named = sums.rename_columns(["parties" if name == "party" else name for name in sums.column_names])
-    return named.sort_by([("refused", "descending"), ("state", "ascending")]).slice(0, TOP)
+    hot = named.filter(pc.greater_equal(named["refused"], HOT_REFUSED_MIN))
+    return hot.sort_by([("refused", "descending"), ("state", "ascending")]).slice(0, TOP)
 
 
 def _fail_overs(activations: pa.Table, epochs: pa.Table, end_offset: int) -> pa.Table:

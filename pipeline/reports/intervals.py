@@ -4,6 +4,7 @@ from __future__ import annotations
 
 INTERVALS_MAX = 500
 TOP = 50  # parties, and states
+HOT_REFUSED_MIN = 2  # requests refused for a hot state: one alone is a conflict as any other
 _YEAR_S = 365 * 86_400
 NICE_S = (1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 6 * 3600, 86_400, 7 * 86_400, 30 * 86_400, _YEAR_S)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -15,6 +17,7 @@ from pipeline.reports import charts
 
 PAGE = "report.html"
 _SHOWN_ROWS = 15
+_TIME = pa.timestamp("us", tz="UTC")
 
 
 class Subject(NamedTuple):
@@ -30,9 +33,11 @@ class Subject(NamedTuple):
 
 
 def write_page(folder: Path, subject: Subject, data: dict[str, pa.Table], made_us: int) -> Path:
-    """Write each table as a Parquet file, and the page; returns the page. `made_us`: the time now, microseconds UTC."""
+    """Write each table as a Parquet file, and the page; returns the page. `made_us`: the time now, microseconds UTC.
+
+    In the files and on the page times are times: `first_us` is `first_at`, and a pause has seconds."""
     for name, table in data.items():
-        pq.write_table(table, folder / f"{name}.parquet")
+        pq.write_table(readable(table), folder / f"{name}.parquet")
     page = folder / PAGE
     page.write_text(_render(subject, data, made_us), encoding="utf-8")
     return page
@@ -44,7 +49,7 @@ def _render(subject: Subject, data: dict[str, pa.Table], made_us: int) -> str:
         loader=PackageLoader("pipeline.reports"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     return environment.get_template("report.html.j2").render(
-        made=charts.instant(made_us),
+        made=charts.instant(datetime.fromtimestamp(made_us // 1_000_000, UTC)),
         subject=subject,
         facts={
             "records": subject.offset + 1,
@@ -55,27 +60,61 @@ def _render(subject: Subject, data: dict[str, pa.Table], made_us: int) -> str:
             **({"lost records": sum(one.records for one in subject.lost)} if subject.lost else {}),
         },
         charts=_charts(data),
-        tables={name: (table.column_names, table.slice(0, _SHOWN_ROWS).to_pylist()) for name, table in data.items()
-                if name not in ("throughput", "latency_histogram")},
-    )  # fmt: skip
+        tables={
+            name: [_shown(row) for row in readable(table.slice(0, _SHOWN_ROWS)).to_pylist()]
+            for name, table in data.items()
+            if name not in ("throughput", "latency_histogram")
+        },
+    )
+
+
+def readable(table: pa.Table) -> pa.Table:
+    """Microseconds as what they are: timestamps in UTC, and seconds of a pause."""
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if name == "pause_us":
+            columns["pause_s"] = pc.divide(column.cast(pa.float64()), 1e6)
+        elif name.endswith("_us"):
+            columns["at" if name == "at_us" else f"{name.removesuffix('_us')}_at"] = column.cast(_TIME)
+        else:
+            columns[name] = column
+    return pa.table(columns)
+
+
+def _shown(row: dict[str, Any]) -> dict[str, str]:
+    return {name.replace("_", " "): _text(value) for name, value in row.items()}
+
+
+def _text(value: Any) -> str:
+    match value:
+        case None:
+            return "–"
+        case datetime():
+            return charts.instant(value)
+        case float():
+            return f"{value:.4g}"
+        case _:
+            return str(value)
 
 
 def _charts(data: dict[str, pa.Table]) -> dict[str, str]:
     throughput, activations = data["throughput"].to_pylist(), data["fail_overs"].to_pylist()
+    interval_s = throughput[0]["seconds"] if throughput else 1
     taken_over = [row["first_us"] for row in activations if row["first_us"] is not None]
     made = {
-        "Requests a second, by verdict": charts.over_time(_rates(throughput), "requests/s", taken_over),
+        "Requests a second, by verdict": charts.over_time(_rates(throughput), "requests/s", interval_s, taken_over),
         "Share of requests refused": charts.over_time(
-            {"STATE_CONFLICT": _shares(throughput, "STATE_CONFLICT")}, "share", taken_over
+            {"STATE_CONFLICT": _shares(throughput, "STATE_CONFLICT")}, "share", interval_s, taken_over
         ),
         "Parties with most requests": _bars(data["parties"], "party", "requests"),
-        "States that most requests were refused for": _bars(data["hot_states"], "state", "refused"),
         "Pause before each epoch's first request": charts.bars(
             [f"epoch {row['epoch']}, {row['replica']}" for row in activations],
             [(row["pause_us"] or 0) / 1e6 for row in activations],
             "seconds without a request",
         ),
     }
+    if len(data["hot_states"]):
+        made["States that most requests were refused for"] = _bars(data["hot_states"], "state", "refused")
     if "latency_histogram" in data:
         histogram = data["latency_histogram"]
         made["Latency that clients measured"] = charts.histogram(
@@ -85,12 +124,12 @@ def _charts(data: dict[str, pa.Table]) -> dict[str, str]:
 
 
 def _rates(rows: list[dict[str, Any]]) -> dict[str, tuple[list[int], list[float]]]:
-    series: dict[str, tuple[list[int], list[float]]] = {}
+    """The rate of each outcome in every interval with load: 0 where others alone came."""
+    rates: dict[str, dict[int, float]] = {}
     for row in rows:
-        at_us, values = series.setdefault(row["outcome"], ([], []))
-        at_us.append(row["at_us"])
-        values.append(row["requests"] / row["seconds"])
-    return series
+        rates.setdefault(row["outcome"], {})[row["at_us"]] = row["requests"] / row["seconds"]
+    with_load = sorted({row["at_us"] for row in rows})
+    return {name: (with_load, [of_one.get(at_us, 0.0) for at_us in with_load]) for name, of_one in rates.items()}
 
 
 def _shares(rows: list[dict[str, Any]], outcome: str) -> tuple[list[int], list[float]]:

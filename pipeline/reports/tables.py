@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.reports.intervals import TOP
+from pipeline.reports.intervals import HOT_REFUSED_MIN, TOP
 from replica.notary.errors import Code
 from replica.notary.outcomes import NOTARISED
 
@@ -52,8 +52,8 @@ def parties(decided: DataFrame) -> DataFrame:
 
 
 def hot_states(conflicts: DataFrame, decided: DataFrame) -> DataFrame:
-    """In: conflicting states and verdicts. Out: the states that most requests were refused for: `state` (text form),
-    `refused`, `as_reference`, `parties`, `consumed_at` (log offset).
+    """In: conflicting states and verdicts. Out: the states that most requests were refused for, several at least:
+    `state` (text form), `refused`, `as_reference`, `parties`, `consumed_at` (log offset).
     """
     refused = decided.where(F.col("outcome") == Code.STATE_CONFLICT.name).select("offset", "party")
     index = F.conv(F.hex(F.substring("state", 33, 4)), 16, 10)
@@ -67,6 +67,7 @@ def hot_states(conflicts: DataFrame, decided: DataFrame) -> DataFrame:
             F.countDistinct("party").alias("parties"),
             F.min("consumed_at").alias("consumed_at"),
         )
+        .where(F.col("refused") >= HOT_REFUSED_MIN)
         .orderBy(F.desc("refused"), "state")
         .limit(TOP)
     )

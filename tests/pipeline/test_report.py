@@ -45,7 +45,7 @@ def test_figures_and_page(spark: SparkSession, tmp_path: Path) -> None:
         (PARTY, 8, 2, 12)
     ]
     assert [(row["refused"], row["as_reference"], row["consumed_at"]) for row in table("hot_states")] == [(2, 1, 1)]
-    assert [(row["epoch"], row["requests"], row["pause_us"]) for row in table("fail_overs")] == [(1, 8, None)]
+    assert [(row["epoch"], row["requests"], row["pause_s"]) for row in table("fail_overs")] == [(1, 8, None)]
     assert table("estimates") == [{"operations": 2, "kept": 1, "p50_ratio": 1.0, "p90_ratio": pytest.approx(1.4)}]
     assert {row["answer"]: row["p50_s"] for row in table("latency")} == {"ok": 0.02, "STATE_CONFLICT": 0.06}
     assert sum(row["requests"] for row in table("throughput")) == 8  # type: ignore[misc]

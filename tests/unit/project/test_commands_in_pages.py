@@ -231,6 +231,8 @@ EXECUTED = {
     "store roles": "docs/install.md",
     "submit": "tests/integration/test_cli_ledger.py",
     "switchover": "runbooks/switchover.md",
+    "tables check": "runbooks/tables.md",
+    "tables maintain": "runbooks/tables.md",
     "tables run": "tests/pipeline/test_commands.py",
     "tables status": "tests/pipeline/test_commands.py",
     "topic access": "docs/install.md",
