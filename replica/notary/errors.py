@@ -638,7 +638,7 @@ class Code(Enum):
         0,
         "The Spark cluster that --master names does not answer, or has no worker for the job",
         "Nothing was done. Start the cluster's master and workers, or name the right address, and run the command"
-        " again; --master 'local[2]' needs no cluster.",
+        " again; without --master it runs on this machine, as local[3].",
         Retry.SAME,
     )
     PACKAGES_UNAVAILABLE = (

@@ -24,6 +24,7 @@ from replica.notary.errors import Code, ConfigError, SparkUnavailable
 def test_commands_have_the_default_of_a_session() -> None:
     """Goal: a command without --master and a session without one run alike. Method: both constants."""
     assert cli.DEFAULT_MASTER == DEFAULT_MASTER
+    assert DEFAULT_MASTER in Code.SPARK_UNAVAILABLE.remedy
 
 
 @pytest.mark.parametrize(
