@@ -35,7 +35,6 @@ _encoder = msgspec.json.Encoder()
 _SUBMITTING = (
     Code.SIGNATURE_INVALID,
     Code.COMMAND_NOT_SIGNED,
-    Code.FORMAT_NOT_RAISED,
     Code.PARTY_UNKNOWN,
     Code.KEY_NOT_VALID,
     Code.OVERLOADED,

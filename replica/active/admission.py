@@ -18,7 +18,6 @@ from replica.active.publisher import Publisher
 from replica.active.waiting import Waiting
 from replica.notary.answers import Accepted, Answer, DeduplicationBound, NotNow, Refused
 from replica.notary.errors import Code, ValuesRefused
-from replica.notary.terms import covers_command
 from replica.store.interface import AdmissionResult, Admitted, ParticipantStore
 
 Found = AdmissionResult | Answer
@@ -115,9 +114,6 @@ class Admission:
         publisher, now_us = self._publisher, self._clock.wall_us()
         remembered = Remembered(self._settings.deduplication_max_s, publisher.pruned_to, publisher.pruned_us)
         for waiting in batch:
-            if covers_command(waiting.submission.request):  # no record of format 1 can hold it
-                yield waiting, Refused(Code.FORMAT_NOT_RAISED.name, waiting.command.tx_id)
-                continue
             try:
                 found = period_of(waiting.options, remembered, now_us)
             except Exception as error:  # arithmetic on one caller's figures

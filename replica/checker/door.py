@@ -30,7 +30,6 @@ _OF_SUBMISSIONS = {
     *_OF_KEYS,
     Code.SIGNATURE_INVALID,
     Code.COMMAND_NOT_SIGNED,
-    Code.FORMAT_NOT_RAISED,
     Code.TOO_MANY_STATES,
     Code.BATCH_TOO_LARGE,
     Code.WINDOW_EXCEEDED,
@@ -97,8 +96,6 @@ def _problem_of_signer(code: Code, sent: Invoke, content: Content, signed: Signe
         return "the signature covers the command"
     if code is Code.COMMAND_NOT_SIGNED and not door.signed_commands_only:
         return "no signature has to cover the command"
-    if code is Code.FORMAT_NOT_RAISED and signed.canonical_2 is None:
-        return "the signature is one that every format of the log holds"
     if code is Code.SIGNATURE_INVALID:
         raw = _signed_bytes(sent, content, signed)
         return "the signature holds" if raw is not None and signature_holds(key, raw, signature) else None

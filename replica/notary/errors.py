@@ -109,11 +109,6 @@ class Code(Enum):
         "This notary takes no request whose signature leaves its command open; nothing was logged",
         "Sign canonical bytes of version 2, which have the command and its deduplication period; see docs/api.md.",
     )
-    FORMAT_NOT_RAISED = (
-        409,
-        "The request log cannot hold canonical bytes of version 2 yet; nothing was logged",
-        "Sign canonical bytes of version 1, or ask the operator to raise the format; see docs/upgrades.md.",
-    )
     PARTY_UNKNOWN = (
         403,
         "The party has not registered this key",

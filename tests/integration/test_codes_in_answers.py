@@ -45,9 +45,9 @@ async def answer_to(
 
 
 @asynccontextmanager
-async def whole(folder: Path, rules: int, **core: float) -> AsyncIterator[ApiWorld]:
-    """An active replica under these rules, in memory, and its API."""
-    async with core_world.World(rules=rules, core=CoreSettings(**core)) as replicas:
+async def whole(folder: Path, **core: float) -> AsyncIterator[ApiWorld]:
+    """An active replica, in memory, and its API."""
+    async with core_world.World(core=CoreSettings(**core)) as replicas:
         replica = await replicas.replica()
         await replica.until_active()
         async with ApiWorld(folder, replica.link).serve() as world:  # type: ignore[arg-type]
@@ -61,20 +61,12 @@ async def test_a_notary_that_wants_signed_commands(tmp_path: Path) -> None:
     assert (status, told(problem, "COMMAND_NOT_SIGNED")) == (403, True)
 
 
-async def test_a_log_that_cannot_hold_signed_commands_yet(tmp_path: Path) -> None:
-    """Goal: FORMAT_NOT_RAISED; the same request is refused until an operator acts. Method: rules 1, version 2."""
-    async with whole(tmp_path, 1) as world:
-        status, problem = await answer_to(world, BANK.sign(bytes(32), command_id="c", sign_command=True))
-    assert (status, told(problem, "FORMAT_NOT_RAISED"), problem.tx_id) == (409, True, "00" * 32)
-
-
 async def test_a_period_that_nobody_remembers(tmp_path: Path) -> None:
-    """Goal: DEDUPLICATION_PERIOD_TOO_LONG has the bound. Method: under both rules, beyond the maximum."""
-    for rules in (1, 2):
-        async with whole(tmp_path, rules, deduplication_max_s=20.0) as world:
-            status, problem = await answer_to(world, make_submission(), Deduplication(21.0))
-        assert (status, told(problem, "DEDUPLICATION_PERIOD_TOO_LONG")) == (400, True), rules
-        assert problem.deduplication_max_s == 20.0
+    """Goal: DEDUPLICATION_PERIOD_TOO_LONG has the bound. Method: beyond the maximum."""
+    async with whole(tmp_path, deduplication_max_s=20.0) as world:
+        status, problem = await answer_to(world, make_submission(), Deduplication(21.0))
+    assert (status, told(problem, "DEDUPLICATION_PERIOD_TOO_LONG")) == (400, True)
+    assert problem.deduplication_max_s == 20.0
 
 
 async def test_a_key_before_and_after_its_time(tmp_path: Path) -> None:
@@ -131,7 +123,7 @@ async def test_a_database_that_lags_behind_its_ledger(tmp_path: Path) -> None:
 
 async def test_a_user_who_has_enough_queued(tmp_path: Path) -> None:
     """Goal: USER_OVERLOADED names the user, and when to come again. Method: many at once of one user, room for one."""
-    async with whole(tmp_path, 2, user_queue_max=1) as world:
+    async with whole(tmp_path, user_queue_max=1) as world:
         seen = await asyncio.gather(*[answer_to(world, make_submission()) for _ in range(24)], return_exceptions=True)
     refused = [one for one in seen if not isinstance(one, BaseException)]  # successes are no problem documents
     assert refused

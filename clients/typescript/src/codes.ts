@@ -18,7 +18,6 @@ export const RETRY_BY_CODE = {
   HTTP_MALFORMED: "no",
   SIGNATURE_INVALID: "no",
   COMMAND_NOT_SIGNED: "no",
-  FORMAT_NOT_RAISED: "no",
   PARTY_UNKNOWN: "no",
   KEY_NOT_VALID: "no",
   TOKEN_MISSING: "no",

@@ -18,7 +18,6 @@ public enum Code {
     HTTP_MALFORMED(Retry.NO),
     SIGNATURE_INVALID(Retry.NO),
     COMMAND_NOT_SIGNED(Retry.NO),
-    FORMAT_NOT_RAISED(Retry.NO),
     PARTY_UNKNOWN(Retry.NO),
     KEY_NOT_VALID(Retry.NO),
     TOKEN_MISSING(Retry.NO),
