@@ -139,4 +139,4 @@ async def test_the_stream_on_the_page_is_real(tmp_path: Path) -> None:
 
 def test_the_page_has_the_exchanges() -> None:
     """Goal: the test above cannot pass by finding nothing. Method: count."""
-    assert len(EXCHANGES) == 7
+    assert len(EXCHANGES) == 6
