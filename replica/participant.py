@@ -264,9 +264,9 @@ class Participant(Generic[SessionT]):
     def _break(self, error: Exception) -> None:
         if not self.broken.done():
             self.broken.set_exception(error)
-            position = self.follower.contradicted or self.follower.position
-            if isinstance(error, NotaryError) and error.code in RECORDS_LOST and position is not None:
-                self.marks.contradict(position, own=True)  # unless another mark is what the log contradicts
+        position = self.follower.contradicted or (None if self.marks.contradicted else self.follower.position)
+        if isinstance(error, NotaryError) and error.code in RECORDS_LOST and position is not None:
+            self.marks.contradict(position, own=True)  # unless an older mark is what the log contradicts
         code = error.code.name if isinstance(error, NotaryError) else Code.INTERNAL.name
         log.critical("replica_broken", code=code, detail=str(error), exc_info=error)
 

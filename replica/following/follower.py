@@ -184,10 +184,10 @@ class Follower:
         topic_id = self._topic_id = self._topic_id or await self._identity()
         self._applier = self._applier or Applier(self._index, topic_id, self._salvages)
         self._moved.set()  # from here on there is a position, also while the log is empty
-        for ahead in ahead_of_states(self._index):  # before records are applied in place of those that a log has lost
-            await (await self._open_after(topic_id, ahead)).close()
-        reader = await self._open_after(topic_id, self._applier.position)
+        reader = await self._open_after(topic_id, self._applier.position)  # the oldest position: see `contradicted`
         try:
+            for ahead in ahead_of_states(self._index):  # before records are applied in place of those that a log lost
+                await (await self._open_after(topic_id, ahead)).close()
             await self._on_opened()
         except BaseException:
             await reader.close()

@@ -227,9 +227,9 @@ class MarkKeeper:
                 await self._all_heard.wait()
 
     def contradict(self, mark: Position, *, own: bool) -> None:
-        """The log contradicts this mark; `own`: a position on this disk. Only the first one counts: peers are told it,
-        and the file gets it."""
-        if self.contradicted is None and mark.offset > BEGIN:
+        """The log contradicts this mark; `own`: a position on this disk. Peers are told the oldest one, and the file
+        gets it: the cut may have taken the barriers of newer ones, and then peers do not believe these."""
+        if mark.offset > BEGIN and (self.contradicted is None or mark.offset < self.contradicted.offset):
             self.contradicted, self._contradicted_own = mark_of(mark), own
 
     async def leave(self) -> None:

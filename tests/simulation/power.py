@@ -44,6 +44,7 @@ _HIT_SHARES = (0.0, 0.5, 1.0, 1.0)
 _HELD_SHARE = 0.6
 _APART_SHARE = 0.4
 _REPLACED_SHARE = 0.15  # of the machines that lose power: the disk with the seen file is a new one
+_LATE_S = 6.0  # longer than a start waits for its peers, and the log grows again
 _AWAY_MAX_S = (0.0, 0.0, 2.0, 7.0)
 _CLONED_SHARE = 0.15
 _SYNCED_SHARE = 0.15
@@ -208,7 +209,7 @@ class Power:
             world.forgotten |= submissions_in(before[end:])
             world.recalled.clear()
         for replica in hit:
-            self._stop(replica, fault.duration_s)
+            self._stop(replica, fault)
         if len(hit) == len(world.replicas):  # the database's machine as well; it syncs every commit
             world.primary.end_all()
             world.sessions_cut_short()
@@ -272,15 +273,19 @@ class Power:
         )
         return max(0, min(kept, end))
 
-    def _stop(self, replica: Replica, off_s: float) -> None:
+    def _stop(self, replica: Replica, fault: Fault) -> None:
         random = self._random
         replica.kill(heard_s=None)
         replica.disk.tear(random.choice(_BATCHES_LOST), random.choice(_BATCHES_LOST))
         replica.seen.cut({slot: random.choice((0.0, 0.5, 1.0)) for slot in (0, 1)})
-        if random.random() < _REPLACED_SHARE:
+        is_new, away_s = random.random() < _REPLACED_SHARE, 0.0
+        if fault.target:
+            is_new, away_s = replica.name == fault.target, 0.0 if replica.name == fault.target else _LATE_S
+        if is_new:
             self._replaced[replica.name], replica.seen = replica.seen, SeenDisk()
             replica.disk.tear(_BATCHES_LOST[-1], _BATCHES_LOST[-1])
-        replica.restart_later(after_failure=True, after_s=off_s + random.choice(_AWAY_MAX_S) * random.random())
+        away_s += random.choice(_AWAY_MAX_S) * random.random()
+        replica.restart_later(after_failure=True, after_s=fault.duration_s + away_s)
 
     def clone_disk(self, replica: Replica, *, is_foreign: bool) -> bool:
         """The replica stops, and starts with a peer's seen file, or with another notary.s whose log has that name."""

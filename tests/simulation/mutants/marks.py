@@ -58,6 +58,30 @@ def _both(seed: int) -> Plan:
     return structs.replace(plan, faults=tuple([one for one in plan.faults if one.kind is not FaultKind.STALL]))
 
 
+def _behind(seed: int) -> Plan:
+    """The brokers lose power. A replica had not read what is lost, and heard of it; who had read it stalls."""
+    plan = _alone(seed)
+    behind, knowing = (replica.name for replica in plan.replicas)
+    faults = (
+        Fault(FaultKind.PUBLICATION_HELD, 1.0, duration_s=6.0),
+        Fault(FaultKind.LOG_CUT, 2.3, behind, duration_s=0.9),
+        Fault(FaultKind.STALL, 2.9, knowing, duration_s=5.0),
+        Fault(FaultKind.POWER_CUT, 3.0, duration_s=0.3),
+    )
+    return structs.replace(plan, duration_s=9.0, faults=faults)
+
+
+def _late_witness(seed: int) -> Plan:
+    """All power is lost. One replica comes back with a new disk, and the log grows again; the other one, which has read
+    what was lost, comes later."""
+    plan = _alone(seed)
+    faults = (
+        Fault(FaultKind.PUBLICATION_HELD, 1.0, duration_s=2.2),
+        Fault(FaultKind.POWER_CUT, 3.0, plan.replicas[1].name, amount=1.0, duration_s=0.5),
+    )
+    return structs.replace(plan, duration_s=12.0, faults=faults)
+
+
 def _damaged(seed: int) -> Plan:
     return with_damage(all_serving(draw(seed)) if seed % 2 else draw(seed))
 
@@ -141,7 +165,9 @@ def damaged_position_believed(patch: MonkeyPatch) -> None:
     patch.setattr(replica.marks.judging, "is_refuted", lambda claim, found: False)
 
 
-@_mark_mutant("a peer's position counts as damaged wherever the log has another record, whenever that was read")
+@mutant(
+    "a peer's position counts as damaged wherever the log has another record, whenever that was read", _late_witness
+)
 def any_reading_refutes(patch: MonkeyPatch) -> None:
     patch.setattr(
         replica.marks.judging,
@@ -150,15 +176,15 @@ def any_reading_refutes(patch: MonkeyPatch) -> None:
     )
 
 
-@_mark_mutant("a peer's position counts as damaged by what was read with a later reader, perhaps after the cut")
-def readers_not_told_apart(patch: MonkeyPatch) -> None:
-    patch.setattr(MarkKeeper, "note_opened", lambda self: None)
-
-
-@_mark_mutant("what a replica passes on of others it tells as its own position")
-def passed_on_as_its_own(patch: MonkeyPatch) -> None:
+@mutant("a replica tells the first mark that it finds contradicted, and not the oldest", _late_witness)
+def first_contradiction_told(patch: MonkeyPatch) -> None:
     contradict = MarkKeeper.contradict
-    patch.setattr(MarkKeeper, "contradict", lambda self, mark, own: contradict(self, mark, own=True))
+
+    def first(self: MarkKeeper, mark: Position, *, own: bool) -> None:
+        if self.contradicted is None:
+            contradict(self, mark, own=own)
+
+    patch.setattr(MarkKeeper, "contradict", first)
 
 
 @mutant("a seen file with a torn slot counts as none; syncs are slow, so that slots are torn", _both)
@@ -173,7 +199,7 @@ def torn_slot_loses_the_other(patch: MonkeyPatch) -> None:
     patch.setattr(replica.marks.seen_file, "newest_of", whole_or_none)
 
 
-@mutant("marks are compared at the start alone, and not when the log is opened anew", _all_serving)
+@mutant("marks are compared at the start alone, and not when the log is opened anew", _behind)
 def marks_not_compared_again(patch: MonkeyPatch) -> None:
     async def trusting(self: Participant[Any]) -> None:
         return

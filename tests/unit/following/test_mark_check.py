@@ -395,6 +395,14 @@ def test_two_peers_whose_positions_the_log_contradicts_are_believed() -> None:
         run_virtually(play())
 
 
+def test_the_oldest_contradicted_mark_is_told() -> None:
+    """The cut may have taken the barriers of newer ones."""
+    marks = Reading(topic_of(log_of(4))).marks
+    for mark_at, own, told, told_own in ((9, False, 9, False), (5, True, 5, True), (7, False, 5, True)):
+        marks.contradict(mark(mark_at), own=own)
+        assert (marks.told().contradicted, marks.told().contradicted_own) == (mark_text(mark(told)), told_own)
+
+
 def test_a_peer_that_ends_is_believed_by_any_of_its_marks() -> None:
     """The barrier of the one that it ends with is lost too."""
 
