@@ -81,3 +81,9 @@ def test_a_path_that_is_gone_is_found() -> None:
         TEST.findall("`test_that_never_was`, `test_paths_in_pages`, `a/b.py::test_a_path_that_is_gone_is_found`")
     )
     assert named - kept_tests() == {"test_that_never_was"}
+
+
+def test_a_decision_is_a_page_of_700_words_at_most() -> None:
+    """Goal: a decision is read, its figures stay in results. Method: count the words of each."""
+    words = {path.name: len(path.read_text().split()) for path in (ROOT / "docs/decisions").glob("0*.md")}
+    assert words and {name: count for name, count in words.items() if count > 700} == {}
