@@ -86,7 +86,7 @@ SCHEMAS = {
     ),
     COMPLETIONS: pa.schema(
         [
-            *_keys("the record, of which a settlement has several completions", "recorded_at"),
+            *_keys("the record that decided or gave up the command", "recorded_at"),
             _column("ledger_offset", pa.int64(), "number of the completion, as replicas publish it: 1, 2, 3, ..."),
             _column("recorded_at", _TIME, "time of the completion"),
             _column("change_id", _IDS, "SHA-256 that names the command: user, acting parties and command id"),
