@@ -106,7 +106,7 @@ class Table:
         """The greatest value of a column of whole numbers, 0 without any; of the files' statistics, where all have
         them. Raises PlaceUnavailable."""
         with as_ours(self._place):
-            files = pa.table(self._table.get_add_actions(flatten=True))
+            files = pa.RecordBatchReader.from_stream(self._table.get_add_actions(flatten=True)).read_all()
             name = f"max.{column}"
             if name in files.column_names and not files[name].null_count:
                 found = files[name]

@@ -51,6 +51,7 @@ BATCH_RECORDS = 50_000  # in one batch, which also bounds the memory of the driv
 LOG_OFFSET = SCHEMAS[REQUESTS].names[0]
 _POLL_S = 0.2
 _KEPT = StorageLevel.MEMORY_AND_DISK
+COMMITS_MAX = 3  # of one batch, where others change the table meanwhile
 _CONTENDED = "DELTA_CONCURRENT"
 
 
@@ -131,9 +132,8 @@ def replace_rows(table: Table, rows: DataFrame, offset: int) -> None:
     """
     if offset <= (reached := table.offset):
         return
-    missing = F.col(LOG_OFFSET) > reached
     writer = (
-        rows.where(missing)
+        rows.where(F.col(LOG_OFFSET) > reached)
         .coalesce(1)
         .write.format("delta")
         .mode("overwrite")
@@ -143,13 +143,15 @@ def replace_rows(table: Table, rows: DataFrame, offset: int) -> None:
         .option("txnVersion", str(offset))
         .option("userMetadata", commit_note("spark", uuid4().hex))
     )
-    try:
-        writer.save(_location(table))
-    except Exception as error:
-        if _CONTENDED in str(error):
-            raise ArchiveContended(f"{table.place}: another process writes this table") from None
-        raise
-    table.look_again()
+    for _ in range(COMMITS_MAX):
+        try:
+            writer.save(_location(table))
+        except Exception as error:
+            if _CONTENDED not in str(error):
+                raise
+        table.look_again()
+        if table.offset != reached:
+            break  # else what came in between has no rows of the log, as a compaction
     if table.offset != offset:
         raise ArchiveContended(f"{table.place}: another process brought it to offset {table.offset}, not {offset}")
 

@@ -48,7 +48,8 @@ PackagesOption = Annotated[
         "--packages",
         metavar="GROUP:ARTIFACT:VERSION",
         help="Jars that Spark fetches from its repositories, instead of the pinned ones; may be given several times."
-        " They matter to `archive run --engine spark`, the one job that reads the log by Spark's connector.",
+        " They matter to `archive run` and `tables run` on Spark, which read the log by Spark's connector; `tables run`"
+        " needs those of Delta Lake as well.",
     ),
 ]
 PythonArchiveOption = Annotated[

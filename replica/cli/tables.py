@@ -68,7 +68,7 @@ TriggerOption = Annotated[
 def run(
     *,
     follow: FollowOption = False,
-    engine: EngineOption = IN_PROCESS,
+    engine: EngineOption = AUTO,
     trigger: TriggerOption = None,
     master: MasterOption = DEFAULT_MASTER,
     packages: PackagesOption = None,

@@ -33,7 +33,7 @@ class Written(NamedTuple):
 
 def can_run_spark(config: Config) -> bool:
     """Whether everything is there that the query needs, and it can write where the tables are kept."""
-    if missing_packages("pyspark", "pandas") or not isinstance(config.tables.folder, Path):
+    if not isinstance(config.tables.folder, Path) or missing_packages("pyspark") or missing_packages("pandas"):
         return False
     from pipeline.session import delta_jars, has_java
 

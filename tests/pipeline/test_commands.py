@@ -174,7 +174,7 @@ def test_who_wanted_a_state_and_what_a_day_was_like(
     made = operator.types("report", "--out", str(tmp_path / "report"))
     assert made.exit_code == 0, made.output + repr(made.exception)
     assert list((tmp_path / "report").rglob("*.html"))
-    operator.told("tables", "run")
+    operator.told("tables", "run", "--engine", "process")
     operator.produce([b"no record at all"])
     monkeypatch.setattr(log_source, "spark", None)
     looked_up = operator.types("trace", "state", format_state_ref(state))
@@ -193,18 +193,19 @@ def entries(printed: str) -> Any:
 
 def test_tables_follow_the_log_and_a_killed_job_goes_on(operator: Operator) -> None:
     """Goal: what is in the log is in the tables once. Method: append; follow; a second job; SIGKILL; append again."""
-    assert operator.told("tables", "run") == {"offset": 39, "appended_records": 40}
-    command = [sys.executable, "-m", "replica.cli", "tables", "run", "--follow", "--config", str(operator.config)]
+    run = ("tables", "run", "--engine", "process")
+    assert operator.told(*run) == {"offset": 39, "appended_records": 40}
+    command = [sys.executable, "-m", "replica.cli", *run, "--follow", "--config", str(operator.config)]
     with subprocess.Popen(command) as job:
         operator.produce(VALUES[:3])
         until_s = time.monotonic() + 120
         while operator.told("tables", "status")["offset"] < 42:
             assert job.poll() is None and time.monotonic() < until_s
             time.sleep(0.2)
-        assert operator.types("tables", "run").exit_code != 0
+        assert operator.types(*run).exit_code != 0
         operator.produce(VALUES[3:9])
         job.kill()
-    assert operator.told("tables", "run")["offset"] == 48
+    assert operator.told(*run)["offset"] == 48
     reading = read_records(begin(""), list(enumerate([*VALUES, *VALUES[:9]])))
     tables = operator.config.parent / "tables"
     for name in ("requests", "verdicts"):
@@ -215,7 +216,7 @@ def test_tables_follow_the_log_and_a_killed_job_goes_on(operator: Operator) -> N
 @pytest.mark.skipif(not delta_jars(), reason="no jars of Delta Lake: `make setup` fetches them")
 def test_tables_are_written_on_spark_by_whichever_source(operator: Operator) -> None:
     """Goal: both sources lead to the rows of the other engine, which goes on afterwards. Method: append by each."""
-    spark = ("tables", "run", "--engine", "spark")
+    spark = ("tables", "run")  # it is there, so it is the default
     assert operator.told(*spark, "--connector", "spark") == {"offset": 39, "appended_records": 40}
     operator.produce(VALUES[:3])
     assert operator.told(*spark, "--connector", "python") == {"offset": 42, "appended_records": 3}
@@ -248,7 +249,7 @@ def test_a_query_that_follows_is_watched_and_stops_at_a_signal(operator: Operato
         _, said = job.communicate(timeout=120)
     assert job.returncode == 0, said
     assert "stopping after what is being written" in said and "Traceback" not in said
-    assert operator.told("tables", "run") == {"offset": 39, "appended_records": 0}
+    assert operator.told("tables", "run", "--engine", "process") == {"offset": 39, "appended_records": 0}
 
 
 def _is_phase(name: str) -> bool:

@@ -50,7 +50,7 @@ _UNITS = (
 _FOLLOWERS = {  # units, and the commands that they run
     "notary-archive": ("archive", "run"),
     "notary-log-copy": ("log", "copy"),
-    "notary-tables": ("tables", "run"),
+    "notary-tables": ("tables", "run", "--engine", "process"),  # a JVM would start at each step; the page is the same
 }
 Said = tuple[int, str]
 
