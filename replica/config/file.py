@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -31,14 +32,18 @@ REQUIRED = object()
 _REFERENCE_HEAD = (
     "# Settings",
     "",
-    "For operators who look a setting up. Written by `notary config reference` from the model that validates them.",
-    "`notary init` writes a file with these texts. In the environment a setting is `NOTARY_`, tables and name joined",
-    "by two underscores, in capitals: `NOTARY_ELECTION__LEASE_S`; it goes before the file. `notary config show` prints",
-    "where each value comes from. Secrets are never values: a setting that ends in `_file` names a file, mode 0600.",
+    "For operators who look a setting up. `notary config reference` writes this page; `notary init` writes a file with",
+    "all texts; `notary config show` prints where each value comes from. The environment goes before the file:",
+    "`NOTARY_ELECTION__LEASE_S` is `lease_s` in `[election]`. A setting that ends in `_file` names a file, mode 0600",
+    "if it has a secret: secrets are never values.",
     "",
-    "In parentheses: the default, then the range of a number; `>0` is not in it. A name's ending is its unit:",
-    "`_s` seconds, `_ms` milliseconds, `_mib` MiB, `_per_s` a second. `ha/settings.py` argues why the defaults of",
-    "`[election]` are safe, and a configuration that breaks the argument is refused.",
+    "In parentheses: the default, then the range; `>0` is not in it. A name's ending is its unit: `_s` seconds, `_ms`",
+    "milliseconds, `_mib` MiB, `_per_s` a second. `ha/settings.py` argues why `[election]` is safe; a configuration",
+    "that breaks the argument is refused. **Rarely changed** are those whose name says what they bound.",
+)
+_RARELY_TABLES = {("log", "memory"), ("link",), ("haproxy", "take_out")}
+_RARELY_NAMES = re.compile(
+    "linger|_batch_|queue_max|retry_|tick_s|pause|read_ahead|pipeline_(?!max$)|check_interval|_window"
 )
 _UNITS = {"_per_s": "per second", "_s": "seconds", "_bytes": "bytes", "_mib": "MiB"}  # the first that fits
 _TOLD_ELSEWHERE = {("api", "host"), ("api", "port"), ("haproxy", "bind"), ("haproxy", "replicas")}
@@ -110,11 +115,23 @@ def render_reference() -> str:
             table.description,
             "",
         ]
-        for setting in table.settings:
-            default = "required" if setting.default is REQUIRED else f"`{_toml(setting.default) or 'none'}`"
-            facts = "; ".join(fact for fact in (default, setting.range) if fact)
-            lines.append(f"- `{setting.path[-1]}` ({facts}): {setting.description}")
+        rarely = [setting for setting in table.settings if _is_rarely_changed(table, setting)]
+        lines += [f"- {_shown(one)}: {one.description}" for one in table.settings if one not in rarely]
+        if rarely:
+            lines.append(f"- Rarely changed: {', '.join(map(_shown, rarely))}")
     return "\n".join(lines) + "\n"
+
+
+def _is_rarely_changed(table: Table, setting: Setting) -> bool:
+    if setting.default is REQUIRED:
+        return False
+    return table.path in _RARELY_TABLES or _RARELY_NAMES.search(setting.path[-1]) is not None
+
+
+def _shown(setting: Setting) -> str:
+    """Name, default and range of a setting, as the reference has them."""
+    default = "required" if setting.default is REQUIRED else f"`{_toml(setting.default) or 'none'}`"
+    return f"`{setting.path[-1]}` ({'; '.join(fact for fact in (default, setting.range) if fact)})"
 
 
 def _tables(model: Any, path: tuple[str, ...], description: str) -> Iterator[Table]:

@@ -37,14 +37,14 @@ def of_clients() -> str:
 
 
 def of_operators() -> str:
-    """The codes that never leave the participant."""
+    """The codes that never leave the participant; each is printed with its remedy."""
     found = [c for c in Code if not c.status and c not in IN_CLIENTS]
-    return _list((c.name, (_exit(c.person), _retry(c)), _text(c)) for c in found)
+    return _list((c.name, (_exit(c.person), _retry(c)), f"{c.title}.") for c in found)
 
 
 def of_election() -> str:
     """The codes of lock, election and log nodes."""
-    return _list((kind.code, (_exit(not kind.retry),), f"{_meaning(kind)} {kind.remedy}") for kind in election_errors())
+    return _list((kind.code, (_exit(not kind.retry),), _meaning(kind)) for kind in election_errors())
 
 
 def _meaning(kind: type[HaError]) -> str:
