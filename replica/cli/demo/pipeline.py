@@ -57,7 +57,7 @@ class _Steps:
         shutil.rmtree(report, ignore_errors=True)
         await self._step("archive", "archive", "run", "--engine", "process")
         await self._step("verify the archive", "archive", "verify")
-        await self._step("tables in the lake", "tables", "run")
+        await self._step("tables in the lake", "tables", "run", "--engine", "process")
         await self._step("check the tables", "tables", "check")
         await self._step("audit", "audit", "--log", "archive", "--answers", history)
         await self._index()
