@@ -82,8 +82,10 @@ class ReplicaAddress(BaseModel):
     health_port: Port = Field(description="Port of the health checks and metrics.")
     proxy_port: Port | None = Field(
         None,
-        description="Port of the API for HAProxy alone (PROXY protocol), from `haproxy.sources` only. Without it, "
-        "all that come through HAProxy share what one address may have.",
+        description=(
+            "Port of the API for HAProxy alone (PROXY protocol). Without it, all who come through "
+            "HAProxy share one address's bounds."
+        ),
     )
     api_url: Url | None = Field(
         None,
@@ -92,8 +94,7 @@ class ReplicaAddress(BaseModel):
     )
     admin_port: Port | None = Field(
         None,
-        description="Port of the admin listener on the replica's own machine; without one there is no status page, "
-        "and no hand-over.",
+        description="Port of the admin listener, on loopback; without one, neither status page nor hand-over.",
     )
     may_lead: bool = Field(
         True,
@@ -209,8 +210,10 @@ class HaproxySettings(BaseModel):
     )
     look_up_names: bool = Field(
         False,
-        description="Look the replicas' names up all the time, in what /etc/resolv.conf names: for containers, "
-        "whose addresses change; give full names. Else once, at the start.",
+        description=(
+            "Look the replicas' full names up all the time, for containers, whose addresses change. "
+            "Else once, at the start."
+        ),
     )
     worker_user: Name | None = Field(
         None, description="Account, and its group, of the workers when HAProxy is started by root."
@@ -218,16 +221,17 @@ class HaproxySettings(BaseModel):
 
     balance: Literal["roundrobin", "leastconn"] = Field(
         "roundrobin",
-        description='How new connections are spread where more than one replica serves. With `serving = "all"` '
-        "the default is leastconn.",
+        description='How connections are spread where more replicas serve. With `serving = "all"`: leastconn.',
     )
     check_interval_s: Seconds = Field(0.2, description="Between health checks of a replica that is up.")
     check_interval_changing_s: Seconds = Field(0.02, description="Between checks while its state is changing.")
     check_interval_down_s: Seconds = Field(0.05, description="Between checks of a replica that is down.")
     check_timeout_s: Seconds = Field(
         1.0,
-        description="A health check without an answer by then has failed. Where the active alone serves, the "
-        "default is a third of `election.lease_s`.",
+        description=(
+            "A check without an answer by then has failed. Where the active alone serves: a third of "
+            "`election.lease_s`."
+        ),
     )
     fall: int = Field(3, ge=1, le=10, description="Failed checks until a replica is down, and its connections are cut.")
     rise: int = Field(1, ge=1, le=10, description="Good checks until it is up.")
@@ -242,8 +246,9 @@ class HaproxySettings(BaseModel):
         4_000,
         ge=1,
         le=1_000_000,
-        description="Client connections at a time; further ones wait. No address (of IPv6: no network of 64 bits) has "
-        "more than it leaves free.",
+        description=(
+            "Client connections at a time; further ones wait. No address (IPv6: /64) has more than it leaves free."
+        ),
     )
     source_connects_per_s: float = Field(
         2_000.0,
@@ -256,12 +261,13 @@ class HaproxySettings(BaseModel):
     sources: tuple[Network, ...] = Field(
         ("127.0.0.0/8", "::1/128"),
         min_length=1,
-        description="Addresses or networks that HAProxy connects from to `replicas.proxy_port`; those of "
-        "`[haproxy.keepalived]` count in any case.",
+        description=(
+            "Where HAProxy connects to `replicas.proxy_port` from, besides the addresses of `[haproxy.keepalived]`."
+        ),
     )
     old_worker_max_s: Seconds = Field(
         5.0,
-        description="After a reload the old worker, which checks no health, keeps its connections at most for so long.",
+        description="How long after a reload the old worker keeps its connections.",
     )
 
     @model_validator(mode="after")

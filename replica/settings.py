@@ -71,8 +71,10 @@ class OperatorsSettings(BaseModel):
 
     key_file: Path | None = Field(
         None,
-        description="The operator's own signing key, PKCS#8 PEM, mode 0600; `~` is the home of who runs the "
-        "command. Else the notary's key signs.",
+        description=(
+            "The operator's own signing key, PKCS#8 PEM, mode 0600; `~` is the caller's home. Else "
+            "the notary's key signs."
+        ),
     )
     keys_file: Path | None = Field(
         None, description="The operators' public keys, a TOML file (docs/trail.md); the same on every machine."
@@ -92,7 +94,7 @@ class OperatorsSettings(BaseModel):
         30.0,
         ge=1,
         le=3_600,
-        description="How often each replica looks whether the trail still has the newest entry that it has seen.",
+        description="How often each replica looks whether the trail is whole.",
     )
 
     @field_validator("key_file")
@@ -196,9 +198,10 @@ class CoreSettings(BaseModel):
         20_000,
         ge=100,
         le=1_000_000,
-        description="Where the log does not survive a power cut: so many records may be answered that are neither "
-        "published nor on the disks of this replica and a peer; beyond, or after a second, submissions get "
-        "OVERLOADED.",
+        description=(
+            "Where the log does not survive a power cut: answered records that are neither published "
+            "nor on two replicas' disks; beyond, or after a second, OVERLOADED."
+        ),
     )
     publish_linger_s: float = Field(
         0.02, ge=0, le=1, description="How long completions gather before they are published; answers do not wait."
@@ -253,21 +256,19 @@ class CoreSettings(BaseModel):
         100.0,
         ge=0,
         le=100_000,
-        description="Least rate at which a replica reads the whole log again in the background to compare its "
-        "index, and its ledger; 0: not at all.",
+        description=("Least rate at which the whole log is read again to compare index and ledger; 0: not at all."),
     )
     scrub_within_s: float = Field(
         7 * 86_400.0,
         ge=60,
         le=366 * 86_400,
-        description="The whole log is read again within this time while the replica has room, at whatever rate "
-        "that takes. Later is an alert.",
+        description="The log is read again within this time while the replica has room; later is an alert.",
     )
     scrub_every_s: float = Field(
         86_400.0,
         gt=0,
         le=366 * 86_400,
-        description="How often it begins at the log's start again, if it has come to the end.",
+        description="How often that begins again, if it has come to the end.",
     )
     settlement_batch_max: int = Field(1_000, ge=1, le=1_000, description="Commands named in one settlement record.")
 

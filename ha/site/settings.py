@@ -18,16 +18,20 @@ class SiteSettings(BaseModel):
 
     name: SiteName = Field(description="Name of this site; each site has another.")
     witness: str = Field(
-        description="libpq connection string without a password of a Postgres database that both sites reach and "
-        "that is lost with neither; nothing else is in it.",
+        description=(
+            "libpq connection string without a password of a Postgres database for this alone, which "
+            "both sites reach and neither takes down."
+        ),
     )
     witness_password_file: Path | None = Field(None, description="File with the password of that user; mode 0600.")
     lease_s: float = Field(
         30.0,
         ge=1.0,
         le=86_400.0,
-        description="How long the term lasts without a renewal: longer forgives a longer silence of the witness, "
-        "and the other site waits for it. Counts from the next `notary site take` on.",
+        description=(
+            "How long the term lasts without a renewal: longer forgives the witness longer; the other "
+            "site waits as long. From the next `notary site take` on."
+        ),
     )
 
     @field_validator("witness")

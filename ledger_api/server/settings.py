@@ -58,8 +58,9 @@ class TokenSettings(BaseModel):
     rights_claim: str = Field("notary", min_length=1, description="The claim that grants rights.")
     revoked_file: Path | None = Field(
         None,
-        description="Ids (`jti`) of tokens that are revoked, one a line; read again on SIGHUP, and when it has "
-        "changed. With it, a token without an id is refused.",
+        description=(
+            "Ids (`jti`) of revoked tokens, one a line; read again likewise. With it, a token without an id is refused."
+        ),
     )
     leeway_s: float = Field(5.0, ge=0, le=120, description="How far the issuer's clock may be off.")
 
@@ -104,8 +105,9 @@ class ApiSettings(BaseModel):
         4_096,
         ge=1,
         le=1_000_000,
-        description="Client connections; no source has more than half. Past it, the oldest idle one of whoever has "
-        "most is closed.",
+        description=(
+            "Client connections; no source has more than half. Past it, whoever has most loses its oldest idle one."
+        ),
     )
     first_request_max_s: float = Field(
         5.0, gt=0, le=3_600, description="A connection without a first request is closed after so long."
@@ -154,8 +156,9 @@ class ApiSettings(BaseModel):
         SCAN_ROWS_PER_S,
         ge=0,
         le=1e9,
-        description="Completions that are looked through a second for one user, or one source without, matching or "
-        "not; twice as many at once. 0: any.",
+        description=(
+            "Completions that are looked through a second for one user or source; twice as many at once. 0: any."
+        ),
     )
     scan_max: int = Field(20_000, ge=1_000, le=1_000_000, description="Offsets that one page looks through.")
     report_interval_s: float = Field(

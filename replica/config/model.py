@@ -50,9 +50,11 @@ class DatabaseSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     conninfo: str = Field(
-        description="libpq connection string without a password, of several hosts perhaps; or "
-        "oracle://USER@CONNECT_STRING. Never through a pooler. Or `sqlite:`: each replica derives a ledger from "
-        "the log; with election.kind = lease and log.kind = raft."
+        description=(
+            "libpq connection string without a password, or oracle://USER@CONNECT_STRING; never "
+            "through a pooler. Or `sqlite:`, with election.kind = lease and log.kind = raft: each "
+            "replica derives a ledger from the log."
+        )
     )
     password_file: Path | None = Field(None, description="File with the password of that user; mode 0600.")
     reader_user: str | None = Field(
@@ -129,8 +131,10 @@ class ArchiveSettings(BaseModel):
 
     folder: Annotated[Path | InstanceOf[Remote], BeforeValidator(_place)] = Field(
         Path("archive"),
-        description="Folder of the archive, on another disk than the brokers', shared by all workers; or "
-        "`s3a://BUCKET/PREFIX`, or `hdfs://NAMENODE:PORT/PREFIX`, with credentials from the environment.",
+        description=(
+            "Folder, on another disk than the log's, shared by all workers; or `s3a://BUCKET/PREFIX` "
+            "or `hdfs://NAMENODE:PORT/PREFIX`, with credentials from the environment."
+        ),
     )
     key_file: Path = Field(
         Path("archive.key"),
@@ -153,8 +157,9 @@ class LogCopySettings(BaseModel):
 
     to: Path | None = Field(
         None,
-        description="Configuration file of the second site: the log that it names gets the records. On Postgres "
-        "it logs in as that log's owner.",
+        description=(
+            "Configuration file of the second site, whose log gets the records; on Postgres as that log's owner."
+        ),
     )
     interval_s: float = Field(
         2.0, ge=0.1, le=86_400, description="How often `notary log copy --follow` looks for new records."
@@ -221,7 +226,7 @@ class Config(BaseSettings):
 
     cluster: Name = Field(
         "notary",
-        description="Name of this notary as a whole, for people: status page, `notary status`, Prometheus' label.",
+        description="Name of this notary, for people and as Prometheus' label.",
     )
     data_dir: Path = Field(
         description="Folder of the replicas' own data: index, sockets, logs; one folder per replica."
@@ -249,8 +254,9 @@ class Config(BaseSettings):
     )
     host_names: tuple[Host, ...] = Field(
         (),
-        description="Further names by which API (without tokens or TLS) and health may be asked for; other Host "
-        "headers are refused (WRONG_HOST).",
+        description=(
+            "Further Host headers that API (without tokens or TLS) and health take; others are refused (WRONG_HOST)."
+        ),
     )
     replicas: tuple[ReplicaAddress, ...] = Field(min_length=1, description="All replicas of the participant.")
     database: DatabaseSettings

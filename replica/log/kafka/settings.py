@@ -108,8 +108,10 @@ class KafkaSettings(BaseModel):
     )
     durability: Literal["synced", "replicated"] = Field(
         "synced",
-        description="What an acknowledged record rests on: `synced`, the disks of the leader and of another "
-        "in-sync broker; or `replicated`, their memory. `notary topic repair` adapts a topic.",
+        description=(
+            "What an acknowledged record rests on: `synced`, the disks of the leader and another "
+            "broker; `replicated`, their memory. `notary topic repair` adapts a topic."
+        ),
     )
     connect_timeout_s: Seconds = Field(5.0, ge=1, description="Longest wait for a writer's connection to the brokers.")
     answer_max_s: Seconds = Field(

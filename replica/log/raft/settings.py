@@ -60,8 +60,9 @@ class GroupSettings(BaseModel):
     group: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="Name of the log, the same on all its nodes.")
     identity: Literal["disk", "process"] = Field(
         "disk",
-        description="`disk`: a log node comes back with its log and id. `process`: each start is a new node with "
-        "an empty log, to be added as a member.",
+        description=(
+            "`disk`: a log node comes back with its log. `process`: each start is a new node, to be added as a member."
+        ),
     )
     tls: LogNodeTls | None = Field(None, description="Mutual TLS; without, on loopback addresses only.")
     message_timeout_ms: int = Field(
