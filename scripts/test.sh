@@ -20,7 +20,7 @@ PHASES=(
     "integration   1200      $BY_MODULE no-cluster tests/integration tests/lognode"
     "clusters      1500      cluster tests/integration"
     "clients       900       tests/clients"
-    "pipeline      1200      tests/pipeline"
+    "pipeline      1800      tests/pipeline"
     "faults-quick  1200      tests/faults"
     "runbooks      900       tests/runbooks"
 )

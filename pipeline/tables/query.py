@@ -98,9 +98,11 @@ class SparkWriter:
     def _write(self, frame: DataFrame) -> None:
         began_s, before = monotonic(), self._judge.position.offset
         with _kept(frame) as records:
-            dense = records.mapInArrow(dense_batches, from_arrow_schema(DENSE)).toArrow()
+            dense = records_of(records.mapInArrow(dense_batches, from_arrow_schema(DENSE)).toArrow())
+            if not dense:  # the log has nothing new
+                return
             driver_s = -thread_time()
-            for judged in judged_parts(self._judge, records_of(dense)):
+            for judged in judged_parts(self._judge, dense):
                 decisions = decisions_of(judged)
                 driver_s += thread_time()
                 self._write_part(records, judged, decisions)

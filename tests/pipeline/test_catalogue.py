@@ -57,6 +57,7 @@ class Job:
             self.topic.store(value)
 
     def argv(self, *words: str) -> list[str]:
+        words = (*words, "--engine", "process") if words[0] == "run" else words  # either registers tables alike
         return [sys.executable, "-m", "replica.cli", "tables", *words, "--config", str(self.folder / "notary.toml")]
 
     def types(self, *words: str) -> subprocess.CompletedProcess[str]:

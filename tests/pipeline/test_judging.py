@@ -166,11 +166,11 @@ def judged_alike(log: Log, salvage: Salvage, cuts: list[int], runs: list[int], b
     assert found == by_replica(values, runs, salvages)
     assert found.verdicts == by_reference(log, salvages)
     tables = by_tables(values, runs, salvages)
-    told = {row["offset"]: (row["outcome"], row["notarised_offset"]) for row in tables[VERDICTS].rows}
+    told = {row["log_offset"]: (row["outcome"], row["notarised_offset"]) for row in tables[VERDICTS].rows}
     assert told == {offset: (CODE_OF[outcome], at) for offset, (outcome, at) in found.verdicts.items()}
     of_lost = [row for row in tables[LOST].rows if row["tx_id"] is not None]
     kept = [entry for entry in salvage.entries() if entry.key[:1] == TX_KEY]
-    assert [(row["offset"], row["tx_id"], row["content_digest"]) for row in of_lost] == [
+    assert [(row["log_offset"], row["tx_id"], row["content_digest"]) for row in of_lost] == [
         (entry.offset, entry.key[1:], entry.value[:32]) for entry in kept
     ]
     assert sum(len(row["inputs"]) for row in of_lost) == sum(entry.key[:1] == STATE_KEY for entry in salvage.entries())

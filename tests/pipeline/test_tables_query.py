@@ -134,8 +134,12 @@ def test_rows_that_came_since_a_table_was_opened_are_not_there_twice(
 
 
 def test_a_table_that_has_the_rows_gets_no_commit(spark: SparkSession, tmp_path: Path) -> None:
-    """Goal: a batch that is repeated adds nothing. Method: its rows once more, to the same table."""
+    """Goal: a batch that is repeated adds nothing, nor one without a record, which a log without news makes. Method:
+    an empty batch; the rows of one table once more."""
     append(spark, tmp_path, 6)
+    with writing(tmp_path) as (writer, judge):
+        writer.batch(frame_of(spark, VALUES, 6, 6), 0)
+        assert judge.position.offset == 5
     with open_judge(tmp_path / "tables", tmp_path / "other", TOPIC) as (tables, _):
         table = tables[VERDICTS]
         place = DeltaTable(str(tmp_path / "tables" / VERDICTS))
