@@ -21,7 +21,7 @@ SETTINGS = ElectionSettings(
     lease_s=1.0, heartbeat_s=0.2, margin_s=0.2, answer_max_s=0.6, statement_max_s=0.4, drain_max_s=0.6
 )
 CLOCK = SystemClock()
-LATE_MAX_S = 5.0  # a machine that others use too
+LATE_MAX_S = 8.0  # a machine that others use too
 PATIENCE_S = 5.0  # a lease longer than this is not waited for
 
 
@@ -186,11 +186,12 @@ class LockContract:
         """Goal: an unknown outcome is LockLost after answer_max_s; the lock goes. Method: a statement that stalls."""
         session, peer = await opened(world, "R1"), await opened(world, "R2")
         await session.try_lock()
-        started_s = CLOCK.boottime_s()
+        answered_s = session.answered_at_s
         with pytest.raises(LockLost):
             async with session.statement("test.stall") as connection:
                 await world.stall(connection)
-        assert SETTINGS.answer_max_s <= CLOCK.boottime_s() - started_s < SETTINGS.answer_max_s + LATE_MAX_S
+        silent_s = CLOCK.boottime_s() - answered_s
+        assert SETTINGS.answer_max_s <= silent_s < SETTINGS.answer_max_s + LATE_MAX_S
         assert session.closed
         await eventually(lambda: grants(peer))
         await peer.close()
