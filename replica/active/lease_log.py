@@ -137,7 +137,7 @@ class FollowedLease:
 
     def _in_log(self) -> Formats:
         """The newest that barriers name, as far as was read: none of ours may name older ones."""
-        return self._follower.formats
+        return Formats().raised(self._follower.formats)
 
     async def _append(self, record: Record) -> None:
         if self._writer is None:

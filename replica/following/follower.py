@@ -18,7 +18,7 @@ from replica.index.commands import ahead_of_states, offset_of
 from replica.index.interface import Index
 from replica.log.interface import LogInDatabase, LogReader, LogRecords, RequestLog
 from replica.notary.errors import Code, LogLeaderChanged, LogRefused, LogUnavailable, NotaryError, TableLags
-from replica.notary.formats import Formats, of_barrier
+from replica.notary.formats import OLDEST, Formats, of_barrier
 from replica.notary.leases import database_in
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import BarrierRecord
@@ -75,7 +75,7 @@ class Follower:
         self.assured = False  # the record at the applied position was found in the log that is being read
         self.contradicted: Position | None = None  # one of this index, which the log does not have
         self._applier: Applier | None = None
-        self._formats = Formats()
+        self._formats = OLDEST
         self._moved = asyncio.Event()
         self._hurry = asyncio.Event()
         self._gather_s = 0.0

@@ -32,6 +32,9 @@ class Formats(msgspec.Struct, frozen=True):
         return Formats(max(self.records, other.records), max(self.rules, other.rules))
 
 
+OLDEST = Formats(1, 1)  # of a log without a barrier: whatever is raised is newer
+
+
 class Known(msgspec.Struct, frozen=True):
     """The formats that a release knows. A release that does not report them knows those of the first release."""
 
@@ -54,8 +57,8 @@ def known() -> Known:
 
 
 def of_barrier(barrier: BarrierRecord | None) -> Formats:
-    """What an activation writes; without one, the first formats."""
-    return Formats() if barrier is None else Formats(barrier.record_format, barrier.rules_version)
+    """What an activation writes; without one, the oldest formats: an empty log demands none."""
+    return OLDEST if barrier is None else Formats(barrier.record_format, barrier.rules_version)
 
 
 def to_write(raised: Formats, in_log: Formats) -> Formats:

@@ -102,8 +102,7 @@ class World:
         self.lives = Lives(Random(f"{plan.seed}/lives"))
         self.salvages = NO_SALVAGES  # what every replica was given
         tables = Tables(self.story, any(fault.kind in _FORGETS for fault in plan.faults))
-        if plan.rules > 1:
-            tables.formats = Formats(plan.rules, plan.rules)
+        tables.formats = Formats(plan.rules, plan.rules)
         self.raised = plan.rules > 1
         self.primary = self._server(tables, 1)
         self.deposed: DatabaseServer | None = None  # a primary that has not noticed that it was deposed
