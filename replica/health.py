@@ -64,8 +64,6 @@ class HealthDocument(msgspec.Struct, frozen=True, kw_only=True):
     formats_known: Known
     activation_steps_s: Mapping[str, float]
     rules_in_force: int  # by the newest barrier it has read; 0: none
-    commands_lag_records: int  # applied records whose acceptances of commands the index does not have yet
-    parties_lag_records: int  # likewise, whose registrations of keys it does not have yet
     answers: Sequence[
         int
     ] = ()  # submissions answered since the start, by LATENCY_BOUNDS_S; the last is what took longer
@@ -127,8 +125,6 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     granted_by: str = ""  # the database that granted the epoch in force, as its barrier names it
     lock_lease: ServerLease | None = None  # what ends its lock session when it is silent; None while it has none
     rules_in_force: _Int64 = 0  # by the newest barrier it has read; 0: none, or a release that does not report it
-    commands_lag_records: _Int64 | None = None  # None: a release that does not keep acceptances of commands
-    parties_lag_records: _Int64 | None = None  # None: a release that keeps no registrations of keys
     clock_us: _Int64 | None = None  # its wall clock when it wrote this; None: a release that does not show it
     serving: str = "one"  # "all": `active` is whether it serves, whoever holds the lock
     not_serving: str | None = None  # why its worker does not serve; None: it does, or there is none

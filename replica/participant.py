@@ -57,7 +57,6 @@ from replica.notary.errors import (
     NotActive,
     NotaryError,
     SignerUnavailable,
-    TableLags,
 )
 from replica.notary.parties import PartyNote
 from replica.notary.position import BEGIN
@@ -294,7 +293,7 @@ class Participant(Generic[SessionT]):
         try:
             await self._receipt_signer.check()
             await self.activation.open()
-        except (LogUnavailable, SignerUnavailable, DatabaseSuperseded, TableLags) as error:
+        except (LogUnavailable, SignerUnavailable, DatabaseSuperseded) as error:
             cause = Cause.SIGNER if isinstance(error, SignerUnavailable) else Cause.ACTIVATION_FAILED
             raise ActivationFailed(error.detail, cause, error.code.name) from error
         except (NotaryError, InvariantBroken) as error:  # as if the follower had met it: damage sets the index aside
@@ -340,14 +339,8 @@ class Participant(Generic[SessionT]):
         return Readiness(self.follower.reaches_log(), self._lag_records(), barred or not self._mark_check.holds)
 
     def _lag_records(self) -> int:
-        """Records that are to be applied, or whose commands or registrations are to be indexed, or that the ledger
-        lacks, before this replica could serve."""
-        position = self.follower.position
-        barrier = None if position is None else position.barrier
-        rules = 1 if barrier is None else barrier.rules_version
-        tables_lag = self.follower.commands_lag_records if rules >= DEDUPLICATING_FROM else 0
-        tables_lag += self.follower.parties_lag_records if rules >= REGISTERED_FROM else 0
-        return self.follower.lag_records + tables_lag + (0 if self._ledger is None else self._ledger.lag_records)
+        """Records that are to be applied, or that the ledger lacks, before this replica could serve."""
+        return self.follower.lag_records + (0 if self._ledger is None else self._ledger.lag_records)
 
     def role_changed(self, role: Role, reason: str) -> None:
         """Announce it to front ends, and log it."""

@@ -207,7 +207,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         ),
         registry=RegistryWatch(
             settings.registry_file,
-            index.parties,
+            index,
             lambda: participant.follower.rules_in_force,
             clock.wall_us,
         ),
@@ -438,7 +438,6 @@ def _scrubber(
         clock,
         settings.core,
         bookmark=index_folder(settings) / BOOKMARK,
-        entry_count=lambda: index.entry_count,
         is_busy=is_busy,
         salvages=start.salvages,
     )

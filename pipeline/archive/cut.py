@@ -12,18 +12,16 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from replica.following.apply import judge_records
-from replica.index.commands import offset_of
+from replica.following.index_check import compare_run
 from replica.index.compare import recorded_at
 from replica.index.interface import Index
 from replica.log.interface import LogRecords
 from replica.notary.canonical import change_id
 from replica.notary.counted import CountedRequest, CountedSettlement
-from replica.notary.errors import IndexMismatch, RestoreRefused, TableLags
-from replica.notary.position import BEGIN, Position
+from replica.notary.errors import IndexMismatch, RestoreRefused
+from replica.notary.position import BEGIN, Position, offset_of
 from replica.notary.reading import Reading, read_records
 from replica.notary.records import record_digest
-from replica.notary.rules import TX_KEY, keys_of
 from replica.notary.salvage import Salvages, salvage_named
 from replica.store.interface import Completion
 
@@ -70,7 +68,7 @@ def kept_of(start: Position, end: int, read: ReadRecords, evidence: Evidence) ->
     if invented is None:
         return kept
     again = _Looking(start, evidence).walk(read(start.offset + 1, invented))
-    return Kept(again.position, f"an index has a transaction at offset {invented}, and the log has none there")
+    return Kept(again.position, f"an index has an entry at offset {invented}, and the log makes none there")
 
 
 class _Looking:
@@ -89,7 +87,7 @@ class _Looking:
             self._completions[one.log_offset].add((one.change_id, one.tx_id, one.content_digest))
         self._index = evidence.furthest
         self._applied = BEGIN if self._index is None else offset_of(self._index[1].position())
-        self._notarised = bytearray()  # whether the log notarised a transaction at an offset after the start
+        self._recorded = bytearray()  # whether the record at an offset after the start makes an entry of an index
 
     def walk(self, records: Iterable[tuple[int, bytes]]) -> Kept:
         """Look at records up to the first contradiction."""
@@ -107,13 +105,13 @@ class _Looking:
         return Kept(self.position, None)
 
     def first_invented(self, until: int) -> int | None:
-        """The first offset up to `until` at which the index has a transaction and the log none; None: there is none."""
+        """The first offset up to `until` where the index has an entry and the log makes none; None: there is none."""
         if self._index is None:
             return None
         first = self._start.offset + 1
         held = range(first, min(until, self._applied) + 1)
-        recorded = (recorded_at(value) for key, value in self._index[1].entries() if key[:1] == TX_KEY)
-        return min((at for at in recorded if at in held and not self._notarised[at - first]), default=None)
+        recorded = (recorded_at(value) for _, value in self._index[1].entries())
+        return min((at for at in recorded if at in held and not self._recorded[at - first]), default=None)
 
     def _take(self, run: LogRecords) -> None:
         for offset, value in run:
@@ -144,22 +142,13 @@ class _Looking:
             return
         name, index = self._index
         try:
-            applied, added = judge_records(index, self.position, due, self._salvages)
+            _, added = compare_run(index, self.position, due, self._salvages)
         except IndexMismatch as error:
             raise _Contradicted(f"the index of {name}: {error.detail}") from None
-        except TableLags as error:
-            raise RestoreRefused(f"the index of {name} cannot be compared: {error.detail}") from None
-        requests = (entry for entry in applied.reading.counted if isinstance(entry, CountedRequest))
-        keys = list({key: None for entry in requests for key in keys_of(entry)} | dict.fromkeys(added))
-        here = range(due[0][0], due[-1][0] + 1)
-        for key, value in zip(keys, index.lookup(keys) if keys else (), strict=True):
-            if (value if value is not None and recorded_at(value) in here else None) != added.get(key):
-                raise _Contradicted(f"the index of {name} has another decision about {key.hex()}")
         marks = bytearray(len(due))
-        for key, value in added.items():
-            if key[:1] == TX_KEY:
-                marks[recorded_at(value) - here.start] = 1
-        self._notarised += marks
+        for value in added.values():
+            marks[recorded_at(value) - due[0][0]] = 1
+        self._recorded += marks
 
 
 def _is_lost(offset: int, value: bytes) -> bool:

@@ -14,23 +14,18 @@ from typing import NoReturn
 
 import msgspec
 
-from replica.index.commands import offset_of
 from replica.index.compare import recorded_at
-from replica.index.rocks import StoredIndex, read_commands, read_index, read_parties
+from replica.index.rocks import StoredIndex, read_index
 from replica.notary.errors import RestoreRefused, SalvageDamaged
 from replica.notary.position import BEGIN, Position, encode_position
 from replica.notary.rules import TX_KEY
 from replica.notary.salvage import (
     ENTRIES_MAX,
-    OF_COMMANDS,
-    OF_PARTIES,
-    OF_STATES,
     SALVAGE_VERSION,
     LostEntry,
     Salvage,
     SalvageHeader,
     check_record,
-    of_kinds,
 )
 from replica.store.interface import NOTARISED, Completion
 
@@ -38,13 +33,11 @@ _DIGEST_BYTES = 32
 
 
 class IndexTail(msgspec.Struct, frozen=True):
-    """What a surviving index and its tables recorded after what is left of the log: key and value. `kinds`: of which
-    entries it has all up to its position."""
+    """What a surviving index recorded after what is left of the log: key and value."""
 
     name: str
     position: Position
     entries: dict[bytes, bytes]
-    kinds: bytes = OF_STATES + OF_COMMANDS + OF_PARTIES
 
 
 class Survivors(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,15 +76,7 @@ def read_tail(name: str, folder: Path, base: Position) -> IndexTail:
     with read_index(folder) as index:
         if index.position is None:
             raise RestoreRefused(f"the index of {name} has nothing applied: leave it out")
-        position, kinds = index.position, OF_STATES
-        entries = _recorded_after(base, name, index)
-    for of_table, read_table in ((OF_COMMANDS, read_commands), (OF_PARTIES, read_parties)):
-        with read_table(folder) as table:
-            if table is not None and offset_of(table.position) >= position.offset:  # else it lags, and lacks some
-                kinds += of_table
-                more = _recorded_after(base, name, table)  # it may be ahead, after a crash
-                entries |= {key: value for key, value in more.items() if recorded_at(value) <= position.offset}
-    return IndexTail(name, position, entries, kinds)
+        return IndexTail(name, index.position, _recorded_after(base, name, index))
 
 
 def _recorded_after(base: Position, name: str, index: StoredIndex) -> dict[bytes, bytes]:
@@ -117,7 +102,7 @@ def merge(survivors: Survivors, *, at_us: int, public_key: bytes) -> tuple[Salva
     indexes = [*survivors.indexes, *(_known_by(one, base) for one in survivors.earlier if one.last > base.offset)]
     for index in indexes:
         _check_index(index, base)
-    furthest = max(indexes, key=lambda index: (index.position.offset, len(index.kinds)), default=None)
+    furthest = max(indexes, key=lambda index: index.position.offset, default=None)
     applied = BEGIN if furthest is None else furthest.position.offset
     _check_marks(survivors)
     mark = max((one.offset for one in survivors.marks), default=BEGIN)
@@ -201,11 +186,9 @@ def _check_agree(furthest: IndexTail, other: IndexTail) -> None:
     until = other.position.offset
     if until == furthest.position.offset and other.position.digest != furthest.position.digest:
         _refuse(f"the indexes of {furthest.name} and {other.name} were read from different records at offset {until}")
-    both = bytes(set(furthest.kinds) & set(other.kinds))
-    ours = {key: value for key, value in of_kinds(furthest.entries, both).items() if recorded_at(value) <= until}
-    theirs = of_kinds(other.entries, both)
-    for key in sorted(ours.keys() | theirs.keys()):
-        if ours.get(key) != theirs.get(key):
+    ours = {key: value for key, value in furthest.entries.items() if recorded_at(value) <= until}
+    for key in sorted(ours.keys() | other.entries.keys()):
+        if ours.get(key) != other.entries.get(key):
             _refuse(f"the indexes of {furthest.name} and {other.name} differ in key {key.hex()}")
 
 

@@ -1,8 +1,7 @@
 """Rebuilds the committed-state index from the log: the same index that a replica makes from it, in less time.
 
-Each range of keys becomes a table file, written where it was sorted; RocksDB takes the files as they are. States and
-transactions become one database, acceptances of commands another. Officers and registrations are few: they come with
-the plan.
+Each range of keys becomes a table file, written where it was sorted; RocksDB takes the files as they are. Officers and
+registrations are few: they come with the plan, and are one more file.
 
 The tables take as much disk as the claims that they are made of. So they are written some ranges at a time, and the
 claims of those are freed: a rebuild needs the disk of the index and an eighth, not twice that of the index.
@@ -10,7 +9,7 @@ claims of those are freed: a rebuild needs the disk of the index and an eighth, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -39,7 +38,6 @@ class Rebuilt(msgspec.Struct, frozen=True):
 
     position: Position
     entry_count: int
-    command_count: int | None  # acceptances of commands; None where the replica completes them from the log
     table_count: int
     contested_count: int  # claims on keys that more than one request wanted
     dropped_count: int  # requests that got nothing for one of them
@@ -52,22 +50,19 @@ def rebuild_index(
     folder: Path,
     work: Path,
     *,
-    commands: bool = False,
     salvages: Salvages = NO_SALVAGES,
     ranges: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Rebuilt:
     """Make an index in `folder`, which must be new, of everything in the log.
 
-    It has all officers and registrations. It has the acceptances of commands if rules that judge them are in force
-    anywhere in the log, or `commands` asks for them. `salvages`: those that lost records name. `work`: a folder that
-    all workers and this process reach, best on the file system of `folder`; what is left in it may be deleted.
-    `progress` gets a line of progress for each step. A rebuild that dies leaves no index in `folder`. Raises as
-    `judge_log` and `adopt_tables` do.
+    `salvages`: those that lost records name. `work`: a folder that all workers and this process reach, best on the file
+    system of `folder`; what is left in it may be deleted. `progress` gets a line of progress for each step. A rebuild
+    that dies leaves no index in `folder`. Raises as `judge_log` and `adopt_tables` do.
     """
     began_s = monotonic()
     progress(f"judging {len(log)} slices of the log")
-    judged = judge_log(spark, log, work, commands=commands, salvages=salvages, ranges=ranges)
+    judged = judge_log(spark, log, work, commands=True, salvages=salvages, ranges=ranges)
     judged_s = monotonic()
     progress(
         f"writing {len(judged.by_key) + len(judged.commands)} tables; {judged.dropped_count} requests lost"
@@ -80,12 +75,14 @@ def rebuild_index(
     def acceptances_in(number: int) -> Iterator[tuple[bytes, bytes]]:
         return acceptance_values(accepted(judged.commands.rows(number, COMMAND), judged.unusual_marks()))
 
-    tables = _write_tables(spark, work, "range", judged.by_key, entries_in)
-    of_commands = None
-    if judged.commands:
-        of_commands = _write_tables(spark, work, "commands", judged.commands, acceptances_in)
+    parts = [
+        _write_tables(spark, work, "range", judged.by_key, entries_in),
+        _write_tables(spark, work, "commands", judged.commands, acceptances_in),
+        _write_registrations(work, judged.plan.parties),
+    ]
+    tables = Tables([path for part in parts for path in part.paths], sum(part.entry_count for part in parts))
     written_s = monotonic()
-    adopt_tables(folder, tables, judged.plan.position, of_commands, judged.plan.parties)
+    adopt_tables(folder, tables, judged.plan.position)
     steps_s = {
         "judge": judged_s - began_s,
         "write_tables": written_s - judged_s,
@@ -94,8 +91,7 @@ def rebuild_index(
     return Rebuilt(
         judged.plan.position,
         tables.entry_count,
-        None if of_commands is None else of_commands.entry_count,
-        len(tables.paths) + (0 if of_commands is None else len(of_commands.paths)),
+        len(tables.paths),
         judged.contested_count,
         judged.dropped_count,
         steps_s,
@@ -113,6 +109,12 @@ def _write_tables(
         rows += _write_some(spark, work, name, range(first, end), found)
         ranges.free(first, end)
     return Tables([Path(row.path) for row in rows], sum(row.entries for row in rows))
+
+
+def _write_registrations(work: Path, entries: Mapping[bytes, bytes]) -> Tables:
+    path = attempt_file(work, "registrations", ".sst")
+    count = write_table(path, iter(sorted(entries.items())))
+    return Tables([path] if count else [], count)
 
 
 def _write_some(

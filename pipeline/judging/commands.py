@@ -123,7 +123,7 @@ def acceptances(commands: Array, unusual: Array) -> Array:
 
 
 def key_values(accepted: Array) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of acceptances, in order, as the table of commands stores them (replica.notary.acceptances)."""
+    """Keys and values of acceptances, in order, as an index stores them (replica.notary.acceptances)."""
     before = b""
     for start in range(0, len(accepted), _BLOCK_ROWS):
         packed = accepted[start : start + _BLOCK_ROWS].view(np.uint8).reshape(-1, COMMAND_BYTES)

@@ -18,10 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from pipeline.tables.delta import Table
 from pipeline.tables.rows import COMPLETIONS, CONFLICTS, EPOCHS, LOST, REQUESTS, SCHEMAS, VERDICTS, LostRecord, rows_of
-from replica.following.apply import judge_reading, lost_in, notes_in
-from replica.index.commands import offset_of
+from replica.following.apply import judge_reading
 from replica.index.interface import Index
-from replica.index.parties import write_notes
 from replica.index.rocks import RocksIndex
 from replica.log.interface import LogReader, LogRecords, RequestLog
 from replica.log.reading_on import open_reading_on
@@ -31,7 +29,7 @@ from replica.notary.places import Place, inside
 from replica.notary.position import BEGIN, Position, begin
 from replica.notary.reading import Reading, VoidReason, read_records
 from replica.notary.rules import STATE_KEY, Verdict, offset_in
-from replica.notary.salvage import NO_SALVAGES, OF_PARTIES, OF_STATES, Salvages, of_kinds, salvage_named
+from replica.notary.salvage import NO_SALVAGES, OF_STATES, Salvages, of_kinds, salvage_named
 
 RUN_RECORDS = 20_000  # in one append, which also bounds the memory of the job
 READ_WAIT_S = 10.0
@@ -47,7 +45,6 @@ class Judged(NamedTuple):
     lost: list[LostRecord]
     consumed_at: dict[bytes, int]  # log offset at which each state was consumed that a request was refused for
     added: dict[bytes, bytes]
-    accepted: Mapping[bytes, bytes]
     ledger_before: int  # ledger offset of the last completion before the run
     ledger_end: int
 
@@ -91,13 +88,11 @@ class OrderedJudge:
         yield records[start:]
 
     def judge(self, reading: Reading, records: LogRecords) -> Judged:
-        """Judge what was read of the next records. Registrations alone are written.
+        """Judge what was read of the next records. Nothing is written.
 
         `records`: the bytes of those that could not be decoded are looked at. Raises SalvageMissing for a lost record
         whose salvage is not held, IndexMismatch, and what the index raises.
         """
-        lost = of_kinds(lost_in(reading, records, self._salvages), OF_PARTIES)
-        write_notes(self._index.parties, notes_in(reading), self.position, reading.position, lost)
         applied, added = judge_reading(self._index, reading, self.position, records, self._salvages)
         decided = list(applied.decided())
         ledger_end = self._ledger_end + sum(_completions_of(entry, verdict) for entry, verdict in decided)
@@ -110,14 +105,13 @@ class OrderedJudge:
             list(self._lost(reading, records)),
             self._consumed_at(decided, added),
             added,
-            applied.accepted,
             self._ledger_end,
             ledger_end,
         )
 
     def advance(self, judged: Judged) -> None:
         """Note that every table has the run's rows."""
-        self._index.write(judged.added, judged.reading.position, judged.accepted)
+        self._index.write(judged.added, judged.reading.position)
         self.position, self._ledger_end = judged.reading.position, judged.ledger_end
 
     def _consumed_at(
@@ -227,8 +221,7 @@ def open_judge(
         position = index.position() or begin(topic_id)
         ahead = position.offset > tables[REQUESTS].offset or position.topic_id != topic_id
         fresh = any(table.made for table in tables.values())
-        older = offset_of(index.parties.position()) < position.offset  # made by a release that kept no registrations
-        if not (position.offset > BEGIN and (ahead or fresh or older)):
+        if not (position.offset > BEGIN and (ahead or fresh)):
             ledger_end = _ledger_end(tables[COMPLETIONS], position.offset, salvages)
             yield tables, OrderedJudge(index, position, ledger_end, salvages)
             return

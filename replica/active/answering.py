@@ -8,6 +8,7 @@ from typing import Protocol
 from replica.active.admission_budget import AdmissionBudget
 from replica.active.parts import Parts
 from replica.active.waiting import Waiting, send
+from replica.index.newest import newest_acceptances
 from replica.notary.acceptances import decode_acceptance
 from replica.notary.answers import Accepted, Answer, Earlier, Notarised, NotNow, Refused
 from replica.notary.counted import CountedRequest
@@ -40,7 +41,7 @@ class Answering:
         self._places = parts.places
         self._trace = parts.trace
         self._retry_after_s = parts.settings.retry_after_s
-        self._commands = parts.index.commands
+        self._index = parts.index
         self._appender = appender
         self._budget = budget
 
@@ -73,7 +74,8 @@ class Answering:
         reused = [entry for _, entry, verdict in decided if verdict.outcome is Outcome.COMMAND_ID_REUSED]
         if not reused:
             return {}
-        newest = self._commands.newest([entry.change_id for entry in reused], [entry.offset for entry in reused])
+        changes = [entry.change_id for entry in reused]
+        newest = newest_acceptances(self._index, changes, [entry.offset for entry in reused])
         return {
             entry.offset: Earlier(None, None, decode_acceptance(value).offset)
             for entry, value in zip(reused, newest, strict=True)

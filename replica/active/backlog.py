@@ -64,8 +64,7 @@ async def judged_again(
     """What the records after `position` and up to `applied_to` decided, run by run, by an index that has them all.
 
     Raises LogRefused when the position was not read from this log, LogTruncated when the log ends before it, and
-    LogUnavailable. Raises TableLags while the index completes its acceptances from the log, under rules 2: the caller
-    waits for them before (Opening does), or tries again from the newest run that it has.
+    LogUnavailable.
     """
     reader = await open_after(request_log, applied_to.topic_id, position)
     try:

@@ -18,12 +18,11 @@ from replica.active.backlog import judged_again
 from replica.active.completions import completions_of
 from replica.following.apply import Applied
 from replica.following.log_reading import known_log
-from replica.index.commands import offset_of
 from replica.index.interface import Index
 from replica.log.interface import RequestLog
-from replica.notary.errors import LogUnavailable, StoreUnavailable, TableLags
+from replica.notary.errors import LogUnavailable, StoreUnavailable
 from replica.notary.leases import releaser_in
-from replica.notary.position import BEGIN, begin
+from replica.notary.position import BEGIN, begin, offset_of
 from replica.notary.records import BarrierRecord
 from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.settings import CoreSettings
@@ -141,7 +140,7 @@ class DerivedLedger:
                 except StoreUnavailable as error:
                     log.error("ledger_refused", detail=error.detail)
                     self._refuse(error)
-                except (LogUnavailable, TableLags) as error:
+                except LogUnavailable as error:
                     log.warning("ledger_waits", detail=error.detail)
                 await self._clock.sleep_s(self._settings.log_retry_s)
         finally:

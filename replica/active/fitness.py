@@ -16,8 +16,6 @@ class Unfit(StrEnum):
     PAUSED = "paused"
     NO_ACTIVATION = "no_activation"
     UNSETTLED = "unsettled"
-    COMMANDS_LAG = "commands_lag"
-    PARTIES_LAG = "parties_lag"
     NO_NUMBERS = "no_numbers"
     CLOCK = "clock"
     STALLED = "stalled"
@@ -36,8 +34,6 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
     is_paused: bool
     is_writable: bool
     is_settled: bool
-    knows_commands: bool
-    knows_parties: bool
     may_number: bool
     why_not_stamp: str | None
     oldest_unread_s: float
@@ -60,8 +56,6 @@ def why_not_serve(facts: WorkerFacts, limits: Limits) -> tuple[Unfit, str] | Non
         (lagging, Unfit.LAGGING, f"{facts.lag_records} records of the log are not applied yet"),
         (facts.is_paused, Unfit.PAUSED, "operators have paused service: notary resume --service"),
         (not facts.is_writable, Unfit.NO_ACTIVATION, "no activation that all may write under is in force"),
-        (not facts.knows_commands, Unfit.COMMANDS_LAG, "the acceptances of commands are not known yet"),
-        (not facts.knows_parties, Unfit.PARTIES_LAG, "the registrations of keys are not known yet"),
         (not facts.may_number, Unfit.NO_NUMBERS, "no sequence numbers for the activation in force were drawn yet"),
         (not facts.is_settled, Unfit.UNSETTLED, "commands of the time before rules 2 are not settled yet"),
         (facts.why_not_stamp is not None, Unfit.CLOCK, facts.why_not_stamp or ""),

@@ -17,6 +17,7 @@ from replica.active.parts import Parts
 from replica.active.terms import Terms, terms_after, terms_of
 from replica.active.waiting import Waiting
 from replica.index.interface import OFFSET_END
+from replica.index.newest import newest_acceptances
 from replica.link.interface import SubmitOptions
 from replica.notary.acceptances import Acceptance, counts, decode_acceptance
 from replica.notary.answers import Answer, DeduplicationBound, Earlier, NotNow, Refused
@@ -194,7 +195,7 @@ class LogAdmission:
         position = self._follower.position
         now_us = max(self._clock.wall_us(), 0 if position is None else position.stamp_us)
         changes = [waiting.command.change_id for waiting in batch]
-        newest = self._index.commands.newest(changes, [TIME_MAX_US] * len(batch)) if batch else []
+        newest = newest_acceptances(self._index, changes, [TIME_MAX_US] * len(batch)) if batch else []
         if not any(newest):
             return [None] * len(batch)
         found: list[Acceptance | None] = []
@@ -222,7 +223,7 @@ class LogAdmission:
         """
         ids = [_registration_of(waiting) for waiting in fresh]
         distinct = list(dict.fromkeys(one for one in ids if one is not None))
-        found = self._index.parties.newest(distinct, [OFFSET_END] * len(distinct))
+        found = self._index.newest(distinct, [OFFSET_END] * len(distinct))
         newest = dict(zip(distinct, found, strict=True))
         position = self._follower.position
         now_us = max(self._clock.wall_us(), 0 if position is None else position.stamp_us)

@@ -13,7 +13,7 @@ import msgspec
 from replica.active.appending import Appender
 from replica.active.parts import Parts
 from replica.following.apply import Applied, notes_in
-from replica.index.parties import knows_parties
+from replica.index.newest import officers_of
 from replica.notary.errors import Code, NotaryError
 from replica.notary.note_signatures import note_signature_holds
 from replica.notary.parties import PartyNote, entry_key_of, has_effect, signed_key_of, why_no_effect, why_not_together
@@ -97,18 +97,16 @@ class Noting:
 
     def _check(self, note: PartyNote) -> None:
         """Raises NoteRefused for a note that cannot be logged, or would change nothing."""
-        parties, position = self._parts.index.parties, self._parts.follower.position
+        index = self._parts.index
         if self._closed:
             raise NoteRefused("the replica steps down", Code.NOT_ACTIVE)
         if self._appender.formats.records < NOTED_FROM:
             raise NoteRefused("the log has records of format 1: notary format raise, notary switchover")
-        if position is None or not knows_parties(parties, position.offset):
-            raise NoteRefused("this replica still reads the log for registrations: wait", Code.INDEX_INCOMPLETE)
         if not note_signature_holds(note):
             raise NoteRefused("the signature is not of its key over this note", Code.SIGNATURE_INVALID)
         signed = [signed_key_of(note)] if isinstance(note, RegistrationRecord) else []
-        known = {key: value for key, value in zip(signed, parties.lookup(signed), strict=True) if value is not None}
-        if (reason := why_no_effect(note, parties.officers(), known)) is not None:
+        known = {key: value for key, value in zip(signed, index.lookup(signed), strict=True) if value is not None}
+        if (reason := why_no_effect(note, officers_of(index), known)) is not None:
             raise NoteRefused(reason)
 
     def _append(self, note: PartyNote) -> asyncio.Future[int]:
@@ -118,7 +116,7 @@ class Noting:
         return future
 
     def _had_effect(self, note: PartyNote, offset: int) -> bool:
-        (value,) = self._parts.index.parties.lookup([entry_key_of(note, offset)])
+        (value,) = self._parts.index.lookup([entry_key_of(note, offset)])
         return has_effect(note, value)
 
 

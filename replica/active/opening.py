@@ -25,18 +25,14 @@ from replica.active.parts import Parts
 from replica.active.publisher import Publisher
 from replica.active.read_back import ReadBack
 from replica.active.tasks import SessionTasks
-from replica.index.commands import knows_commands
-from replica.index.parties import knows_parties
-from replica.notary.errors import InvariantBroken, TableLags
+from replica.notary.errors import InvariantBroken
 from replica.notary.formats import of_barrier, to_write
 from replica.notary.position import Position
 from replica.notary.records import SettledCommand, settled_together
-from replica.notary.rules import DEDUPLICATING_FROM, REGISTERED_FROM
 from replica.store.interface import Command, ParticipantStore, Published
 
 log = structlog.get_logger()
 
-_COMMANDS_TICK_S = 0.05
 _PENDING_TOGETHER = 50_000  # commands read from the database at a time; settings bound what one activation leaves
 
 
@@ -83,8 +79,6 @@ class Opening:
         raised = await store.bind(position.topic_id, salvages)
         claimed = None if self._grant is None else of_barrier(position.barrier)
         appender.formats = claimed or to_write(raised, parts.follower.formats)
-        if appender.formats.rules >= DEDUPLICATING_FROM:
-            await self._know_tables(position.offset, registered=appender.formats.rules >= REGISTERED_FROM)
         await appender.open()
         self._done("open_log")
         await self._compare_with_marks()
@@ -105,31 +99,6 @@ class Opening:
         if not self.pauses:  # else nothing is logged, and the activation after the pause settles
             await self.settle()
         self._done("settle")
-
-    async def _know_tables(self, offset: int, *, registered: bool) -> None:
-        """Return once the index has the acceptances up to an offset, and if `registered` the registrations as well.
-        Raises TableLags.
-
-        A replica that follows the log completes them in the background, and leaves the lock to others meanwhile. One
-        that stays away from the log reads it only now, so it waits for as long as it makes progress.
-        """
-        parts, settings = self._parts, self._parts.settings
-        waits = settings.standby == "disconnected"
-        left, still_s = self._tables_lag(registered), 0.0
-        while not (knows_commands(parts.index, offset) and self._knows_parties(offset, registered)):
-            if not waits or still_s >= settings.log_stall_max_s:
-                what = "acceptances of commands or registrations of keys" if registered else "acceptances of commands"
-                raise TableLags(f"{what} are not known up to offset {offset}")
-            await parts.clock.sleep_s(_COMMANDS_TICK_S)
-            before, left = left, self._tables_lag(registered)
-            still_s = 0.0 if left < before else still_s + _COMMANDS_TICK_S
-
-    def _knows_parties(self, offset: int, registered: bool) -> bool:
-        return not registered or knows_parties(self._parts.index.parties, offset)
-
-    def _tables_lag(self, registered: bool) -> int:
-        follower = self._parts.follower
-        return follower.commands_lag_records + (follower.parties_lag_records if registered else 0)
 
     def _done(self, step: str) -> None:
         now_s = self._parts.clock.boottime_s()

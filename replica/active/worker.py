@@ -25,8 +25,6 @@ from replica.active.numbers import Numbers, is_paused, needs_range, range_of, us
 from replica.active.parts import Parts
 from replica.active.shift import Shift
 from replica.following.apply import Applied
-from replica.index.commands import knows_commands
-from replica.index.parties import knows_parties_where_judged
 from replica.link.interface import PeerSeen, Replies, SubmitOptions, serving
 from replica.log.interface import LogWriter, WatchingLog
 from replica.notary.errors import LogUnavailable, NotaryError, SignerUnavailable
@@ -256,7 +254,7 @@ class Worker:
         self._parts.announce()
 
     def _facts(self) -> WorkerFacts:
-        follower, index = self._parts.follower, self._parts.index
+        follower = self._parts.follower
         position = follower.position
         return WorkerFacts(
             reaches_log=follower.reaches_log(),
@@ -265,8 +263,6 @@ class Worker:
             is_paused=is_paused(position),
             is_writable=writable(position) is not None,
             is_settled=self._is_settled,
-            knows_commands=position is not None and knows_commands(index, position.offset),
-            knows_parties=position is not None and knows_parties_where_judged(index.parties, position),
             may_number=self.numbers() is not None,
             why_not_stamp=self.why_not_stamp(),
             oldest_unread_s=self._oldest_unread_s(),

@@ -31,21 +31,19 @@ def show(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     present, replicas = run(_look(load(find_config(config))))
     if as_json:
         knows = {name: None if health is None else health.formats_known for name, health in replicas.items()}
-        lags = {name: None if health is None else health.commands_lag_records for name, health in replicas.items()}
         in_force = {name: None if health is None else health.rules_in_force for name, health in replicas.items()}
         print_json(
             {
                 "writes": msgspec.to_builtins(present),
                 "replicas": msgspec.to_builtins(knows),
                 "rules_in_force": in_force,
-                "commands_lag_records": lags,
             }
         )
         return
     out.print(f"the next activation writes {present}")
-    table = make_table("replica", "record formats", "rules", "in force", "commands")
+    table = make_table("replica", "record formats", "rules", "in force")
     for name, health in replicas.items():
-        table.add_row(name, *(("no answer", "", "", "") if health is None else _described(health)))
+        table.add_row(name, *(("no answer", "", "") if health is None else _described(health)))
     out.print(table)
 
 
@@ -78,13 +76,10 @@ def raise_formats(
     if wanted == present:
         _tell(f"nothing to raise: the next activation writes {present}", present, as_json)
         return
-    answered = {name: health for name, health in replicas.items() if health is not None}
     refusal = why_not_raise(
         wanted,
         present,
         {name: None if health is None else health.formats_known for name, health in replicas.items()},
-        {name: health.commands_lag_records for name, health in answered.items()},
-        {name: health.parties_lag_records for name, health in answered.items()},
     )
     if refusal is None and wanted.rules >= REGISTERED_FROM > present.rules:
         refusal = run(unregistered(settings))
@@ -121,12 +116,10 @@ async def _look(config: Config) -> tuple[Formats, dict[str, ReplicaHealth | None
         return present, {address.name: await fetch_health(session, address) for address in config.replicas}
 
 
-def _described(health: ReplicaHealth) -> tuple[str, str, str, str]:
-    """Record formats, versions of the rules, the rules in force, and whether the index knows all accepted commands."""
-    lag = health.commands_lag_records
-    commands = "not kept" if lag is None else "all known" if lag == 0 else f"{lag} records to read"
+def _described(health: ReplicaHealth) -> tuple[str, str, str]:
+    """Record formats, versions of the rules, and the rules in force."""
     known, in_force = health.formats_known, health.rules_in_force or "?"
-    return _listed(known.records), _listed(known.rules), str(in_force), commands
+    return _listed(known.records), _listed(known.rules), str(in_force)
 
 
 def _listed(versions: tuple[int, ...]) -> str:

@@ -58,29 +58,16 @@ FirstOption = Annotated[int, typer.Option("--first", min=1, max=1_000, help="How
 def verify(name: NameOption, config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     """Read every entry with its checksum, and print what the index amounts to.
 
-    A digest does not depend on the entries' order: replicas at the same position have the same digests, one of states
-    and transactions, one of the acceptances of commands, one of officers and registrations of keys.
+    The digest does not depend on the entries' order: replicas at the same position have the same one.
     """
-    from replica.index.rocks import verify_commands, verify_index, verify_parties
+    from replica.index.rocks import verify_index
 
-    folder = stopped_index(config, name)
-    summary, commands, parties = verify_index(folder), verify_commands(folder), verify_parties(folder)
+    summary = verify_index(stopped_index(config, name))
     if as_json:
-        tables = {"commands": commands, "parties": parties}
-        print_json(
-            _document(summary) | {name: None if table is None else _document(table) for name, table in tables.items()}
-        )
+        print_json(_document(summary))
         return
-    for table, what in (
-        (summary, "entries"),
-        (commands, "acceptances of commands"),
-        (parties, "entries of officers and registrations"),
-    ):
-        if table is None:
-            out.print(f"no {what}: the replica completes them from the log")
-        else:
-            out.print(f"[bold green]readable and whole[/]: {table.entry_count:,} {what}, {_where(table)}")
-            out.print(f"digest {table.digest.hex()}")
+    out.print(f"[bold green]readable and whole[/]: {summary.entry_count:,} entries, {_where(summary)}")
+    out.print(f"digest {summary.digest.hex()}")
 
 
 @app.command()

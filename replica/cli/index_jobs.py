@@ -42,18 +42,18 @@ def rebuild_on_spark(
 def diff_with_log(config: Config, folder: Path, where: Where, first: int) -> IndexDiff:
     """Make an index from the log, up to the position of the replica's index, and compare the two."""
     from replica.following.salvaged import read_salvages
-    from replica.index.rocks import read_commands, read_index
+    from replica.index.rocks import read_index
+    from replica.notary.position import offset_of
 
     salvages = read_salvages(folder.parent)
-    with read_index(folder) as index, read_commands(folder) as own_commands:
-        until_offset = -1 if index.position is None else index.position.offset
-        commands = own_commands is not None and own_commands.position is not None
+    with read_index(folder) as index:
+        until_offset = offset_of(index.position)
     with where.job("index-diff", folder.parent) as (session, work):
         from pipeline.audit.index_diff import diff_indexes
         from pipeline.jobs.rebuild import rebuild_index
 
         log = where.log(config, until_offset)
-        rebuild_index(session, log, work / "index", work / "files", commands=commands, salvages=salvages)
+        rebuild_index(session, log, work / "index", work / "files", salvages=salvages)
         return diff_indexes(folder, work / "index", first)
 
 
@@ -65,7 +65,6 @@ def tell_rebuilt(moved: Path | None, rebuilt: Rebuilt, as_json: bool) -> None:
                 "applied_offset": rebuilt.position.offset,
                 "epoch": rebuilt.position.epoch,
                 "entries": rebuilt.entry_count,
-                "commands": rebuilt.command_count,
                 "tables": rebuilt.table_count,
                 "contested_claims": rebuilt.contested_count,
                 "requests_without_effect": rebuilt.dropped_count,
@@ -74,9 +73,8 @@ def tell_rebuilt(moved: Path | None, rebuilt: Rebuilt, as_json: bool) -> None:
             }
         )
         return
-    commands = f" and {rebuilt.command_count:,} acceptances of commands" if rebuilt.command_count is not None else ""
     out.print(
-        f"[bold green]rebuilt[/]: {rebuilt.entry_count:,} entries{commands}, applied to log offset"
+        f"[bold green]rebuilt[/]: {rebuilt.entry_count:,} entries, applied to log offset"
         f" {rebuilt.position.offset}, in {sum(rebuilt.steps_s.values()):.1f} s"
     )
     if moved is not None:
@@ -86,23 +84,12 @@ def tell_rebuilt(moved: Path | None, rebuilt: Rebuilt, as_json: bool) -> None:
 def tell_diff(found: IndexDiff, as_json: bool) -> None:
     """Print whether there are differences, and the first of them."""
     if as_json:
-        commands = None if found.commands is None else _document(found.commands)
-        parties = None if found.parties is None else _document(found.parties)
-        print_json(_document(found) | {"commands": commands, "parties": parties})
+        print_json(_document(found))
         return
-    _tell_table(found, "states and transactions")
-    for table, what in ((found.commands, "acceptances of commands"), (found.parties, "officers and registrations")):
-        if table is None:
-            out.print(f"{what} are not compared: one side has no table of them")
-        else:
-            _tell_table(table, what)
-
-
-def _tell_table(found: IndexDiff, what: str) -> None:
     if not found.difference_count and not found.unpublished_count:
-        out.print(f"[bold green]no difference[/] in {what} up to log offset {found.until_offset}")
+        out.print(f"[bold green]no difference[/] up to log offset {found.until_offset}")
         return
-    out.print(f"[bold red]{found.difference_count:,} differences[/] in {what} up to log offset", end="")
+    out.print(f"[bold red]{found.difference_count:,} differences[/] up to log offset", end="")
     out.print(f" {found.until_offset}, {found.unpublished_count:,} entries without a completion")
     for item in _shown(found):
         out.print(f"  offset {item['offset']}, {item['key']}: {item['index']} here, {item['other']} there")

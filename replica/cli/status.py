@@ -241,9 +241,6 @@ def _facts(path: Path, config: Config, status: Status) -> Table:
 
 def _troubles(name: str, health: ReplicaHealth) -> Iterator[tuple[str, str]]:
     """What a person should know of a replica, each with its heading."""
-    if health.commands_lag_records:
-        text = f"lacks the acceptances of {health.commands_lag_records} records: notary format raise waits for them"
-        yield f"[yellow]commands of {name}[/]", text
     if health.front_ends_silent:
         yield f"[red]front ends of {name}[/]", f"{health.front_ends_silent} do not answer; they are started anew"
     if health.site_detail:

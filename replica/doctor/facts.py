@@ -132,7 +132,6 @@ class ReplicaFacts:
     epoch: int = 0
     granted_by: str = ""  # the database that granted the epoch in force, as it has read its barrier
     index_digests: Mapping[str, str] = field(default_factory=dict)  # by the number of records that they cover
-    commands_lag_records: int | None = None  # acceptances of commands its index lacks; None: an older release
     registry_differs: int | None = None  # keys that its registry file has otherwise than the log; None: not compared
     site: str | None = None  # whether its site has the term; None: no site is configured, or an older release
     site_detail: str = ""  # why it has not

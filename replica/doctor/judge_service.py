@@ -206,22 +206,6 @@ def _index_digests(facts: Facts) -> Verdict:
     return ok(f"the same after {max(common)} records")
 
 
-@CHECKS.check("commands")
-def _commands(facts: Facts) -> Verdict:
-    """The index of every replica has all acceptances of commands, so that it could judge by them."""
-    lacking = [
-        f"{one.name} lacks those of {one.commands_lag_records} records"
-        for one in facts.replicas
-        if one.commands_lag_records
-    ]
-    if lacking:
-        fix = "wait: it reads the log for them beside its work; until then no notary format raise"
-        return warning("; ".join(lacking), fix)
-    if not any(replica.answers for replica in facts.replicas):
-        return unknown("no replica answers")
-    return ok("known to every replica that keeps them")
-
-
 @CHECKS.check("formats")
 def _formats(facts: Facts) -> Verdict:
     """What operators have raised is in force."""

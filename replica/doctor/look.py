@@ -224,7 +224,6 @@ async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddre
         index_digests=health.index_digests,
         epoch=health.epoch,
         granted_by=health.granted_by,
-        commands_lag_records=health.commands_lag_records,
         rules_in_force=health.rules_in_force,
         registry_differs=health.registry_differs,
         site=health.site,

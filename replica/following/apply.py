@@ -7,17 +7,16 @@ from itertools import chain
 
 import msgspec
 
-from replica.index.commands import knows_commands
 from replica.index.interface import Index
-from replica.index.parties import knows_parties, newest_of, write_notes
+from replica.index.newest import newest_after_first, newest_registrations, newest_with, noted
 from replica.log.interface import LogRecords
-from replica.notary.acceptances import newest_with
+from replica.notary.acceptances import first_key
 from replica.notary.counted import Counted, CountedNote, CountedRequest
-from replica.notary.errors import IndexMismatch, TableLags
+from replica.notary.errors import IndexMismatch
 from replica.notary.position import Position, begin
 from replica.notary.reading import Reading, VoidReason, read_records
-from replica.notary.rules import DEDUPLICATING_FROM, REGISTERED_FROM, Verdict, judge, keys_of
-from replica.notary.salvage import NO_SALVAGES, OF_COMMANDS, OF_PARTIES, OF_STATES, Salvages, of_kinds
+from replica.notary.rules import REGISTERED_FROM, Verdict, judge, keys_of
+from replica.notary.salvage import NO_SALVAGES, OF_COMMANDS, OF_PARTIES, Salvages, of_kinds
 
 
 class Applied(msgspec.Struct):
@@ -25,7 +24,6 @@ class Applied(msgspec.Struct):
 
     reading: Reading
     verdicts: list[Verdict | None]
-    accepted: dict[bytes, bytes]  # acceptances of commands to add to the index
 
     @property
     def position(self) -> Position:
@@ -42,10 +40,9 @@ def judge_records(
 ) -> tuple[Applied, dict[bytes, bytes]]:
     """Read and judge the records after `position`, without changing anything; also returns the index entries to add.
 
-    The index may be newer than the position: its entries at or after a request's own offset do not count. Where its
-    acceptances do not reach the position, none are added. Lost records add the entries of their salvage, at their own
-    offsets. Raises SalvageMissing when it is not held, IndexMismatch when the index contradicts it, and TableLags
-    when the records are judged by acceptances or registrations that the index does not have.
+    The index may be newer than the position: its entries at or after a request's own offset do not count. What the run
+    itself records counts for the records after it. Lost records add the entries of their salvage, at their own offsets.
+    Raises SalvageMissing when it is not held, and IndexMismatch when the index contradicts it.
     """
     return judge_reading(index, read_records(position, records), position, records, salvages)
 
@@ -54,52 +51,40 @@ def judge_reading(
     index: Index, reading: Reading, position: Position, records: LogRecords, salvages: Salvages
 ) -> tuple[Applied, dict[bytes, bytes]]:
     """Likewise, for what was read of the records."""
-    all_lost = lost_in(reading, records, salvages)
-    _check_lost(index, all_lost)
-    lost, of_commands = of_kinds(all_lost, OF_STATES), of_kinds(all_lost, OF_COMMANDS)
+    lost = lost_in(reading, records, salvages)
+    _check_lost(index, lost)
     requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
     keys = [keys_of(entry) for entry in requests]
-    known = index.lookup(list(chain.from_iterable(keys))) if keys else []
+    commands = [first_key(entry.change_id) for entry in requests]
+    asked = list(chain.from_iterable(keys))
+    found = index.lookup([*asked, *commands]) if requests else []
+    known, first = found[: len(asked)], found[len(asked) :]
+    below = [entry.offset for entry in requests]
+    newest = newest_after_first(index, commands, first, below)
     if lost:
-        asked = chain.from_iterable(keys)
         known = [value or lost.get(key) for key, value in zip(asked, known, strict=True)]
-    newest, registered = _newest(index, position, requests, of_commands), _registered(index, reading, requests)
+        newest = newest_with(of_kinds(lost, OF_COMMANDS), commands, below, newest)
+    of_notes = noted(index, notes_in(reading), position.offset + 1, of_kinds(lost, OF_PARTIES))
+    registered = _registered(index, requests, of_notes)
     of_requests, added, accepted = judge(requests, keys, known, newest, registered)
-    accepted |= of_commands
+    added |= accepted
     if not added.keys().isdisjoint(lost):
         raise IndexMismatch("the salvage names what the log itself decided right before the lost range")
-    added |= lost
+    added |= of_notes | lost
     if len(requests) == len(reading.counted):
-        return Applied(reading, list(of_requests), accepted), added
+        return Applied(reading, list(of_requests)), added
     verdicts = iter(of_requests)
     of_all = [next(verdicts) if isinstance(entry, CountedRequest) else None for entry in reading.counted]
-    return Applied(reading, of_all, accepted), added
+    return Applied(reading, of_all), added
 
 
-def _newest(
-    index: Index, position: Position, requests: Sequence[CountedRequest], lost: Mapping[bytes, bytes]
+def _registered(
+    index: Index, requests: Sequence[CountedRequest], of_notes: Mapping[bytes, bytes]
 ) -> list[bytes | None] | None:
-    """The newest acceptance of each command, below its record, those of `lost` records of the run included; None where
-    the index does not have them all."""
-    if knows_commands(index, position.offset):
-        found = index.commands.newest([entry.change_id for entry in requests], [entry.offset for entry in requests])
-        return newest_with(lost, requests, found) if lost else found
-    judged_by = max((entry.rules_version for entry in requests), default=1)
-    if judged_by >= DEDUPLICATING_FROM:
-        raise TableLags(f"acceptances of commands are not known up to offset {position.offset}")
-    return None
-
-
-def _registered(index: Index, reading: Reading, requests: Sequence[CountedRequest]) -> list[bytes | None] | None:
-    """The newest registration of each request's key, below its record; None where no rules in force ask for it.
-
-    The run's own registrations count for the requests after them, so the table must have them already.
-    """
+    """The newest registration of each request's key, below its record; None where no rules in force ask for it."""
     if max((entry.rules_version for entry in requests), default=1) < REGISTERED_FROM:
         return None
-    if not knows_parties(index.parties, reading.position.offset):
-        raise TableLags(f"registrations of keys are not known up to offset {reading.position.offset}")
-    return newest_of(index.parties, requests)
+    return newest_registrations(index, requests, of_notes)
 
 
 def notes_in(reading: Reading) -> list[CountedNote]:
@@ -115,12 +100,10 @@ def lost_in(reading: Reading, records: LogRecords, salvages: Salvages) -> dict[b
 
 
 def _check_lost(index: Index, lost: Mapping[bytes, bytes]) -> None:
-    """Raises IndexMismatch where an index or one of its tables contradicts the entries of lost records."""
-    for kinds, table in ((OF_STATES, index), (OF_COMMANDS, index.commands), (OF_PARTIES, index.parties)):
-        due = of_kinds(lost, kinds)
-        for (key, value), found in zip(due.items(), table.lookup(list(due)) if due else (), strict=True):
-            if found not in (None, value):
-                raise IndexMismatch(f"key {key.hex()}: the index has {found.hex()}, the salvage {value.hex()}")
+    """Raises IndexMismatch where an index contradicts the entries of lost records."""
+    for (key, value), found in zip(lost.items(), index.lookup(list(lost)) if lost else (), strict=True):
+        if found not in (None, value):
+            raise IndexMismatch(f"key {key.hex()}: the index has {found.hex()}, the salvage {value.hex()}")
 
 
 class Applier:
@@ -132,15 +115,12 @@ class Applier:
         self.position = index.position() or begin(topic_id)
 
     def apply(self, records: LogRecords) -> Applied:
-        """Judge the next records and write entries and position in one batch. Their registrations are written before.
+        """Judge the next records, and write entries and position in one batch.
 
         Raises IndexUnreadable when the index fails, InvariantBroken on a gap, FormatUnknown for a newer log,
         and what `judge_records` raises.
         """
-        reading = read_records(self.position, records)
-        lost = of_kinds(lost_in(reading, records, self.salvages), OF_PARTIES)
-        write_notes(self.index.parties, notes_in(reading), self.position, reading.position, lost)
-        applied, added = judge_reading(self.index, reading, self.position, records, self.salvages)
-        self.index.write(added, applied.position, applied.accepted)
+        applied, added = judge_records(self.index, self.position, records, self.salvages)
+        self.index.write(added, applied.position)
         self.position = applied.position
         return applied

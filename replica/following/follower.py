@@ -11,13 +11,10 @@ import structlog
 
 from ha.clock import Clock
 from replica.following.apply import Applied, Applier
-from replica.following.commands import complete_commands
 from replica.following.log_reading import bounded_runs, end_after, known_log, open_after, record_at, require_applied
-from replica.following.parties import complete_parties
-from replica.index.commands import ahead_of_states, offset_of
 from replica.index.interface import Index
 from replica.log.interface import LogInDatabase, LogReader, LogRecords, RequestLog
-from replica.notary.errors import Code, LogLeaderChanged, LogRefused, LogUnavailable, NotaryError, TableLags
+from replica.notary.errors import Code, LogLeaderChanged, LogRefused, LogUnavailable, NotaryError
 from replica.notary.formats import OLDEST, Formats, of_barrier
 from replica.notary.leases import database_in
 from replica.notary.position import BEGIN, Position
@@ -120,16 +117,6 @@ class Follower:
         position = self.position
         return 0 if position is None or position.barrier is None else position.barrier.rules_version
 
-    @property
-    def commands_lag_records(self) -> int:
-        """Applied records whose acceptances of commands the index does not have yet."""
-        return max(0, offset_of(self._index.position()) - offset_of(self._index.commands.position()))
-
-    @property
-    def parties_lag_records(self) -> int:
-        """Applied records whose registrations of keys the index does not have yet."""
-        return max(0, offset_of(self._index.position()) - offset_of(self._index.parties.position()))
-
     def hurry(self, hurry: bool, gather_s: float = 0.0) -> None:
         """Read each record as soon as it arrives (true: an active must), or in larger runs, which cost less (false).
 
@@ -184,10 +171,8 @@ class Follower:
         topic_id = self._topic_id = self._topic_id or await self._identity()
         self._applier = self._applier or Applier(self._index, topic_id, self._salvages)
         self._moved.set()  # from here on there is a position, also while the log is empty
-        reader = await self._open_after(topic_id, self._applier.position)  # the oldest position: see `contradicted`
+        reader = await self._open_after(topic_id, self._applier.position)
         try:
-            for ahead in ahead_of_states(self._index):  # before records are applied in place of those that a log lost
-                await (await self._open_after(topic_id, ahead)).close()
             await self._on_opened()
         except BaseException:
             await reader.close()
@@ -195,7 +180,6 @@ class Follower:
         self.assured = True
         self._on_assured()
         watch = asyncio.create_task(self.watch_end())
-        completing = asyncio.create_task(self._complete_tables(topic_id))
         silent_s = 0.0
         try:
             while True:
@@ -203,22 +187,16 @@ class Follower:
                 read_at_s = self._clock.boottime_s()
                 silent_s = self.silent_s(silent_s, len(records))
                 for run in bounded_runs(records, self._settings.read_batch_states_max):
-                    try:
-                        self._apply(self._applier, run)
-                    except TableLags:  # judged by commands or keys that this index does not know yet
-                        await completing
-                        self._apply(self._applier, run)
+                    self._apply(self._applier, run)
                     await self._room()
                     await asyncio.sleep(0)  # let heartbeat and front ends in between two runs
-                for task in (watch, completing):
-                    if task.done():
-                        task.result()
+                if watch.done():
+                    watch.result()
                 if len(records) < self._settings.read_batch_max:
                     await self._pause(len(records), read_at_s)
         finally:
             self.assured = False
             watch.cancel()
-            completing.cancel()
             await reader.close()
 
     async def _open_after(self, topic_id: str, position: Position) -> LogReader:
@@ -239,15 +217,6 @@ class Follower:
 
     async def _identity(self) -> str:
         return await known_log(self._log, self._clock, self._settings.log_retry_s)
-
-    async def _complete_tables(self, topic_id: str) -> None:
-        """Registrations first, because commands under rules 3 are judged by them."""
-        await complete_parties(
-            self._log, self._index, topic_id, clock=self._clock, settings=self._settings, salvages=self._salvages
-        )
-        await complete_commands(
-            self._log, self._index, topic_id, clock=self._clock, settings=self._settings, salvages=self._salvages
-        )
 
     def silent_s(self, silent_s: float, records: int) -> float:
         """How long the reader has returned nothing although the log is known to have more, seconds.

@@ -15,28 +15,21 @@ from hashlib import sha256
 
 import msgspec
 
-from replica.following.apply import judge_records, lost_in, notes_in
+from replica.following.apply import Applied, judge_records, notes_in
 from replica.index.compare import recorded_at
-from replica.index.interface import Index, Parties
+from replica.index.interface import Index
 from replica.index.summary import IndexSummary, add_entries
 from replica.log.interface import LogRecords
 from replica.notary.acceptances import first_key
-from replica.notary.counted import CountedNote, CountedRequest
+from replica.notary.counted import CountedRequest
 from replica.notary.errors import IndexMismatch, LogRefused
-from replica.notary.parties import (
-    OFFICERS_KEY,
-    Officers,
-    decode_officers_entry,
-    entry_keys_of,
-    in_force_through,
-    signed_keys_of,
-)
+from replica.notary.parties import entry_keys_of, signed_keys_of
 from replica.notary.position import Position, begin
 from replica.notary.rules import keys_of
-from replica.notary.salvage import NO_SALVAGES, OF_PARTIES, Salvages, of_kinds
+from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.notary.untrusted import UNREADABLE
 
-CHECK_VERSION = 3
+CHECK_VERSION = 4
 MARK_SPACING = 4_096  # records between two digests; doubled as the log grows
 MARKS_MAX = 16
 CHECKSUM_BYTES = 32
@@ -56,10 +49,6 @@ class IndexCheck(msgspec.Struct, frozen=True, array_like=True):
     spacing: int = MARK_SPACING
     marks: tuple[tuple[int, bytes], ...] = ()
     began_us: int = 0  # when this pass began, microseconds UTC; 0 before it did
-    command_count: int = 0  # acceptances of commands up to there, and their digest
-    command_digest: bytes = bytes(32)
-    command_marks: tuple[tuple[int, bytes], ...] = ()  # at the same numbers of records as `marks`
-    party_count: int = 0  # entries of officers and registrations up to there
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -70,8 +59,7 @@ def begin_check(topic_id: str, before: IndexCheck | None = None) -> IndexCheck:
     """A check from the log's first record; it keeps the marks of the one before, and is compared with them."""
     if before is None:
         return IndexCheck(CHECK_VERSION, begin(topic_id), 0, bytes(32))
-    kept = before.command_marks
-    return IndexCheck(CHECK_VERSION, begin(topic_id), 0, bytes(32), before.spacing, before.marks, command_marks=kept)
+    return IndexCheck(CHECK_VERSION, begin(topic_id), 0, bytes(32), before.spacing, before.marks)
 
 
 def room_of(check: IndexCheck, applied_offset: int, records_max: int) -> int:
@@ -86,30 +74,28 @@ def continue_check(
 ) -> IndexCheck:
     """Compare the index with the next records. Raises IndexMismatch where they differ, IndexUnreadable, and LogRefused
     when the log up to a mark is not what it was in the check before."""
-    applied, added = judge_records(index, check.position, records, salvages)
-    accepted = applied.accepted
-    requests = [entry for entry in applied.reading.counted if isinstance(entry, CountedRequest)]
-    keys = list({key: None for entry in requests for key in keys_of(entry)} | dict.fromkeys(added))
-    commands = list({first_key(entry.change_id): None for entry in requests} | dict.fromkeys(accepted))
-    recorded = range(check.position.offset + 1, applied.position.offset + 1)
-    _compare(recorded, keys, index.lookup(keys) if keys else [], added)
-    _compare(recorded, commands, index.commands.lookup(commands) if commands else [], accepted)
-    of_lost = of_kinds(lost_in(applied.reading, records, salvages), OF_PARTIES)
-    of_parties = _compare_parties(index.parties, recorded, notes_in(applied.reading), of_lost)
+    applied, added = compare_run(index, check.position, records, salvages)
     before = IndexSummary(check.position, check.entry_count, check.digest)
     summary = add_entries(before, applied.position, added.items())
-    of_commands = IndexSummary(check.position, check.command_count, check.command_digest)
-    of_commands = add_entries(of_commands, applied.position, accepted.items())
     checked = msgspec.structs.replace(
-        check,
-        position=applied.position,
-        entry_count=summary.entry_count,
-        digest=summary.digest,
-        command_count=of_commands.entry_count,
-        command_digest=of_commands.digest,
-        party_count=check.party_count + of_parties,
+        check, position=applied.position, entry_count=summary.entry_count, digest=summary.digest
     )
     return _mark(checked)
+
+
+def compare_run(
+    index: Index, position: Position, records: LogRecords, salvages: Salvages = NO_SALVAGES
+) -> tuple[Applied, dict[bytes, bytes]]:
+    """Judge the records after `position` again; also returns the entries that they make. Raises IndexMismatch unless
+    the index has these, and no others recorded there, and what `judge_records` raises."""
+    applied, added = judge_records(index, position, records, salvages)
+    notes = notes_in(applied.reading)
+    requests = [entry for entry in applied.reading.counted if isinstance(entry, CountedRequest)]
+    wanted = [key for entry in requests for key in (*keys_of(entry), first_key(entry.change_id))]
+    keys = list(dict.fromkeys([*wanted, *signed_keys_of(notes), *entry_keys_of(notes), *added]))
+    recorded = range(position.offset + 1, applied.position.offset + 1)
+    _compare(recorded, keys, index.lookup(keys) if keys else [], added)
+    return applied, added
 
 
 def _compare(
@@ -122,48 +108,12 @@ def _compare(
             raise IndexMismatch(_difference(key, value, expected.get(key)))
 
 
-def _compare_parties(
-    parties: Parties, recorded: range, notes: Sequence[CountedNote], lost: Mapping[bytes, bytes]
-) -> int:
-    """Compare what the table has of these notes, and of lost records. Returns how many entries they make. Raises
-    IndexMismatch."""
-    if not notes and not lost:
-        return 0
-    (officers,) = parties.newest([OFFICERS_KEY], [recorded.start])
-    signed = signed_keys_of(notes)
-    known = {key: value for key, value in zip(signed, parties.lookup(signed), strict=True) if value is not None}
-    before = Officers() if officers is None else decode_officers_entry(officers)
-    _, expected = in_force_through(before, notes, lost, known)
-    keys = list(dict.fromkeys([*expected, *signed, *entry_keys_of(notes)]))
-    _compare(recorded, keys, parties.lookup(keys), expected)
-    return len(expected)
-
-
 def check_complete(check: IndexCheck, entry_count: int) -> None:
     """Compare the number of entries, once the check is where the index is. Raises IndexMismatch."""
     if check.entry_count != entry_count:
         raise IndexMismatch(
             f"up to offset {check.position.offset} the log makes {check.entry_count} entries,"
             f" the index has {entry_count}"
-        )
-
-
-def check_commands_complete(check: IndexCheck, command_count: int) -> None:
-    """Compare the number of acceptances, once the check is where the index is. Raises IndexMismatch."""
-    if check.command_count != command_count:
-        raise IndexMismatch(
-            f"up to offset {check.position.offset} the log makes {check.command_count} acceptances of commands,"
-            f" the index has {command_count}"
-        )
-
-
-def check_parties_complete(check: IndexCheck, party_count: int) -> None:
-    """Compare the number of officers' and registrations' entries, once the check is where their table is. Raises
-    IndexMismatch."""
-    if check.party_count != party_count:
-        raise IndexMismatch(
-            f"up to offset {check.position.offset} the log makes {check.party_count} entries of officers and"
-            f" registrations, the index has {party_count}"
         )
 
 
@@ -190,17 +140,15 @@ def _mark(check: IndexCheck) -> IndexCheck:
     checked = check.position.offset + 1
     if checked % check.spacing:
         return check
-    marks, command_marks = dict(check.marks), dict(check.command_marks)
-    was = (marks.get(checked, check.digest), command_marks.get(checked, check.command_digest))
-    if was != (check.digest, check.command_digest):
+    marks = dict(check.marks)
+    if marks.get(checked, check.digest) != check.digest:
         raise LogRefused(f"the first {checked} records are not what they were when they were last read")
-    marks[checked], command_marks[checked] = check.digest, check.command_digest
+    marks[checked] = check.digest
     spacing = check.spacing
     while len(marks) > MARKS_MAX:
         spacing *= 2
         marks = {at: digest for at, digest in marks.items() if at % spacing == 0}
-    kept = tuple(sorted((at, digest) for at, digest in command_marks.items() if at in marks))
-    return msgspec.structs.replace(check, spacing=spacing, marks=tuple(sorted(marks.items())), command_marks=kept)
+    return msgspec.structs.replace(check, spacing=spacing, marks=tuple(sorted(marks.items())))
 
 
 def _difference(key: bytes, found: bytes | None, expected: bytes | None) -> str:

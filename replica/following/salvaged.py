@@ -14,7 +14,6 @@ from pathlib import Path
 from replica.index.interface import Index
 from replica.notary.errors import SalvageDamaged
 from replica.notary.salvage import (
-    OF_STATES,
     SALVAGES_NAME,
     LostEntry,
     Salvage,
@@ -92,9 +91,7 @@ async def salvages_in(index: Index, applied_offset: int, salvages: Salvages) -> 
 
 
 async def _is_in(index: Index, applied_offset: int, entries: Iterable[LostEntry]) -> bool:
-    """Whether states and transactions are there. The tables have positions of their own: what leads the index past a
-    lost range without them leaves them behind, and they are completed from the log, lost records included."""
-    due_entries = (entry for entry in entries if entry.offset <= applied_offset and entry.key[:1] in OF_STATES)
+    due_entries = (entry for entry in entries if entry.offset <= applied_offset)
     while due := list(islice(due_entries, _LOOK_UPS_TOGETHER)):
         if index.lookup([entry.key for entry in due]) != [entry.value for entry in due]:
             return False

@@ -19,9 +19,7 @@ from replica.following.follower import Follower
 from replica.following.index_check import (
     IndexCheck,
     begin_check,
-    check_commands_complete,
     check_complete,
-    check_parties_complete,
     continue_check,
     decode_check,
     encode_check,
@@ -30,7 +28,6 @@ from replica.following.index_check import (
 from replica.following.log_reading import bounded_runs, open_after
 from replica.following.pace import Pace, choose_pace, room_for
 from replica.health import ScrubProgress
-from replica.index.commands import offset_of
 from replica.index.interface import Index
 from replica.log.interface import LogReader, LogRecords, RequestLog
 from replica.notary.errors import LogUnavailable
@@ -61,18 +58,16 @@ class Scrubber:
         settings: CoreSettings,
         *,
         bookmark: Path,
-        entry_count: Callable[[], int],
         is_busy: Callable[[], bool],
         salvages: Salvages = NO_SALVAGES,
     ) -> None:
-        """`bookmark`: the file that stores the progress. `entry_count`: how many entries the index has."""
+        """`bookmark`: the file that stores the progress."""
         self._log = request_log
         self._index = index
         self._follower = follower
         self._clock = clock
         self._settings = settings
         self._bookmark = bookmark
-        self._entry_count = entry_count
         self._is_busy = is_busy
         self._salvages = salvages
         self._kept_at_s = float("-inf")
@@ -81,16 +76,6 @@ class Scrubber:
         self._record_s = 0.0  # how long the event loop was held up by each record lately
         self.records = 0  # compared by this process
         self.complete_walks = 0
-
-    def command_digests(self) -> dict[int, bytes]:
-        """Digest of all acceptances of commands, by the number of records that made them."""
-        return {} if self.check is None else dict(self.check.command_marks)
-
-    @property
-    def _checkable_offset(self) -> int:
-        """What can be compared now: applied, and with its acceptances and registrations in the index."""
-        tables = (self._index.commands, self._index.parties)
-        return min(self._follower.applied_offset, *(offset_of(table.position()) for table in tables))
 
     def digests(self) -> dict[int, bytes]:
         """Digest of all entries, by the number of records that made them: the same at every replica."""
@@ -160,10 +145,7 @@ class Scrubber:
             while check.position.offset < self._follower.applied_offset:
                 check = await self._check_a_tick(reader, check, await self._next_tick())
                 self._keep(check)
-            check_complete(check, self._entry_count())
-            check_commands_complete(check, self._index.commands.entry_count)
-            if offset_of(self._index.parties.position()) == check.position.offset:  # else it is ahead, after a crash
-                check_parties_complete(check, self._index.parties.entry_count)
+            check_complete(check, self._index.entry_count)
         finally:
             self.pace = Pace(0.0, 0.0)
             await reader.close()
@@ -198,7 +180,7 @@ class Scrubber:
     async def _check_a_tick(self, reader: LogReader, check: IndexCheck, records_max: int) -> IndexCheck:
         """Compare up to `records_max` records; stop early when other work needs the replica."""
         left = records_max
-        while left > 0 and check.position.offset < self._checkable_offset and self._room_per_s() > 0:
+        while left > 0 and check.position.offset < self._follower.applied_offset and self._room_per_s() > 0:
             records = await self._read(reader, check, min(left, RUN_RECORDS_MAX))
             for run in bounded_runs(records, RUN_STATES_MAX):
                 began_s = self._clock.boottime_s()
@@ -210,7 +192,7 @@ class Scrubber:
         return check
 
     async def _read(self, reader: LogReader, check: IndexCheck, records_max: int) -> LogRecords:
-        records = await reader.read(room_of(check, self._checkable_offset, records_max), READ_MAX_S)
+        records = await reader.read(room_of(check, self._follower.applied_offset, records_max), READ_MAX_S)
         if not records:
             raise LogUnavailable(f"no record after offset {check.position.offset} within {READ_MAX_S} s")
         return records

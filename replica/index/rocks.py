@@ -1,4 +1,4 @@
-"""The committed-state index on RocksDB: three databases, each with one write batch for entries and position.
+"""The committed-state index on RocksDB: one database, one write batch a run of records, for entries and position.
 
 RocksDB can hide losses in three ways. Each has a remedy here, and a test:
 
@@ -40,19 +40,16 @@ from rocksdict import (
     WriteBatch,
 )
 
-from replica.index.commands import due
 from replica.index.compare import recorded_at
-from replica.index.interface import COMMANDS_POSITION_KEY, NOTHING, OFFSET_END, POSITION_KEY
+from replica.index.interface import BEFORE_KEY, POSITION_KEY
 from replica.index.summary import IndexSummary, summarise
-from replica.notary.acceptances import first_key, later_key
 from replica.notary.errors import Code, FormatUnknown, IndexDamaged, IndexUnreadable
-from replica.notary.parties import OFFICERS_KEY, Officers, decode_officers_entry
 from replica.notary.position import Position, decode_position, encode_position
 
 MIB = 1 << 20
-COMMANDS_NAME = "commands"  # the folder of acceptances, inside the index's: an older release leaves it alone
-PARTIES_NAME = "parties"  # likewise that of officers and registrations
-_COUNT_BYTES = 8  # the value of POSITION_KEY: the number of entries, big-endian, then the position
+_OFFSET_BYTES = _COUNT_BYTES = 8  # the value of POSITION_KEY: the number of entries, big-endian, then the position
+_FIRST_KIND = b"\x02"  # sorts after both positions, and not after any entry
+_EARLIER_POSITION_KEY = b"m/position"  # of an index that had a database for each kind
 
 # Measured: docs/decisions/0005.
 WRITE_BUFFER_BYTES = 2 * MIB  # a skip list of random keys gets slower as it grows: this size fits the caches
@@ -68,7 +65,7 @@ SORTED_RUNS_STOP = 64
 RUN_SIZE_RATIO_PERCENT = 10  # runs whose sizes differ by no more than this are merged together
 RUN_AMPLIFICATION_MAX_PERCENT = 1_000_000  # no merge frees space: keys are unique, and nothing is deleted
 BACKGROUND_JOBS = 3  # a flush, a long merge, and a short one meanwhile
-OPEN_FILES_MAX = 2_000  # of each table; they have 64 MiB, and small ones are merged
+OPEN_FILES_MAX = 2_000  # they have 64 MiB, and small ones are merged
 SYNC_BYTES = MIB  # sync table files in small steps: a burst of dirty pages would delay the database's fsync
 
 _SIGNS_OF_DAMAGE = (  # in messages of RocksDB; any other failure, such as an I/O error, may be temporary
@@ -90,19 +87,16 @@ _SIZES = {
 }
 
 
-class RocksTable:
-    """Entries and the position up to which they are written. One process at a time; all calls from one thread; a call
-    waits only for the disk.
+class RocksIndex:
+    """See Index. One process at a time; all calls from one thread; a call waits only for the disk.
 
     The first failure is final: every later call raises IndexUnreadable with the same detail.
     """
 
-    position_key = POSITION_KEY  # sorts before every entry
-
     def __init__(self, folder: Path) -> None:
         """Open the index in `folder`, or make a new one there.
 
-        Raises IndexDamaged when it is corrupt or incomplete, and IndexUnreadable when a newer release wrote it, another
+        Raises IndexDamaged when it is corrupt or incomplete, and IndexUnreadable when another release wrote it, another
         process has it open, or it cannot be opened for another reason.
         """
         self._failure: IndexUnreadable | None = None
@@ -111,7 +105,7 @@ class RocksTable:
         except Exception as error:  # rocksdict raises nothing more specific
             raise _unreadable(f"the index in {folder} cannot be opened", error) from None
         try:
-            self._entry_count, self._position = self._read_position()
+            self._at = self._read_position(folder)
             self._check_complete(folder)
         except IndexUnreadable:
             self._db.close()
@@ -120,7 +114,12 @@ class RocksTable:
     def position(self) -> Position | None:
         """See Index."""
         self._check_usable()
-        return self._position
+        return self._at.position
+
+    def position_before(self) -> Position | None:
+        """See Index."""
+        self._check_usable()
+        return self._at.before
 
     def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See Index. One call for all keys: 1 microsecond each, and other threads run meanwhile."""
@@ -130,25 +129,31 @@ class RocksTable:
         except Exception as error:
             self._fail("a look-up failed", error)
 
+    def newest(self, prefixes: Sequence[bytes], below: Sequence[int]) -> list[bytes | None]:
+        """See Index. One seek each."""
+        self._check_usable()
+        return [self._newest(prefix, offset) for prefix, offset in zip(prefixes, below, strict=True)]
+
     def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
         """See Index. Sorted, because neighbours in the batch are then neighbours in the memtable."""
         self._check_usable()
-        entry_count = self._entry_count + len(entries)
-        batch = WriteBatch(raw_mode=True)
-        batch.put(self.position_key, encode_counted_position(entry_count, position))
-        for key in sorted(entries):
-            batch.put(key, entries[key])
-        try:
-            self._db.write(batch)
-        except Exception as error:
-            self._fail("a write failed", error)
-        self._entry_count, self._position = entry_count, position
+        self._put(entries, self._at.after(len(entries), position))
 
-    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+    def adopt(self, topic_id: str) -> None:
+        """Make it one that was read from this topic, which has the same records. May be repeated.
+
+        An index names the log that it was read from, and a replica refuses one that names another. Raises
+        IndexUnreadable.
+        """
+        self._check_usable()
+        if self._at.position is not None:
+            self._put({}, self._at.of_topic(topic_id))
+
+    def entries(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """See Index. What is written meanwhile is not seen."""
         self._check_usable()
         try:
-            yield from _iterate(self._db, self.position_key)
+            yield from _iterate(self._db, prefix)
         except Exception as error:
             self._fail("reading all entries failed", error)
 
@@ -163,15 +168,15 @@ class RocksTable:
 
     @property
     def entry_count(self) -> int:
-        """How many entries it has, the position not counted."""
-        return self._entry_count
+        """See Index."""
+        return self._at.entry_count
 
     def sizes(self) -> dict[str, int]:
         """The size of the index, for metrics: entries, and bytes by kind. Reads only counters; empty once failed."""
         if self._failure is not None:
             return {}
         found = {kind: self._db.property_int_value(name) or 0 for kind, name in _SIZES.items()}
-        return {"entries": self._entry_count, **found}
+        return {"entries": self._at.entry_count, **found}
 
     def close(self) -> None:
         """See Index."""
@@ -180,34 +185,47 @@ class RocksTable:
         with suppress(Exception):  # closed already, or broken: nothing is left to do, and nothing is lost
             self._db.close()
 
-    def _read_position(self) -> tuple[int, Position | None]:
+    def _put(self, entries: Mapping[bytes, bytes], at: StoredPositions) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for key, value in at.encoded().items():
+            batch.put(key, value)
+        for key in sorted(entries):
+            batch.put(key, entries[key])
         try:
-            return _decode_position(self._db.get(self.position_key))
+            self._db.write(batch)
+        except Exception as error:
+            self._fail("a write failed", error)
+        self._at = at
+
+    def _read_position(self, folder: Path) -> StoredPositions:
+        try:
+            return _read_positions(self._db, folder)
         except Exception as error:
             self._fail("the position cannot be read", error)
 
     def _check_complete(self, folder: Path) -> None:
         """Compare the number of entries in the files with the number stored with the position.
 
-        Opening has moved the content of the write-ahead log into files. A file holds no key twice. It has the position
-        if and only if it starts with it, because no key sorts before it.
+        Opening has moved the content of the write-ahead log into files. A file holds no key twice. It has the two
+        positions, which every batch writes, if and only if it starts with them, because no key sorts before them.
         """
         files = self._db.live_files()
-        positions = sum(file["start_key"] == self.position_key for file in files)
-        found = sum(file["num_entries"] for file in files) - positions
-        if found != self._entry_count:
-            raise IndexDamaged(f"the index in {folder} has {found} of {self._entry_count} entries")
+        positions = sum(file["start_key"] == POSITION_KEY for file in files)
+        found = sum(file["num_entries"] for file in files) - 2 * positions
+        if found != self._at.entry_count:
+            raise IndexDamaged(f"the index in {folder} has {found} of {self._at.entry_count} entries")
 
-    def _last_up_to(self, key: bytes) -> tuple[bytes, bytes]:
-        """The entry of this key, or the last one before it; empty where there is none."""
+    def _newest(self, prefix: bytes, below: int) -> bytes | None:
+        if below <= 0:
+            return None
         try:
             cursor = self._db.iter()
-            cursor.seek_for_prev(key)
-            found = (cursor.key(), cursor.value()) if cursor.valid() else (b"", b"")
+            cursor.seek_for_prev(prefix + (below - 1).to_bytes(_OFFSET_BYTES, "big"))
+            key, value = (cursor.key(), cursor.value()) if cursor.valid() else (b"", b"")
             cursor.status()  # raises if the iterator stopped at an error
         except Exception as error:
             self._fail("a seek failed", error)
-        return found
+        return value if key.startswith(prefix) and recorded_at(value) < below else None
 
     def _check_usable(self) -> None:
         if self._failure is not None:
@@ -218,124 +236,12 @@ class RocksTable:
         raise self._failure from None
 
 
-class RocksCommands(RocksTable):
-    """See Commands."""
-
-    position_key = COMMANDS_POSITION_KEY
-
-    def newest(self, change_ids: Sequence[bytes], below: Sequence[int]) -> list[bytes | None]:
-        """See Commands. One exact look-up for all, and a seek only for commands that were accepted before."""
-        found = self.lookup([first_key(change_id) for change_id in change_ids])
-        for at, value in enumerate(found):
-            if value is not None:
-                found[at] = self._newest(change_ids[at], below[at])
-        return found
-
-    def _newest(self, change_id: bytes, below: int) -> bytes | None:
-        if below <= 0:
-            return None
-        key, value = self._last_up_to(later_key(change_id, below - 1))
-        is_of_command = key.startswith(first_key(change_id)) and recorded_at(value) < below
-        return value if is_of_command else None
-
-
-class RocksParties(RocksTable):
-    """See Parties. Its position sorts before all kinds of its entries, as that of the states does."""
-
-    def officers(self) -> Officers:
-        """See Parties."""
-        value = self._newest(OFFICERS_KEY, OFFSET_END)
-        return Officers() if value is None else decode_officers_entry(value)
-
-    def newest(self, ids: Sequence[bytes], below: Sequence[int]) -> list[bytes | None]:
-        """See Parties."""
-        self._check_usable()
-        return [self._newest(prefix, offset) for prefix, offset in zip(ids, below, strict=True)]
-
-    def _newest(self, prefix: bytes, below: int) -> bytes | None:
-        self._check_usable()
-        if below <= 0:
-            return None
-        key, value = self._last_up_to(prefix + (below - 1).to_bytes(8, "big"))
-        return value if key.startswith(prefix) else None
-
-
-class RocksIndex(RocksTable):
-    """See Index: the table of states and transactions, and those of commands and parties in folders inside its own."""
-
-    def __init__(self, folder: Path) -> None:
-        """As RocksTable."""
-        super().__init__(folder)
-        try:
-            self.commands = RocksCommands(folder / COMMANDS_NAME)
-        except IndexUnreadable:
-            super().close()
-            raise
-        try:
-            self.parties = RocksParties(folder / PARTIES_NAME)
-        except IndexUnreadable:
-            self.commands.close()
-            super().close()
-            raise
-
-    def write(
-        self, entries: Mapping[bytes, bytes], position: Position, accepted: Mapping[bytes, bytes] = NOTHING
-    ) -> None:
-        """See Index."""
-        accepted_due = due(accepted, self.commands.position(), self._position, position)
-        if accepted_due is not None:
-            self.commands.write(accepted_due, position)
-        super().write(entries, position)
-
-    def adopt(self, topic_id: str) -> None:
-        """Make every table one that was read from this topic, which has the same records. May be repeated.
-
-        Each table names the log that it was read from, and a replica refuses one that names another. The states' is
-        named last. Raises IndexUnreadable.
-        """
-        for table in (self.parties, self.commands):
-            position = table.position()
-            if position is not None:
-                table.write({}, replace(position, topic_id=topic_id))
-        if self._position is not None:
-            super().write({}, replace(self._position, topic_id=topic_id))
-
-    def checkpoint(self, folder: Path) -> None:
-        """See Index. The copies of the other two are made last, so that they do not lag."""
-        super().checkpoint(folder)
-        self.commands.checkpoint(folder / COMMANDS_NAME)
-        self.parties.checkpoint(folder / PARTIES_NAME)
-
-    def close(self) -> None:
-        """See Index."""
-        super().close()
-        self.commands.close()
-        self.parties.close()
-
-
 def verify_index(folder: Path) -> IndexSummary:
     """Read every entry of a checkpoint, or of the index of a replica that is stopped, with all checksums verified.
 
     Raises IndexUnreadable when anything is corrupt, or entries are missing.
     """
-    return _verified(folder, POSITION_KEY)
-
-
-def verify_commands(folder: Path) -> IndexSummary | None:
-    """Likewise the acceptances of commands of the index in a folder. None where it has no such table: an older release
-    wrote it, or Spark made it of a log under rules 1."""
-    commands = folder / COMMANDS_NAME
-    return _verified(commands, COMMANDS_POSITION_KEY) if _holds_data(commands) else None
-
-
-def verify_parties(folder: Path) -> IndexSummary | None:
-    """Likewise officers and registrations. None where it has no such table."""
-    parties = folder / PARTIES_NAME
-    return _verified(parties, POSITION_KEY) if _holds_data(parties) else None
-
-
-def _verified(folder: Path, position_key: bytes) -> IndexSummary:
-    with read_index(folder, position_key) as index:
+    with read_index(folder) as index:
         summary = summarise(index.position, index.entries)
         if summary.entry_count != index.entry_count:
             raise IndexDamaged(f"the index in {folder} has {summary.entry_count} of {index.entry_count} entries")
@@ -344,7 +250,7 @@ def _verified(folder: Path, position_key: bytes) -> IndexSummary:
 
 @dataclass(frozen=True, slots=True)
 class StoredIndex:
-    """An index that nobody writes to. `entries`: all but the position, in key order; can be read once."""
+    """An index that nobody writes to. `entries`: all of them, in key order; can be read once."""
 
     position: Position | None
     entry_count: int
@@ -353,9 +259,8 @@ class StoredIndex:
 
 
 @contextmanager
-def read_index(folder: Path, position_key: bytes = POSITION_KEY) -> Iterator[StoredIndex]:
-    """Read a checkpoint, or the index of a stopped replica, with all checksums verified. Changes nothing. Its table of
-    commands is another one: see `read_commands`.
+def read_index(folder: Path) -> Iterator[StoredIndex]:
+    """Read a checkpoint, or the index of a stopped replica, with all checksums verified. Changes nothing.
 
     This function, the iterator and the look-up raise IndexUnreadable when anything is corrupt.
     """
@@ -363,39 +268,19 @@ def read_index(folder: Path, position_key: bytes = POSITION_KEY) -> Iterator[Sto
         db = _open(folder, AccessType.read_only(False))
     try:
         with _errors_named(folder):
-            entry_count, position = _decode_position(db.get(position_key))
+            at = _read_positions(db, folder)
 
         def entries() -> Iterator[tuple[bytes, bytes]]:
             with _errors_named(folder):
-                yield from _iterate(db, position_key)
+                yield from _iterate(db)
 
         def lookup(keys: list[bytes]) -> list[bytes | None]:
             with _errors_named(folder):
                 return cast(list[bytes | None], db.get(list(keys)))
 
-        yield StoredIndex(position, entry_count, entries(), lookup)
+        yield StoredIndex(at.position, at.entry_count, entries(), lookup)
     finally:
         db.close()
-
-
-@contextmanager
-def read_commands(folder: Path) -> Iterator[StoredIndex | None]:
-    """Likewise the table of commands of the index in a folder; None where it has none."""
-    if not _holds_data(folder / COMMANDS_NAME):
-        yield None
-        return
-    with read_index(folder / COMMANDS_NAME, COMMANDS_POSITION_KEY) as commands:
-        yield commands
-
-
-@contextmanager
-def read_parties(folder: Path) -> Iterator[StoredIndex | None]:
-    """Likewise the table of officers and registrations; None where it has none."""
-    if not _holds_data(folder / PARTIES_NAME):
-        yield None
-        return
-    with read_index(folder / PARTIES_NAME) as parties:
-        yield parties
 
 
 @contextmanager
@@ -460,27 +345,64 @@ def _merging() -> UniversalCompactOptions:
     return merging
 
 
-def _iterate(db: Rdict, position_key: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _iterate(db: Rdict, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
     cursor = db.iter()
-    cursor.seek_to_first()
+    cursor.seek(prefix or _FIRST_KIND)
     while cursor.valid():
         key = cursor.key()
-        if key != position_key:
-            yield key, cursor.value()
+        if not key.startswith(prefix):
+            break
+        yield key, cursor.value()
         cursor.next()
     cursor.status()  # raises if the iterator stopped at an error
 
 
-def encode_counted_position(entry_count: int, position: Position) -> bytes:
-    """The value of a table's position key."""
-    return entry_count.to_bytes(_COUNT_BYTES, "big") + encode_position(position)
+@dataclass(frozen=True, slots=True)
+class StoredPositions:
+    """What an index stores with each batch: the number of entries and the position after it, and both before it."""
+
+    entry_count: int
+    position: Position | None
+    count_before: int = 0
+    before: Position | None = None
+
+    def after(self, added: int, position: Position) -> StoredPositions:
+        """After a batch of so many entries."""
+        return StoredPositions(self.entry_count + added, position, self.entry_count, self.position)
+
+    def of_topic(self, topic_id: str) -> StoredPositions:
+        """The same, in a topic that has the same records."""
+        position, before = (
+            None if one is None else replace(one, topic_id=topic_id) for one in (self.position, self.before)
+        )
+        return StoredPositions(self.entry_count, position, self.count_before, before)
+
+    def encoded(self) -> dict[bytes, bytes]:
+        """Keys and values."""
+        return {
+            POSITION_KEY: _counted(self.entry_count, self.position),
+            BEFORE_KEY: _counted(self.count_before, self.before),
+        }
 
 
-def _decode_position(raw: bytes | None) -> tuple[int, Position | None]:
-    if raw is None:
-        return 0, None
+def _counted(entry_count: int, position: Position | None) -> bytes:
+    return entry_count.to_bytes(_COUNT_BYTES, "big") + (b"" if position is None else encode_position(position))
+
+
+def _read_positions(db: Rdict, folder: Path) -> StoredPositions:
+    after, before, earlier = cast(list[bytes | None], db.get([POSITION_KEY, BEFORE_KEY, _EARLIER_POSITION_KEY]))
+    if earlier is not None:
+        raise IndexUnreadable(
+            f"the index in {folder} has a layout that this release does not read: delete this folder. The index is"
+            " made again from the log, at the start or by notary index rebuild"
+        )
+    return StoredPositions(*_decode_counted(after), *_decode_counted(before))
+
+
+def _decode_counted(raw: bytes | None) -> tuple[int, Position | None]:
+    count, position = (raw or bytes(_COUNT_BYTES))[:_COUNT_BYTES], (raw or b"")[_COUNT_BYTES:]
     try:
-        return int.from_bytes(raw[:_COUNT_BYTES], "big"), decode_position(raw[_COUNT_BYTES:])
+        return int.from_bytes(count, "big"), decode_position(position) if position else None
     except FormatUnknown as error:
         raise IndexUnreadable(error.detail) from None
 

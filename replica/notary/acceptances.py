@@ -8,12 +8,8 @@ acceptance of a command has the key `c` + change id. Each later one has that key
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from replica.notary.counted import CountedRequest
 from replica.notary.requests import DIGEST_BYTES, TX_ID_BYTES
 
 COMMAND_KEY = b"c"
@@ -55,22 +51,6 @@ def newer(one: bytes | None, other: bytes | None) -> bytes | None:
     if one is None or other is None:
         return one or other
     return max(one, other, key=_recorded_at)
-
-
-def newest_with(
-    added: Mapping[bytes, bytes], requests: Sequence[CountedRequest], newest: Sequence[bytes | None]
-) -> list[bytes | None]:
-    """The newest acceptance of each request's command below its own offset: of some that were added, and of `newest`,
-    what is known without these."""
-    of_command: defaultdict[bytes, list[bytes]] = defaultdict(list)
-    for key, value in sorted(added.items(), key=lambda item: _recorded_at(item[1])):
-        of_command[key[1:FIRST_KEY_BYTES]].append(value)
-    found = []
-    for entry, known in zip(requests, newest, strict=True):
-        values = of_command.get(entry.change_id, [])
-        at = bisect_left(values, entry.offset, key=_recorded_at)
-        found.append(newer(known, values[at - 1] if at else None))
-    return found
 
 
 def _recorded_at(value: bytes) -> int:

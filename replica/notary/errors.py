@@ -412,12 +412,6 @@ class Code(Enum):
         "it rebuilds the index from the log; see runbooks/index-loss.md.",
         *_A_PERSON,
     )
-    INDEX_INCOMPLETE = (
-        0,
-        "The committed-state index does not have all acceptances of commands or registrations of keys yet",
-        "Wait: the replica completes it from the log by itself, and `notary status` shows how far it is. It neither "
-        "applies nor writes records that are judged by them before that.",
-    )
     INDEX_MISMATCH = (
         0,
         "The committed-state index and the request log disagree, though both can be read",
@@ -772,12 +766,6 @@ class IndexMismatch(NotaryError):
     """Index and log disagree, and it is not known which is wrong. Do not serve; a person must look."""
 
     default_code = Code.INDEX_MISMATCH
-
-
-class TableLags(NotaryError):
-    """The index lacks acceptances or registrations that records are judged by. They are completed from the log."""
-
-    default_code = Code.INDEX_INCOMPLETE
 
 
 class IndexDamagedAgain(NotaryError):

@@ -7,14 +7,13 @@ is refused while a replica does not know the new one. It is permanent, because t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import msgspec
 
 from replica.notary.errors import FormatUnknown
 from replica.notary.reading import are_known
 from replica.notary.records import FORMATS_KNOWN, BarrierRecord
-from replica.notary.rules import DEDUPLICATING_FROM, REGISTERED_FROM, RULES
+from replica.notary.rules import DEDUPLICATING_FROM, RULES
 
 
 class Formats(msgspec.Struct, frozen=True):
@@ -72,45 +71,18 @@ def to_write(raised: Formats, in_log: Formats) -> Formats:
     return formats
 
 
-def why_not_raise(
-    wanted: Formats,
-    present: Formats,
-    replicas: Mapping[str, Known | None],
-    commands_lag: Mapping[str, int | None] = MappingProxyType({}),
-    parties_lag: Mapping[str, int | None] = MappingProxyType({}),
-) -> str | None:
-    """Why the formats may not be raised now; None if they may. `replicas`: the formats each knows; None: no answer.
-
-    `commands_lag`: of how many records each index still lacks the acceptances of commands; None: it keeps none. A
-    replica that lacks some could neither lead nor follow under rules that judge by them. `parties_lag`: likewise of
-    registrations.
-    """
+def why_not_raise(wanted: Formats, present: Formats, replicas: Mapping[str, Known | None]) -> str | None:
+    """Why the formats may not be raised now; None if they may. `replicas`: the formats each knows; None: no answer."""
     if not known().includes(wanted):
         return f"this release does not know {wanted}; it knows up to {known().newest}"
     if not are_known(wanted.records, wanted.rules):
         return f"{wanted} do not go together: raise both"
     if wanted.raised(present) != wanted:
         return f"{present} is raised already, and nothing goes back"
-    return _who_cannot(wanted, replicas, commands_lag, parties_lag)
-
-
-def _who_cannot(
-    wanted: Formats,
-    replicas: Mapping[str, Known | None],
-    commands_lag: Mapping[str, int | None],
-    parties_lag: Mapping[str, int | None],
-) -> str | None:
-    """Which replicas a raise would stop, and why; None if none."""
     silent = [name for name, what in replicas.items() if what is None]
     if silent:
         return f"it is not known what {', '.join(silent)} can read: start it, or take it out of the configuration"
     older = [name for name, what in replicas.items() if what is not None and not what.includes(wanted)]
     if older:
         return f"{', '.join(older)} could not read it any more: bring it to this release first"
-    lacking = [name for name, records in commands_lag.items() if records is None or records > 0]
-    if wanted.rules >= DEDUPLICATING_FROM and lacking:
-        return f"{', '.join(lacking)} does not know all accepted commands yet, and reads the log for them: wait"
-    lacking = [name for name, records in parties_lag.items() if records is None or records > 0]
-    if wanted.rules >= REGISTERED_FROM and lacking:
-        return f"{', '.join(lacking)} does not know all registered keys yet, and reads the log for them: wait"
     return None

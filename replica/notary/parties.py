@@ -28,7 +28,7 @@ from replica.notary.untrusted import UNREADABLE
 
 OFFICERS = "officers"  # the name of the acts that say whose registrations have an effect
 OFFICERS_MAX = 100
-OFFICERS_KEY, PARTY_KEY, SIGNED_KEY = b"o", b"p", b"r"  # kinds of entry of the table (replica/index/parties.py)
+OFFICERS_KEY, PARTY_KEY, SIGNED_KEY = b"o", b"p", b"r"  # kinds of entry of an index
 _ID_TAG = b"notary/party-key/1"
 _VALUE = struct.Struct(f">{PUBLIC_KEY_BYTES}sQQQ")
 

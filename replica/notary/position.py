@@ -79,6 +79,11 @@ def begin(topic_id: str) -> Position:
     return Position(POSITION_VERSION, topic_id)
 
 
+def offset_of(position: Position | None) -> int:
+    """The log offset of a position; BEGIN for none."""
+    return BEGIN if position is None else position.offset
+
+
 def encode_position(position: Position) -> bytes:
     """The bytes in which a position is stored."""
     return _encoder.encode(position)

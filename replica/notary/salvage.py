@@ -2,7 +2,7 @@
 
 A log has a *lost record* at each offset whose record was lost, so that no offset is used twice: whether it was restored
 to a new topic, goes on from a copy, or was cut by a power failure and goes on itself. A lost record names a salvage by
-its digest; that file has the entries that the record at its offset added to an index and its tables. For the void rule
+its digest; that file has the entries that the record at its offset added to an index. For the void rule
 a lost record is no record of any format. A reader that keeps an index must have the file to read past it. So no reader
 passes a lost range without the same entries, whether its log is the topic, the archive or a second site.
 docs/decisions/0012 has the argument, docs/formats.md the layouts.
@@ -32,10 +32,10 @@ SALVAGE_VERSION = 1
 SALVAGE_TAG = b"notary/salvage/1"
 LOST_TAG = b"notary/lost/1"
 SALVAGES_NAME = "salvages"  # folder of the files that were imported: in a replica's folder, and in the archive's
-# First bytes of keys, as in the tables of an index; not imported, because the checker shares no code with the rules.
+# First bytes of keys, as in an index; not imported, because the checker shares no code with the rules.
 STATE_KEY, TX_KEY, COMMAND_KEY, OFFICERS_KEY, PARTY_KEY, SIGNED_KEY = b"s", b"t", b"c", b"o", b"p", b"r"
 OF_STATES, OF_COMMANDS, OF_PARTIES = STATE_KEY + TX_KEY, COMMAND_KEY, OFFICERS_KEY + PARTY_KEY + SIGNED_KEY
-"""The kinds of each table of an index."""
+"""Kinds of entry: of states and transactions, of commands, of officers and registrations."""
 
 ENTRIES_MAX = 5_000_000  # a file of 500 MB, which every replica holds in memory; 2 GB while it is made
 
@@ -96,7 +96,7 @@ class SalvageHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class LostEntry(NamedTuple):
-    """An entry of a lost record: in the index, its table of commands or that of parties, as the first byte says."""
+    """An entry that a lost record added to the index."""
 
     offset: int
     key: bytes

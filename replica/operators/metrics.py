@@ -74,8 +74,6 @@ class _CoreMetrics(Collector, Generic[SessionT]):
             "notary_log_end_offset", "Offset after the newest known record", participant.follower.log_end_offset
         )
         yield _gauge("notary_lag_records", "Records in the log and not applied here", participant.follower.lag_records)
-        text = "Applied records whose acceptances of commands the index does not have yet"
-        yield _gauge("notary_commands_lag_records", text, participant.follower.commands_lag_records)
         hazards = float(len(participant.follower.hazards))
         yield _gauge("notary_log_hazards", "Broken rules of the topic's contract, lost first records included", hazards)
         yield _gauge("notary_log_reached", "1 while the log answers", float(participant.reaches_log()))

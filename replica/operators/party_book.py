@@ -1,6 +1,6 @@
 """The parties' keys as the log has them: the newest registration of each, and the officers.
 
-The table of the index has no names, so the records are read where the table says that they are.
+The index has no names, so the records are read where it says that they are.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from replica.index.commands import offset_of
-from replica.index.interface import Index, Parties
+from replica.index.interface import Index
+from replica.index.newest import officers_of
 from replica.log.interface import RequestLog
 from replica.log.reading_on import open_reading_on
 from replica.notary.errors import IndexMismatch, LogUnavailable
 from replica.notary.parties import PARTY_KEY, decode_registration
+from replica.notary.position import offset_of
 from replica.notary.records import FORMAT, RegistrationRecord, Undecodable, decode_record
 
 PAGE_KEYS = 200
@@ -58,10 +59,9 @@ class PartyBook:
     async def page(self, after: int = -1) -> PartyPage:
         """The first registrations after a log offset. Raises LogUnavailable, LogRefused, IndexUnreadable, and
         IndexMismatch where log and table disagree."""
-        parties = self._index.parties
-        newest = [offset for offset in newest_offsets(parties) if offset > after]
-        wanted, officers = newest[:PAGE_KEYS], parties.officers()
-        known_to = offset_of(parties.position())
+        newest = [offset for offset in newest_offsets(self._index) if offset > after]
+        wanted, officers = newest[:PAGE_KEYS], officers_of(self._index)
+        known_to = offset_of(self._index.position())
         found = await self._read(wanted)
         keys = [_shown(offset, found.get(offset)) for offset in wanted]
         return PartyPage(
@@ -86,12 +86,11 @@ class PartyBook:
         return found
 
 
-def newest_offsets(parties: Parties) -> list[int]:
+def newest_offsets(index: Index) -> list[int]:
     """Where the newest registration of each key is in the log, ascending."""
     newest: dict[bytes, int] = {}
-    for key, value in parties.entries():  # in key order: of one key, the newest comes last
-        if key.startswith(PARTY_KEY):
-            newest[key[:-8]] = decode_registration(value).offset
+    for key, value in index.entries(PARTY_KEY):  # in key order: of one key, the newest comes last
+        newest[key[:-8]] = decode_registration(value).offset
     return sorted(newest.values())
 
 

@@ -85,8 +85,6 @@ def make_probes(
             formats_known=known(),
             activation_steps_s={} if activation is None else activation.steps_s,
             rules_in_force=follower.rules_in_force,
-            commands_lag_records=follower.commands_lag_records,
-            parties_lag_records=follower.parties_lag_records,
             marks=participant.marks.told(),
             exposed_records=participant.count_exposed(),
             marks_problems=participant.marks.problems(),

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import structlog
 
-from replica.index.interface import OFFSET_END, Parties
+from replica.index.interface import OFFSET_END, Index
 from replica.notary.errors import ConfigError, IndexUnreadable
 from replica.notary.parties import Differences, Pair, PeriodUs, decode_registration, differences, registration_id
 from replica.notary.rules import REGISTERED_FROM
@@ -29,14 +29,14 @@ class RegistryWatch:
     def __init__(
         self,
         read_file: Callable[[], Mapping[Pair, PeriodUs]],
-        parties: Parties,
+        index: Index,
         rules_in_force: Callable[[], int],
         wall_us: Callable[[], int],
     ) -> None:
         """`read_file` raises ConfigError; a file that cannot be read is another alarm."""
         self.differing: int | None = None
         self._read_file = read_file
-        self._parties = parties
+        self._index = index
         self._rules_in_force = rules_in_force
         self._wall_us = wall_us
 
@@ -65,7 +65,7 @@ class RegistryWatch:
         found: dict[Pair, PeriodUs] = {}
         for start in range(0, len(pairs), TOGETHER):
             some = pairs[start : start + TOGETHER]
-            values = self._parties.newest([registration_id(*pair) for pair in some], [OFFSET_END] * len(some))
+            values = self._index.newest([registration_id(*pair) for pair in some], [OFFSET_END] * len(some))
             for pair, value in zip(some, values, strict=True):
                 if value is not None:
                     registration = decode_registration(value)

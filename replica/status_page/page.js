@@ -63,10 +63,6 @@ function scrubbed(scrub) {
   return scrub.age_s > scrub.within_s ? share + ", LATE" : share;
 }
 
-function lagOf(health) {
-  return health.commands_lag_records ? `${health.lag_records}, commands ${health.commands_lag_records}` : health.lag_records;
-}
-
 // Who holds the lock: where one replica serves, that is the one that is active.
 function leads(health) {
   return health.serving === "all" ? health.role === "active" : health.active;
@@ -114,7 +110,7 @@ const timeOf = value => value === null || value === undefined ? "" : seconds(val
 function drawReplicas(replicas) {
   fill("replicas", replicas.map(({ name, health, p50_s, p99_s }) => {
     const h = health ?? {};
-    return row([[name], roleOf(health), [h.epoch, "n"], [h.applied_offset, "n"], [lagOf(h), "n"],
+    return row([[name], roleOf(health), [h.epoch, "n"], [h.applied_offset, "n"], [h.lag_records, "n"],
       [h.in_flight, "n"], [timeOf(p50_s), "n"], [timeOf(p99_s), "n"], [timeOf(h.lock_answer_age_s), "n"], [health ? (h.reaches_log ? "reached" : "NOT reached") : ""], [scrubbed(h.scrub), "n"], [h.version]]);
   }));
 }

@@ -1,4 +1,4 @@
-"""Fills the index, the table of commands and the completions with many rows, by their bulk ways.
+"""Fills the index and the completions with many rows, by their bulk ways.
 
 Rows have the shape, the sizes and the key distribution of real ones: keys and hashes are uniformly random, each
 transaction consumes STATES_PER_TX states under a command of its own. Table files are written key range by key range,
@@ -21,8 +21,7 @@ import numpy as np
 import psycopg
 from rocksdict import AccessType, IngestExternalFileOptions, Rdict, WriteBatch
 
-from replica.index.interface import COMMANDS_POSITION_KEY, POSITION_KEY
-from replica.index.rocks import COMMANDS_NAME, FILE_BYTES, MIB, encode_counted_position, read_index, table_options
+from replica.index.rocks import FILE_BYTES, MIB, StoredPositions, read_index, table_options
 from replica.index.tables import write_table
 from replica.notary.acceptances import COMMAND_KEY, VALUE_BYTES
 from replica.notary.position import Position
@@ -37,7 +36,7 @@ LEVEL_RATIO = 10
 COMPLETION_BYTES = 560  # a row with its part of the primary key and of the write-ahead log's peak
 LEFT_FREE_BYTES = 4 << 30
 COMPLETIONS_PER_STATEMENT = 1_000_000
-OPENINGS_MAX = 20  # of a table that a replica writes to
+OPENINGS_MAX = 20  # of an index that a replica writes to
 OPENING_PAUSE_S = 0.1
 
 
@@ -151,18 +150,16 @@ def _write_table(path: Path, part: Part, offsets: int) -> None:
     write_table(path, rows_of(part, offsets, np.random.default_rng()))
 
 
-def fill_table(folder: Path, tables: Mapping[int, Sequence[Path]], added: int, position_key: bytes) -> None:
-    """Put table files under what a stopped replica's table has: the same position, so many more entries.
+def fill_one(folder: Path, tables: Mapping[int, Sequence[Path]], added: int) -> None:
+    """Put table files under what a stopped replica's index has: the same position, so many more entries.
 
     The files are linked: other replicas may have the same.
     """
-    with read_index(folder, position_key) as stored:
+    with read_index(folder) as stored:
         position, own = stored.position, list(stored.entries)
     assert position is not None
-    kept = folder / COMMANDS_NAME
     for path in folder.iterdir():
-        if path != kept:
-            path.unlink() if path.is_file() else shutil.rmtree(path)
+        path.unlink() if path.is_file() else shutil.rmtree(path)
     db = Rdict(str(folder), table_options(create=True))
     moving = IngestExternalFileOptions()
     moving.set_move_files(True)
@@ -171,30 +168,31 @@ def fill_table(folder: Path, tables: Mapping[int, Sequence[Path]], added: int, p
         for path, link in zip(tables[level], links, strict=True):
             os.link(path, link)
         db.ingest_external_file([str(link) for link in links], moving)
-    _write_batch(db, own, len(own) + added, position, position_key)
+    _write_batch(db, own, len(own) + added, position)
     db.flush()
     db.close()
 
 
-def pile_up(folder: Path, files: int, kinds: Sequence[Kind], position_key: bytes, random: np.random.Generator) -> int:
-    """Give a stopped replica's table so many files on level 0, which wait for compaction; returns the entries added."""
+def pile_up(folder: Path, files: int, random: np.random.Generator) -> int:
+    """Give a stopped replica's index so many files on level 0, which wait for compaction; returns the entries added."""
     options = table_options()
     options.set_disable_auto_compactions(True)
-    with read_index(folder, position_key) as stored:
+    with read_index(folder) as stored:
         position, count = stored.position, stored.entry_count
     assert position is not None
+    kinds = (STATE, TRANSACTION, COMMAND)
     rows = FILE_BYTES // sum(kind.row_bytes for kind in kinds)
     db = Rdict(str(folder), options, {"default": options})
     for number in range(1, files + 1):
         added = [row for kind in kinds for row in rows_of(Part(kind, 0, 0, 256, rows), position.offset, random)]
-        _write_batch(db, added, count + number * len(added), position, position_key)
+        _write_batch(db, added, count + number * len(added), position)
         db.flush()
     db.close()
     return files * rows * len(kinds)
 
 
 def level_files(folder: Path) -> dict[int, int]:
-    """How many files each level of a table has; of one in use, as of its last flush."""
+    """How many files each level of an index has; of one in use, as of its last flush."""
     db = _open_to_read(folder)
     try:
         levels: dict[int, int] = {}
@@ -206,7 +204,7 @@ def level_files(folder: Path) -> dict[int, int]:
 
 
 def _open_to_read(folder: Path) -> Rdict:
-    """The table, although a replica may delete a file of its write-ahead log between naming and opening it."""
+    """The index, although a replica may delete a file of its write-ahead log between naming and opening it."""
     for _ in range(OPENINGS_MAX):
         try:
             return Rdict(str(folder), table_options(), {"default": table_options()}, AccessType.read_only(False))
@@ -216,28 +214,22 @@ def _open_to_read(folder: Path) -> Rdict:
     raise failure
 
 
-def _write_batch(
-    db: Rdict, entries: Sequence[tuple[bytes, bytes]], count: int, position: Position, position_key: bytes
-) -> None:
+def _write_batch(db: Rdict, entries: Sequence[tuple[bytes, bytes]], count: int, position: Position) -> None:
     batch = WriteBatch(raw_mode=True)
-    for key, value in entries:
+    for key, value in (*entries, *StoredPositions(count, position).encoded().items()):
         batch.put(key, value)
-    batch.put(position_key, encode_counted_position(count, position))
     db.write(batch)
 
 
 def fill_index(folder: Path, states: int, replica_folders: Sequence[Path], offsets: int) -> None:
     """Fill the indexes of stopped replicas with so many states, and their transactions and commands."""
     transactions = states // STATES_PER_TX
-    index_bytes = states * STATE.row_bytes + transactions * TRANSACTION.row_bytes
-    shares = level_shares(index_bytes)
-    of_index = parts_of(STATE, states, shares) + parts_of(TRANSACTION, transactions, shares)
-    of_commands = parts_of(COMMAND, transactions, level_shares(transactions * COMMAND.row_bytes))
-    tables = write_tables(folder / "index", of_index, offsets)
-    command_tables = write_tables(folder / "commands", of_commands, offsets)
+    counts = {STATE: states, TRANSACTION: transactions, COMMAND: transactions}
+    shares = level_shares(sum(count * kind.row_bytes for kind, count in counts.items()))
+    parts = [part for kind, count in counts.items() for part in parts_of(kind, count, shares)]
+    tables = write_tables(folder, parts, offsets)
     for replica in replica_folders:
-        fill_table(replica, tables, states + transactions, POSITION_KEY)
-        fill_table(replica / COMMANDS_NAME, command_tables, transactions, COMMANDS_POSITION_KEY)
+        fill_one(replica, tables, sum(counts.values()))
     shutil.rmtree(folder)
 
 

@@ -1,4 +1,4 @@
-"""What rules 3 cost a follower: the look-up of each request's key, and the table's own write, over RocksDB.
+"""What rules 3 cost a follower: the look-up of each request's key, over RocksDB.
 
     python -m tests.bench.party_keys --keys 100,10000
 
@@ -18,7 +18,7 @@ from time import perf_counter
 
 from msgspec.structs import replace
 
-from replica.index.parties import newest_of, write_notes
+from replica.index.newest import newest_registrations, noted
 from replica.index.rocks import RocksIndex
 from replica.notary.counted import CountedNote, CountedRequest
 from replica.notary.parties import encode_officers
@@ -33,7 +33,7 @@ OFFICER = b"o" * 32
 
 
 def registered(index: RocksIndex, keys: int) -> Position:
-    """Fill the table with so many keys of one party; returns the position after them."""
+    """Fill the index with so many keys of one party; returns the position after them."""
     maker = LogMaker(format=2)
     maker.barrier(1, rules=3)
     maker.act("officers", body=encode_officers([OFFICER]), by=OFFICER)
@@ -41,7 +41,7 @@ def registered(index: RocksIndex, keys: int) -> Position:
         maker.register(PARTY, key=number.to_bytes(32, "big"), by=OFFICER)
     reading = read_records(begin(TOPIC), maker.log)
     notes = [note for note in reading.counted if isinstance(note, CountedNote)]
-    write_notes(index.parties, notes, begin(TOPIC), reading.position)
+    index.write(noted(index, notes, 0), reading.position)
     return reading.position
 
 
@@ -65,21 +65,11 @@ def look_ups_us(index: RocksIndex, run: list[CountedRequest]) -> float:
     rounds = MEASURED // len(run)
     began_s = perf_counter()
     for _ in range(rounds):
-        found = newest_of(index.parties, run)
+        found = newest_registrations(index, run)
     took_s = perf_counter() - began_s
     if None in found:
         raise RuntimeError("a registered key was not found")
     return 1e6 * took_s / (rounds * len(run))
-
-
-def writes_us(index: RocksIndex, position: Position, rounds: int = 1_000) -> float:
-    """Microseconds of the write that each run makes of the position alone."""
-    began_s = perf_counter()
-    for _ in range(rounds):
-        after = replace(position, offset=position.offset + 1)
-        write_notes(index.parties, [], position, after)
-        position = after
-    return 1e6 * (perf_counter() - began_s) / rounds
 
 
 def main() -> int:
@@ -98,8 +88,6 @@ def main() -> int:
                 found = look_ups_us(index, run_of(records, keys, position.offset, source))
                 label = f"{keys:,} keys, {name}, {records:,} records a run"
                 report.add(f"party_keys_{keys}_{records}_us", round(found, 2), label, f"{found:.2f} µs a record")
-            found = writes_us(index, position)
-            report.add(f"party_keys_{keys}_write_us", round(found, 1), "  the write of a run", f"{found:.1f} µs a run")
             index.close()
     report.write(given.json)
     return 0

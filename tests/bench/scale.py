@@ -14,16 +14,12 @@ from statistics import fmean, median
 
 import numpy as np
 
-from replica.index.interface import COMMANDS_POSITION_KEY, POSITION_KEY
-from replica.index.rocks import COMMANDS_NAME, SORTED_RUNS_SLOW
+from replica.index.rocks import SORTED_RUNS_SLOW
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.local.participant import DATABASE
 from replica.store.postgres.status import read_status
 from tests.bench.bulk import (
-    COMMAND,
-    STATE,
     STATES_PER_TX,
-    TRANSACTION,
     evict,
     fill_completions,
     fill_index,
@@ -171,10 +167,7 @@ class _Scale:
 
 
 def _pile_up(folder: Path) -> None:
-    random = np.random.default_rng()
-    commands = folder / COMMANDS_NAME
-    pile_up(folder, WAITING_FILES - _waiting(folder), (STATE, TRANSACTION), POSITION_KEY, random)
-    pile_up(commands, WAITING_FILES // STATES_PER_TX - _waiting(commands), (COMMAND,), COMMANDS_POSITION_KEY, random)
+    pile_up(folder, WAITING_FILES - _waiting(folder), np.random.default_rng())
 
 
 def _waiting(folder: Path) -> int:

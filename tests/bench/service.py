@@ -102,19 +102,15 @@ def _index_rate(folder: Path, requests: int, per_run: int) -> float:
     ]
     folder.parent.mkdir(exist_ok=True)
     index = RocksIndex(folder)
-    index.commands.write({}, begin("alone"))
     try:
         began_s = perf_counter()
         for at, of_requests in enumerate(runs):
             keys = [key for of_request in of_requests for key in of_request]
-            assert not any(index.lookup(keys))
-            accepted = {
-                first_key(of_request[-1][1:]): bytes(VALUE_BYTES - 8) + at.to_bytes(8, "big")
-                for of_request in of_requests
-            }
-            index.write(
-                dict.fromkeys(keys, bytes(32) + at.to_bytes(8, "big")), replace(begin("alone"), offset=at), accepted
-            )
+            commands = [first_key(of_request[-1][1:]) for of_request in of_requests]
+            assert not any(index.lookup([*keys, *commands]))
+            offset = at.to_bytes(8, "big")
+            added = dict.fromkeys(keys, bytes(32) + offset) | dict.fromkeys(commands, bytes(VALUE_BYTES - 8) + offset)
+            index.write(added, replace(begin("alone"), offset=at))
         return len(runs) * per_run * inputs / (perf_counter() - began_s)
     finally:
         index.close()

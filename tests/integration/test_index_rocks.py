@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from rocksdict import DBCompactionStyle, Options
+from rocksdict import DBCompactionStyle, Options, Rdict
 
-from replica.index.interface import POSITION_KEY
+from replica.index.interface import BEFORE_KEY, POSITION_KEY
 from replica.index.quarantine import QUARANTINED_MAX, open_or_start_anew, quarantine_index, quarantined
 from replica.index.rocks import RocksIndex, table_options, verify_index
 from replica.index.summary import summarise
 from replica.notary.errors import IndexDamaged, IndexDamagedAgain, IndexUnreadable
-from replica.notary.position import Position
+from replica.notary.position import Position, encode_position
 from replica.notary.rules import STATE_KEY, TX_KEY
+from replica.notary.salvage import OF_COMMANDS, OF_PARTIES, OF_STATES
 
 BATCHES, PER_BATCH = 30, 100
 FLUSHED = (11, 21)  # batches in front of which a checkpoint is taken, which moves what is logged into a file
@@ -357,6 +358,22 @@ def test_a_position_of_a_newer_release_is_not_guessed(tmp_path: Path) -> None:
         RocksIndex(tmp_path / "index")
 
 
+def test_an_index_of_an_earlier_layout_is_refused_and_stays(tmp_path: Path) -> None:
+    """Goal: nothing of it is taken for spent or unspent, and a person is told what to do. Method: its position's key
+    beside an entry, and alone, as where nothing was decided; opened, read, and opened as a start of a replica does."""
+    for name, entries in (("whole", {b"s" + bytes(36): bytes(40)}), ("empty", {})):
+        folder = tmp_path / name
+        db = Rdict(str(folder), table_options(create=True))
+        for key, value in {**entries, b"m/position": bytes(7) + bytes([len(entries)]) + encode_position(at(1))}.items():
+            db.put(key, value)
+        db.close()
+        for use in (RocksIndex, verify_index, lambda found: open_or_start_anew(found, 1)):
+            with pytest.raises(IndexUnreadable, match="delete this folder") as caught:
+                use(folder)
+            assert not isinstance(caught.value, IndexDamaged)
+        assert not list(tmp_path.glob("*.corrupt-*"))
+
+
 def test_an_index_opened_again_keeps_its_bloom_filter(tmp_path: Path) -> None:
     """Goal: look-ups stay fast after a restart. Method: the options that RocksDB reports it runs with."""
     folder = tmp_path / "index"
@@ -453,4 +470,4 @@ def test_quarantine_moves_an_index_aside_whole(folder: Path) -> None:
 
 def test_the_position_sorts_before_every_entry() -> None:
     """Goal: the count of entries per file holds. Method: compare the first bytes of all kinds of key."""
-    assert min(STATE_KEY, TX_KEY) > POSITION_KEY
+    assert all(bytes([kind]) > BEFORE_KEY > POSITION_KEY for kind in OF_STATES + OF_COMMANDS + OF_PARTIES)

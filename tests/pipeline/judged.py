@@ -33,7 +33,7 @@ from replica.index.memory import MemoryIndex
 from replica.notary.counted import CountedNote, CountedRequest
 from replica.notary.position import Position, begin
 from replica.notary.rules import Outcome
-from replica.notary.salvage import NO_SALVAGES, Salvages
+from replica.notary.salvage import NO_SALVAGES, OF_COMMANDS, OF_PARTIES, OF_STATES, Salvages, of_kinds
 
 TOPIC = "topic-1"
 
@@ -49,6 +49,11 @@ class Judged:
     verdicts: dict[int, tuple[Outcome, int | None]] = field(default_factory=dict)  # of counting requests
     judged_us: dict[int, int] = field(default_factory=dict)  # of all that counts and has an effect
     voids: list[tuple[int, str]] = field(default_factory=list)
+
+    @property
+    def entries(self) -> list[tuple[bytes, bytes]]:
+        """Of all kinds, in key order."""
+        return sorted([*self.index, *(self.commands or ()), *self.parties])
 
 
 def plan_of(slices: Sequence[Columns], topic_id: str = TOPIC, salvages: Salvages = NO_SALVAGES) -> Plan:
@@ -73,9 +78,11 @@ def by_replica(values: Sequence[bytes], cuts: Sequence[int] = (), salvages: Salv
                 judged.judged_us[entry.offset] = entry.judged_us
             if isinstance(entry, CountedRequest) and verdict is not None:
                 judged.verdicts[entry.offset] = verdict.outcome, verdict.notarised_offset
-    judged.index, judged.position = list(applier.index.entries()), applier.position
-    judged.commands = list(applier.index.commands.entries())
-    judged.parties = list(applier.index.parties.entries())
+    judged.position = applier.position
+    entries = dict(applier.index.entries())
+    judged.index, judged.commands, judged.parties = (
+        list(of_kinds(entries, kinds).items()) for kinds in (OF_STATES, OF_COMMANDS, OF_PARTIES)
+    )
     return judged
 
 

@@ -173,7 +173,7 @@ async def test_a_raised_log_is_audited(
     Applier(index, TOPIC).apply(list(enumerate(values)))
     index.close()
     same = diff_index_database(tmp_path / "index", dsn)
-    assert same.same and same.commands is not None and same.commands.until_offset == 18
+    assert same.same and same.until_offset == 18
     answers.write_text(json.dumps(refused | {"record_offset": 14}) + "\n")
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("UPDATE completion SET outcome = 'NOTARISED', notarised_offset = 13 WHERE log_offset = 13")
@@ -185,5 +185,5 @@ async def test_a_raised_log_is_audited(
         ("COMPLETION_DIFFERS", 15),
     ]
     found = diff_index_database(tmp_path / "index", dsn)
-    assert not found.same and found.commands is not None
-    assert (found.difference_count, found.commands.difference_count, found.commands.unpublished_count) == (1, 1, 1)
+    assert not found.same
+    assert (found.difference_count, found.unpublished_count) == (2, 1)

@@ -90,7 +90,7 @@ def test_both_workers_judge_a_log_without_having_the_notary(cluster: SparkCluste
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split() == ["SIGNATURE_INVALID", "4001"]
     assert done.stderr == ""
-    assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).index).digest
+    assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).entries).digest
     rows = {name: View(tmp_path / "tables" / name).rows(SCHEMAS[name], BEGIN, len(values)) for name in SCHEMAS}
     expected = by_tables(values)
     assert {name: len(found) for name, found in rows.items()} == {name: len(of.rows) for name, of in expected.items()}
@@ -111,7 +111,7 @@ def test_a_python_comes_with_the_job(cluster: SparkCluster, packed: Path, tmp_pa
     done = run_job(cluster.master, tmp_path, nowhere, packed)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split() == ["SIGNATURE_INVALID", "3"]
-    assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).index).digest
+    assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).entries).digest
     shutil.rmtree(tmp_path / "events")
     failed = meaning_of(run_job(cluster.master, tmp_path, nowhere).stderr)
     assert isinstance(failed, ConfigError) and f"no Python {nowhere}" in failed.detail
@@ -150,7 +150,7 @@ def test_jobs_run_unchanged_through_connect(cluster: SparkCluster, ports: PortRe
         done = run_job(connect, tmp_path, cluster.python)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split() == ["SIGNATURE_INVALID", "3"]
-    assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).index).digest
+    assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).entries).digest
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ REBUILD = [
     "pipeline.jobs.judge:_order_claims+1",
     "pipeline.jobs.judge:_resolve+1",
     "pipeline.jobs.rebuild:_write_tables+1",
-    "replica.index.tables:encode_counted_position-1",  # the tables are taken in, the position is not written
+    "replica.index.tables:put_positions-1",  # the tables are taken in, the position is not written
     "pipeline.jobs.rebuild:adopt_tables+1",
 ]
 
@@ -130,12 +130,12 @@ def test_a_rebuild_that_is_killed(spark: SparkSession, tmp_path: Path, point: st
         except IndexUnreadable:
             pass
         else:
-            assert (list(index.entries()), index.position()) == (expected.index, expected.position)
+            assert (list(index.entries()), index.position()) == (expected.entries, expected.position)
             index.close()
     rebuild_index(spark, log, tmp_path / "index", work, ranges=3)  # in the work folder that it left
-    assert verify_index(tmp_path / "index").entry_count == len(expected.index)
+    assert verify_index(tmp_path / "index").entry_count == len(expected.entries)
     index = RocksIndex(tmp_path / "index")
-    assert (list(index.entries()), index.position()) == (expected.index, expected.position)
+    assert (list(index.entries()), index.position()) == (expected.entries, expected.position)
     index.close()
 
 

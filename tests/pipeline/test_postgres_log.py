@@ -166,7 +166,7 @@ def test_spark_reads_rebuilds_and_audits_from_the_log(
     entries, position = list(index.entries()), index.position()
     index.close()
     expected = by_replica(values)
-    assert entries == expected.index
+    assert entries == expected.entries
     assert position is not None and position.topic_id == look_at(world.settings).topic_id
     assert (position.offset, position.digest) == (expected.position.offset, expected.position.digest)
     report = audit_log(world.spark, log, tmp_path / "audit", Scope(), now_us=7)

@@ -20,7 +20,7 @@ from pipeline.judging.columns import Columns
 from replica.following.apply import Applier
 from replica.index.rocks import RocksIndex, verify_index
 from replica.index.summary import summarise
-from replica.notary.errors import IndexUnreadable, TableLags
+from replica.notary.errors import IndexUnreadable
 from replica.notary.position import Position
 from tests.bench.pipeline.big_log import write_big_log
 from tests.pipeline.judged import TOPIC, by_replica
@@ -35,14 +35,9 @@ pytestmark = pytest.mark.spark
 
 def opened(folder: Path) -> tuple[list[tuple[bytes, bytes]], Position | None]:
     """What a replica finds in an index: entries in key order, and the position."""
-    return opened_whole(folder)[0]
-
-
-def opened_whole(folder: Path) -> tuple[tuple[list[tuple[bytes, bytes]], Position | None], ...]:
-    """The same of both tables: of states and transactions, and of commands."""
     index = RocksIndex(folder)
     try:
-        return tuple((list(table.entries()), table.position()) for table in (index, index.commands))
+        return list(index.entries()), index.position()
     finally:
         index.close()
 
@@ -58,28 +53,25 @@ def test_the_rebuilt_index_is_that_of_a_replica(
         folder = Path(name)
         rebuild_index(spark, write_log(folder / "log", values, cuts), folder / "index", folder / "work", ranges=ranges)
         expected = by_replica(values)
-        assert opened(folder / "index") == (expected.index, expected.position)
+        assert opened(folder / "index") == (expected.entries, expected.position)
 
 
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(mixed_logs(2), st.lists(st.integers(1, 45), max_size=3), st.sampled_from([1, 2, 4, 8]))
-def test_both_tables_of_a_mixed_log_are_those_of_a_replica(
+def test_acceptances_of_a_mixed_log_are_those_of_a_replica(
     spark: SparkSession, log: Log, cuts: list[int], ranges: int
 ) -> None:
-    """Goal: states and acceptances, key by key, and both positions. Method: random mixed logs, Spark and `Applier`."""
+    """Goal: states and acceptances, key by key, and the position. Method: random mixed logs, Spark and `Applier`."""
     values = [value for _, value in log] + raised_chain()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         slices = write_log(folder / "log", values, cuts)
         rebuilt = rebuild_index(spark, slices, folder / "index", folder / "work", ranges=ranges)
         expected = by_replica(values)
-        of_commands = expected.commands or []
-        assert opened_whole(folder / "index") == (
-            (expected.index, expected.position),
-            (of_commands, expected.position),
-        )
+        assert opened(folder / "index") == (expected.entries, expected.position)
         assert rebuilt.position.version == 2
-        assert rebuilt.command_count == len(of_commands) > 0
+        assert rebuilt.entry_count == len(expected.entries)
+        assert expected.commands
 
 
 def test_claims_are_freed_as_their_tables_are_written(spark: SparkSession, tmp_path: Path) -> None:
@@ -89,7 +81,7 @@ def test_claims_are_freed_as_their_tables_are_written(spark: SparkSession, tmp_p
     values = pq.read_table(path).column("value").to_pylist()
     log = write_log(tmp_path / "log", values, [20_000])
     rebuild_index(spark, log, tmp_path / "index", tmp_path / "work", ranges=2 * TOGETHER_MIN + 3)
-    assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).index).digest
+    assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).entries).digest
     left = list((tmp_path / "work").glob("*.claims"))
     assert sum(path.stat().st_size for path in left) > 10 << 20
     assert sum(path.stat().st_blocks * 512 for path in left) < 1 << 20
@@ -106,45 +98,20 @@ def raised_chain() -> list[bytes]:
     return maker.values
 
 
-def test_acceptances_of_a_log_of_rules_1_are_made_where_asked(spark: SparkSession, tmp_path: Path) -> None:
-    """Goal: a raise after a rebuild need not wait for a whole read. Method: the same log, without and with them."""
-    values = [*chain(), *chain()[1:]]
-    log = write_log(tmp_path / "log", values)
-    expected = by_replica(values)
-    without = rebuild_index(spark, log, tmp_path / "without", tmp_path / "work-1")
-    assert without.command_count is None
-    assert opened_whole(tmp_path / "without") == ((expected.index, expected.position), ([], None))
-    rebuild_index(spark, log, tmp_path / "with", tmp_path / "work-2", commands=True)
-    assert opened_whole(tmp_path / "with") == (
-        (expected.index, expected.position),
-        (expected.commands, expected.position),
-    )
-
-
 def test_a_replica_goes_on_over_a_raise_from_an_index_of_before(spark: SparkSession, tmp_path: Path) -> None:
-    """Goal: an index that was rebuilt up to before a raise comes up right, or not at all. Method: rebuilt without and
-    with acceptances, then the rest of a raised log is applied."""
+    """Goal: an index that was rebuilt up to before a raise comes up right. Method: rebuilt, then the rest of a raised
+    log is applied."""
     before = chain()
     values = [*before, *raised_chain()]
     head = msgspec.structs.replace(write_log(tmp_path / "log", values), end_offset=len(before))
     expected = by_replica(values)
-    rest = list(enumerate(values))[len(before) :]
-    for commands in (False, True):
-        folder = tmp_path / f"index-{commands}"
-        rebuild_index(spark, head, folder, tmp_path / f"work-{commands}", commands=commands)
-        index = RocksIndex(folder)
-        try:
-            if commands:
-                Applier(index, TOPIC).apply(rest)
-            else:
-                with pytest.raises(TableLags):
-                    Applier(index, TOPIC).apply(rest)
-        finally:
-            index.close()
-    assert opened_whole(tmp_path / "index-True") == (
-        (expected.index, expected.position),
-        (expected.commands, expected.position),
-    )
+    rebuild_index(spark, head, tmp_path / "index", tmp_path / "work")
+    index = RocksIndex(tmp_path / "index")
+    try:
+        Applier(index, TOPIC).apply(list(enumerate(values))[len(before) :])
+    finally:
+        index.close()
+    assert opened(tmp_path / "index") == (expected.entries, expected.position)
 
 
 def test_the_rebuilt_index_has_officers_and_registrations(spark: SparkSession, tmp_path: Path) -> None:
@@ -152,12 +119,8 @@ def test_the_rebuilt_index_has_officers_and_registrations(spark: SparkSession, t
     values = [value for _, value in told_log()]
     rebuild_index(spark, write_log(tmp_path / "log", values, [4, 9]), tmp_path / "index", tmp_path / "work")
     expected = by_replica(values)
-    index = RocksIndex(tmp_path / "index")
-    try:
-        assert (list(index.parties.entries()), index.parties.position()) == (expected.parties, expected.position)
-        assert (list(index.entries()), list(index.commands.entries())) == (expected.index, expected.commands)
-    finally:
-        index.close()
+    assert expected.parties
+    assert opened(tmp_path / "index") == (expected.entries, expected.position)
 
 
 def test_any_number_of_ranges_gives_the_same_digest(spark: SparkSession, tmp_path: Path) -> None:
@@ -168,7 +131,7 @@ def test_any_number_of_ranges_gives_the_same_digest(spark: SparkSession, tmp_pat
         rebuild_index(spark, log, tmp_path / f"index-{ranges}", tmp_path / f"work-{ranges}", ranges=ranges)
         digests.add(verify_index(tmp_path / f"index-{ranges}").digest)
     values = [columns.value(row) for columns in map(log.read, range(len(log))) for row in range(len(columns))]
-    assert digests == {summarise(None, by_replica(values).index).digest}
+    assert digests == {summarise(None, by_replica(values).entries).digest}
 
 
 class KillingLog(ParquetLog, frozen=True):
@@ -208,14 +171,14 @@ def test_a_replica_goes_on_from_a_rebuilt_index(spark: SparkSession, tmp_path: P
     Applier(index, TOPIC).apply(list(enumerate(values))[3:])
     index.close()
     expected = by_replica(values)
-    assert opened(tmp_path / "index") == (expected.index, expected.position)
+    assert opened(tmp_path / "index") == (expected.entries, expected.position)
 
 
 def test_a_rebuild_that_dies_leaves_no_index(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: half an index is never opened. Method: die between taking the tables in and writing the position."""
-    monkeypatch.setattr("replica.index.tables.encode_counted_position", lambda *_: 1 / 0)
+    monkeypatch.setattr("replica.index.tables.put_positions", lambda *_: 1 / 0)
     log = write_log(tmp_path / "log", chain())
     with pytest.raises(IndexUnreadable):
         rebuild_index(spark, log, tmp_path / "index", tmp_path / "work")

@@ -37,7 +37,6 @@ class Misfortune:
         self._world = world
         self._armed: list[_Armed] = []
         self._random = Random(f"{world.plan.seed}/misfortune")
-        self._torn = Random(f"{world.plan.seed}/torn")
         self._over = False
 
     def plan(self) -> None:
@@ -203,7 +202,7 @@ class Misfortune:
         heard_s = self._random.choice((0.001, 0.05, 0.5)) if fault.kind is FaultKind.CRASH else None
         replica.kill(heard_s)
         if fault.kind is FaultKind.CRASH_TORN:
-            lost = replica.disk.tear(int(fault.amount), self._torn.choice((0, int(fault.amount), 1, 3, 30)))
+            lost = replica.disk.tear(int(fault.amount))
             self._world.story.tell(replica.name, "torn", batches=lost)
         replica.restart_later(after_failure=True)
         return True

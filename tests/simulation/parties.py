@@ -17,6 +17,7 @@ from ha.errors import HaError
 from replica.active.noting import Noted
 from replica.active.signer import FileSigner
 from replica.checker.judge import Judged, JudgedLost, JudgedRequest
+from replica.index.newest import officers_of
 from replica.notary.errors import LogUnavailable, NotaryError
 from replica.notary.formats import Formats
 from replica.notary.note_signatures import signed_note
@@ -123,11 +124,11 @@ class Officer:
 
     def _are_officers(self) -> bool:
         holder = self._world.holder()
-        return not holder or bool(self._world.replica(holder).disk.parties.officers().keys)
+        return not holder or bool(officers_of(self._world.replica(holder).disk).keys)
 
     def _officers(self) -> ActRecord:
         key = _SIGNER.public_key
-        acts = max(replica.disk.parties.officers().acts for replica in self._world.replicas)
+        acts = max(officers_of(replica.disk).acts for replica in self._world.replicas)
         return signed_note(
             ActRecord(*_NOWHERE, OFFICERS, acts, encode_officers([key]), "officer", "sim", key, bytes(64)), _SIGNER.sign
         )

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from replica.checker.history import Event, Ok, Refused, Unknown
 from replica.marks.seen_file import MemorySeenFile, Seen, SeenDisk, encode_slot
 from replica.notary.errors import LogRefused
-from replica.notary.position import BEGIN, Position, version_of
+from replica.notary.position import BEGIN, Position, offset_of, version_of
 from replica.notary.records import BarrierRecord, Undecodable, decode_record, record_digest
 from replica.notary.requests import DIGEST_BYTES
 from tests.simulation.plan import Fault, FaultKind, Plan
@@ -149,12 +149,6 @@ class Cut:
         return self.is_published or len(self.holding) > 1
 
 
-def marks_of(replica: Replica) -> tuple[Position | None, ...]:
-    """How far each table on its disk is."""
-    disk = replica.disk
-    return disk.position, disk.commands.position(), disk.parties.position()
-
-
 def _offset_of(event: Ok | Refused) -> int | None:
     """The record that an answer names, if any."""
     record = event.record_offset
@@ -223,7 +217,7 @@ class Power:
             of=len(before),
             hit=sorted(self.cut.hit),
             published=-1 if published is None else published.offset,
-            indexes={r.name: None if r.disk.position is None else r.disk.position.offset for r in world.replicas},
+            indexes={r.name: offset_of(r.disk.position()) for r in world.replicas},
             seen={r.name: _seen_in_words(r) for r in world.replicas},
             knowing=sorted(self.cut.knowing),
             is_told=self.cut.is_told,
@@ -235,18 +229,18 @@ class Power:
         knowing, holding, witnesses, is_told, is_tellable = set(), set(), 0, False, False
         for replica in self._world.replicas:
             seen, _ = MemorySeenFile(replica.seen).read()
-            own, peers = [seen.own, *marks_of(replica)], list(seen.peers.values())
+            own, peers = [seen.own, replica.disk.position()], list(seen.peers.values())
             if any(map(cut.contradicts, own)) or any(map(cut.is_believed, peers)):
                 knowing.add(replica.name)
             synced, _ = MemorySeenFile(self._replaced.get(replica.name, replica.seen)).read()
             if any(map(cut.contradicts, [synced.own, *synced.peers.values()])):
                 holding.add(replica.name)
             follows = replica.plan.standby == "following"  # else its index is compared only once it leads
-            index = [replica.disk.position] if follows else []
+            index = [replica.disk.position()] if follows else []
             heard = [] if replica.core is None else replica.core.participant.marks.claims()  # older ones, perhaps
             is_told = is_told or any(map(cut.is_believed, [seen.own, *index, *peers]))
             witnesses += follows and any(map(cut.contradicts, [seen.own, *index]))
-            older = [*marks_of(replica), *[claim.mark for claim in heard]]
+            older = [replica.disk.position(), *[claim.mark for claim in heard]]
             is_tellable = is_tellable or any(map(cut.is_believed, older))
         return dataclasses.replace(
             cut,
@@ -276,14 +270,14 @@ class Power:
     def _stop(self, replica: Replica, fault: Fault) -> None:
         random = self._random
         replica.kill(heard_s=None)
-        replica.disk.tear(random.choice(_BATCHES_LOST), random.choice(_BATCHES_LOST))
+        replica.disk.tear(random.choice(_BATCHES_LOST))
         replica.seen.cut({slot: random.choice((0.0, 0.5, 1.0)) for slot in (0, 1)})
         is_new, away_s = random.random() < _REPLACED_SHARE, 0.0
         if fault.target:
             is_new, away_s = replica.name == fault.target, 0.0 if replica.name == fault.target else _LATE_S
         if is_new:
             self._replaced[replica.name], replica.seen = replica.seen, SeenDisk()
-            replica.disk.tear(_BATCHES_LOST[-1], _BATCHES_LOST[-1])
+            replica.disk.tear(_BATCHES_LOST[-1])
         away_s += random.choice(_AWAY_MAX_S) * random.random()
         replica.restart_later(after_failure=True, after_s=fault.duration_s + away_s)
 
@@ -310,11 +304,11 @@ class Power:
 
     def damage_position(self, replica: Replica) -> bool:
         """The replica stops; its index names another record at its position than the log has."""
-        position = replica.disk.position
+        position = replica.disk.position()
         if position is None or position.barrier is None or self.foreign:
             return False
         replica.kill(heard_s=None)
-        replica.disk.position = replace(position, digest=b"d" * DIGEST_BYTES)
+        replica.disk.move_to(replace(position, digest=b"d" * DIGEST_BYTES))
         self.foreign = replica.name
         replica.restart_later(after_failure=True)
         return True
@@ -344,7 +338,7 @@ class Power:
 
     def _knows(self, replica: Replica) -> bool:
         cut = self.cut
-        return cut is not None and (replica.name in cut.knowing or any(map(cut.contradicts, marks_of(replica))))
+        return cut is not None and (replica.name in cut.knowing or cut.contradicts(replica.disk.position()))
 
     def allows(self, replica: Replica, error: BaseException | None) -> bool:
         """Whether the loss is why a replica ended."""
@@ -400,14 +394,12 @@ class Power:
         values = self.values()
         if replica.name == self.foreign:
             return False
-        for mark in marks_of(replica):
-            if mark is not None and not (
-                mark.offset < len(values) and record_digest(values[mark.offset]) == mark.digest
-            ):
-                if not self.may_stop:
-                    self._world.blame(f"{replica.name} has applied offset {mark.offset}, which no log ever had")
-                return False
-        return True
+        mark = replica.disk.position()
+        if mark is None or (mark.offset < len(values) and record_digest(values[mark.offset]) == mark.digest):
+            return True
+        if not self.may_stop:
+            self._world.blame(f"{replica.name} has applied offset {mark.offset}, which no log ever had")
+        return False
 
     def _is_later(self, event: Event) -> bool:
         """Whether it is an answer of a replica that read the log after the cut."""

@@ -41,7 +41,7 @@ from replica.settings import CoreSettings
 from replica.store.memory import MemoryStore
 from tests.simulation.doubles.clock import SimulatedClock
 from tests.simulation.doubles.database import DatabaseSession
-from tests.simulation.doubles.disk import Disk, DiskIndex, OlderIndex
+from tests.simulation.doubles.disk import Disk, DiskIndex
 from tests.simulation.doubles.log import SimulatedLog, SlowReader
 from tests.simulation.followers import make_feed
 from tests.simulation.plan import ReplicaPlan
@@ -348,7 +348,7 @@ class Replica:
         participant: Participant[Any] = Participant(
             name=self.name,
             request_log=log,
-            index=(OlderIndex if self.older else DiskIndex)(self.disk, self.name, world.skies, plan.blind),
+            index=DiskIndex(self.disk, self.name, world.skies, plan.blind),
             make_store=lambda session: MemoryStore(session, _database_of(session).server.tables, fenced=plan.lease),
             signer=CheapSigner(),
             leadership=_Leadership(election, world, self.name),

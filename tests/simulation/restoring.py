@@ -15,15 +15,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pipeline.archive.salvage import IndexTail, Survivors, complete_from, merge
 from replica.active.signer import FileSigner
 from replica.following.apply import Applier
-from replica.index.commands import offset_of
 from replica.index.compare import recorded_at
 from replica.index.memory import MemoryIndex
 from replica.notary.position import Position
 from replica.notary.records import RequestRecordV2, Undecodable, decode_record
 from replica.notary.salvage import (
-    OF_COMMANDS,
-    OF_PARTIES,
-    OF_STATES,
     Salvage,
     bound_name,
     decode_salvage,
@@ -82,9 +78,9 @@ def _survivors(world: World, base: Position) -> Survivors:
         archive_id="simulated",
         base=base,
         indexes=[
-            _tail_of(replica.name, replica.disk, replica.disk.position, base)
+            _tail_of(replica.name, replica.disk, position, base)
             for replica in world.replicas
-            if replica.disk.position is not None
+            if (position := replica.disk.position()) is not None
         ],
         published=published,
         completions=[completion for completion in kept if completion.log_offset > base.offset],
@@ -95,14 +91,8 @@ def _survivors(world: World, base: Position) -> Survivors:
 
 
 def _tail_of(name: str, disk: Disk, position: Position, base: Position) -> IndexTail:
-    """What an index has after what is left; each of its tables as far as it reaches, unless it lags."""
-    kinds, entries = OF_STATES, dict(disk.entries)
-    for of_table, table in ((OF_COMMANDS, disk.commands), (OF_PARTIES, disk.parties)):
-        if offset_of(table.position()) >= position.offset:
-            kinds += of_table
-            entries |= dict(table.entries())
-    after = {key: value for key, value in entries.items() if base.offset < recorded_at(value) <= position.offset}
-    return IndexTail(name, position, after, kinds)
+    """What an index has after what is left."""
+    return IndexTail(name, position, {key: value for key, value in disk.entries() if recorded_at(value) > base.offset})
 
 
 def _restore(world: World, archived: int, salvage: Salvage) -> None:

@@ -10,11 +10,10 @@ from replica.checker.check import Scope, check
 from replica.checker.completions import CompletionRow
 from replica.checker.findings import FindingCode, Summary
 from replica.checker.judge import Judged, JudgedBarrier, JudgedLost, JudgedRequest, ReferenceJudge
-from replica.index.commands import offset_of
 from replica.link.interface import DEFAULT_OPTIONS
 from replica.notary.errors import Code
 from replica.notary.leases import database_in
-from replica.notary.position import BEGIN
+from replica.notary.position import offset_of
 from replica.notary.receipts import verify_receipt
 from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.notary.salvage import OF_COMMANDS, OF_STATES, of_kinds
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _EVER_S = ReplicaPlan("").deduplication_max_s  # longer than any run takes
+_JUDGED = OF_STATES + OF_COMMANDS  # kinds of entry that the reference judge makes
 _OF_A_SPLIT = (FindingCode.COMMAND_SETTLED_WRONGLY,)
 """Unavoidable while two databases take writes: a command is pending in the deposed one, which does not know that the
 command was sent again and accepted under the other (its own submission is settled)."""
@@ -150,16 +150,13 @@ def _check_bounds(world: World) -> None:
 def _check_indexes(world: World) -> None:
     """Each index holds what the reference judge has at its position, and its position what was in force there."""
     whole = [replica for replica in world.replicas if world.power.bears_out(replica)]
-    wanted = {r.disk.position.offset: r for r in whole if r.disk.position is not None}
-    of_commands = {offset_of(r.disk.commands.position()) for r in whole}
+    wanted = {offset_of(r.disk.position()) for r in whole}
     judge = ReferenceJudge(world.salvages)
     epochs: list[int] = []
     rules: list[int] = []
     under_fallen: list[int] = []
     timelines: list[tuple[str, int]] = []
     entries: dict[bytes, bytes] = {}
-    accepted: dict[bytes, bytes] = {}
-    acceptances: dict[int, dict[bytes, bytes]] = {BEGIN: {}}
     states: dict[int, tuple[object, ...]] = {}
     for offset, value in enumerate(world.power.values()):
         judged = judge.read(offset, value)
@@ -170,9 +167,7 @@ def _check_indexes(world: World) -> None:
             if not world.plan.lease:
                 timelines.append((system, int(timeline)))
         if isinstance(judged, JudgedLost):
-            lost = world.salvages.entries_of([(offset, value)])
-            entries |= of_kinds(lost, OF_STATES)
-            accepted |= of_kinds(lost, OF_COMMANDS)
+            entries |= of_kinds(world.salvages.entries_of([(offset, value)]), _JUDGED)
         if isinstance(judged, JudgedRequest) and rules[-1] < max(rules):
             under_fallen.append(offset)
         if isinstance(judged, JudgedRequest) and judged.notarised_offset == offset:
@@ -182,9 +177,7 @@ def _check_indexes(world: World) -> None:
         if isinstance(judged, JudgedRequest) and judged.outcome == NOTARISED:
             at, key = offset.to_bytes(8, "big"), b"c" + change_of(judged)
             acceptance = judged.request.tx_id + judged.content_digest + judged.judged_us.to_bytes(8, "big") + at
-            accepted[key + at if key in accepted else key] = acceptance
-        if offset in of_commands:
-            acceptances[offset] = dict(accepted)
+            entries[key + at if key in entries else key] = acceptance
         if offset in wanted:
             states[offset] = (dict(entries), judge.barrier, judge.stamp_us, set(judge.sequences))
     if epochs != sorted(set(epochs)):
@@ -197,13 +190,11 @@ def _check_indexes(world: World) -> None:
         world.blame(f"replicas on an old primary took over again and again: timelines in force {timelines}")
     names = ("entries", "barrier in force", "highest stamp", "sequence numbers")
     for replica in whole:
-        commands, position = replica.disk.commands, replica.disk.position
-        if dict(commands.entries()) != acceptances[offset_of(commands.position())]:
-            world.blame(f"{replica.name}: acceptances differ from the judge's at {offset_of(commands.position())}")
+        position = replica.disk.position()
         if position is None:
             continue
         seen = {number for start, end in position.seen for number in range(start, end)}
-        found = (replica.disk.entries, position.barrier, position.stamp_us, seen)
+        found = (of_kinds(dict(replica.disk.entries()), _JUDGED), position.barrier, position.stamp_us, seen)
         for name, has, should in zip(names, found, states[position.offset], strict=True):
             if has != should:
                 world.blame(f"{replica.name}: {name} in the index differ from the judge's at {position.offset}")

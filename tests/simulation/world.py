@@ -311,12 +311,6 @@ class World:
                 found = (budget.submissions, budget.states, budget.unpublished, len(appender.waiting))
                 if any(found) or appender.commands:
                     left.append(f"{replica.name} holds {(*found, len(appender.commands))}")
-            if (
-                not core.is_older
-                and replica.plan.standby == "following"
-                and core.participant.follower.commands_lag_records + core.participant.follower.parties_lag_records
-            ):
-                left.append(f"{replica.name} lacks acceptances or registrations")
         return left
 
     # ---- what replicas and clients see of the world ----

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from replica.index.memory import MemoryCommands
+from replica.index.memory import MemoryIndex
+from replica.index.newest import newest_acceptances
 from replica.notary.canonical import encode_request
 from replica.notary.counted import Counted, CountedRequest
 from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM
@@ -202,9 +203,10 @@ def judge_knowing(
     keys = [keys_of(entry) for entry in requests]
     newest = None
     if acceptances is not None:
-        commands = MemoryCommands()
-        commands.write(acceptances, begin(TOPIC))
-        newest = commands.newest([entry.change_id for entry in requests], [entry.offset for entry in requests])
+        known = MemoryIndex()
+        known.write(acceptances, begin(TOPIC))
+        changes = [entry.change_id for entry in requests]
+        newest = newest_acceptances(known, changes, [entry.offset for entry in requests])
     judged = judge(requests, keys, [index.get(key) for own in keys for key in own], newest)
     return judged.verdicts, judged.added, judged.accepted
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from replica.index.interface import Parties
-from replica.index.memory import MemoryCommands, MemoryParties
-from replica.index.parties import newest_of, write_notes
+from replica.index.interface import Index
+from replica.index.memory import MemoryIndex
+from replica.index.newest import newest_acceptances, newest_registrations, noted, officers_of
 from replica.notary.counted import CountedNote, CountedRequest
 from replica.notary.parties import Officers, encode_officers
 from replica.notary.position import begin, decode_position, encode_position
@@ -20,35 +20,36 @@ OFFICER_KEYS = [bytes([number]) * 32 for number in (1, 2, 3)]
 
 
 class RunWithParties(Run):
-    """A run, with the table of registrations and officers after it."""
+    """A run, with an index of the registrations and officers after it."""
 
-    def __init__(self, parties: Parties) -> None:
+    def __init__(self, parties: Index) -> None:
         super().__init__()
         self.parties = parties
 
     @property
     def officers(self) -> Officers:
-        return self.parties.officers()
+        return officers_of(self.parties)
 
 
 def run_with_parties(
-    log: Log, cuts: list[int] | None = None, newer: RunWithParties | None = None, parties: Parties | None = None
+    log: Log, cuts: list[int] | None = None, newer: RunWithParties | None = None, parties: Index | None = None
 ) -> RunWithParties:
-    """Read and judge a log with the product's code; as `run_product`, with notes written before each batch is judged.
+    """Read and judge a log with the product's code; as `run_product`, with the notes of each batch.
 
-    `parties`: the table to write, one in memory unless given; `newer`'s is past the log already."""
-    run = RunWithParties(newer.parties if newer else parties or MemoryParties())
+    `parties`: the index to write, one in memory unless given; `newer`'s is past the log already."""
+    run = RunWithParties(newer.parties if newer else parties or MemoryIndex())
     for batch in split(log, cuts or []):
         reading = read_records(run.position, batch)
         notes = [note for note in reading.counted if isinstance(note, CountedNote)]
-        write_notes(run.parties, notes, run.position, reading.position)
+        of_notes = noted(run.parties, notes, run.position.offset + 1)
         known = newer or run
         entries = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
         keys = [keys_of(entry) for entry in entries]
-        commands = MemoryCommands()
+        commands = MemoryIndex()
         commands.write(known.acceptances, begin("topic"))
-        newest = commands.newest([entry.change_id for entry in entries], [entry.offset for entry in entries])
-        registered = newest_of(run.parties, entries)
+        changes = [entry.change_id for entry in entries]
+        newest = newest_acceptances(commands, changes, [entry.offset for entry in entries])
+        registered = newest_registrations(run.parties, entries, of_notes)
         judged = judge(entries, keys, [known.index.get(key) for own in keys for key in own], newest, registered)
         run.voids |= {void.offset: void.reason.value for void in reading.voids}
         run.verdicts |= {entry.offset: verdict for entry, verdict in zip(entries, judged.verdicts, strict=True)}
@@ -56,6 +57,8 @@ def run_with_parties(
         run.barriers += reading.barriers
         run.index |= judged.added
         run.acceptances |= judged.accepted
+        if newer is None:
+            run.parties.write(of_notes, reading.position)
         run.position = decode_position(encode_position(reading.position))
     return run
 

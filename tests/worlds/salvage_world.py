@@ -30,10 +30,7 @@ def tail_of(name: str, log: Log, archived: int) -> IndexTail:
     """What the index of a replica that applied this log recorded behind the first `archived` records."""
     index = MemoryIndex()
     position = Applier(index, TOPIC).apply(log).position if log else begin(TOPIC)
-    tables = (index.entries(), index.commands.entries(), index.parties.entries())
-    return IndexTail(
-        name, position, {key: value for table in tables for key, value in table if recorded_at(value) >= archived}
-    )
+    return IndexTail(name, position, {key: value for key, value in index.entries() if recorded_at(value) >= archived})
 
 
 def completions_in(log: Log, archived: int, published: int) -> list[Completion]:

@@ -40,8 +40,7 @@ AGAIN_SLICES_MAX = 100  # a longer log is given to Spark once: what a session's 
 
 
 def spark(log: ParquetLog, folder: Path) -> dict[str, Any]:
-    """The product's job, its session's start not counted. If the log is short, then twice more with the session warm:
-    as it is, and with the acceptances of commands, which a log under rules 2 has."""
+    """The product's job, its session's start not counted. If the log is short, then once more with the session warm."""
     from pipeline.jobs.rebuild import rebuild_index
     from pipeline.session import spark_session
 
@@ -49,10 +48,10 @@ def spark(log: ParquetLog, folder: Path) -> dict[str, Any]:
     session = spark_session("bench")
     session_s = monotonic() - began_s
     took_s = {}
-    for turn in ("took_s", "warm_s", "commands_s") if len(log) <= AGAIN_SLICES_MAX else ("took_s",):
+    for turn in ("took_s", "warm_s") if len(log) <= AGAIN_SLICES_MAX else ("took_s",):
         shutil.rmtree(folder, ignore_errors=True)
         began_s = monotonic()
-        rebuilt = rebuild_index(session, log, folder / "index", folder / "work", commands=turn == "commands_s")
+        rebuilt = rebuild_index(session, log, folder / "index", folder / "work")
         took_s[turn] = monotonic() - began_s
     session.stop()
     return {

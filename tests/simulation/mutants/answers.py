@@ -75,7 +75,7 @@ def verdict_from_memory(patch: MonkeyPatch) -> None:
     class Remembering:
         def __init__(self, index: Any) -> None:
             self._index = index
-            self.commands, self.parties = index.commands, index.parties
+            self.newest = index.newest
             self._memory = memories.setdefault(id(index), {})
 
         def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:

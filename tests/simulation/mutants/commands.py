@@ -12,31 +12,24 @@ from pytest import MonkeyPatch
 import replica.active.log_admission
 import replica.active.opening
 import replica.following.apply
-import replica.following.follower
 import replica.notary.rules
-import tests.simulation.doubles.disk
 from replica.active.answering import Answering
 from replica.active.appending import Appender
 from replica.active.log_admission import LogAdmission
 from replica.active.opening import Opening
 from replica.active.terms import Terms, terms_after, terms_of
 from replica.active.waiting import Waiting, send
-from replica.following.apply import judge_records
-from replica.following.log_reading import open_after
-from replica.index.commands import due, offset_of
-from replica.index.interface import Index
 from replica.link.interface import SubmitOptions
-from replica.log.interface import RequestLog
 from replica.notary.acceptances import Acceptance, encode_acceptance, first_key, later_key
 from replica.notary.answers import Accepted, NotNow
 from replica.notary.counted import CountedRequest
 from replica.notary.formats import Formats
-from replica.notary.position import begin
+from replica.notary.position import Position
 from replica.notary.records import BarrierRecord, RequestRecord, Undecodable, decode_record
 from replica.notary.rules import RULES, Outcome, Recorded, Verdict
 from replica.notary.rules import judge as judge_all
 from replica.store.interface import AdmissionResult, Command
-from tests.simulation.doubles.disk import DiskCommands, OlderIndex
+from tests.simulation.doubles.disk import Disk
 from tests.simulation.mutants.registry import mutant
 from tests.simulation.plan import START_US
 
@@ -59,16 +52,16 @@ def period_by_the_readers_clock(patch: MonkeyPatch) -> None:
 
 @mutant("the newest acceptance is taken first, and dropped when it is not below the record")
 def newest_taken_before_filtering(patch: MonkeyPatch) -> None:
-    newest = DiskCommands.newest
+    newest = Disk.newest
 
-    def hasty(self: DiskCommands, change_ids: Sequence[bytes], below: Sequence[int]) -> list[bytes | None]:
-        found = newest(self, change_ids, [2**63 - 1] * len(below))
+    def hasty(self: Disk, prefixes: Sequence[bytes], below: Sequence[int]) -> list[bytes | None]:
+        found = newest(self, prefixes, [2**63 - 1] * len(below))
         return [
             None if value is None or int.from_bytes(value[-8:], "big") >= offset else value
             for value, offset in zip(found, below, strict=True)
         ]
 
-    patch.setattr(DiskCommands, "newest", hasty)
+    patch.setattr(Disk, "newest", hasty)
 
 
 @mutant("an acceptance counts although its period is over")
@@ -106,12 +99,6 @@ def accepted_only_where_new(patch: MonkeyPatch) -> None:
     patch.setattr(replica.following.apply, "judge", judge)
 
 
-@mutant("rules 2 are written and applied with a table of commands that lacks some")
-def rules_2_with_incomplete_commands(patch: MonkeyPatch) -> None:
-    for module in (replica.following.apply, replica.active.opening):
-        patch.setattr(module, "knows_commands", lambda *_: True)
-
-
 @mutant("only the activation that raises the rules settles what rules 1 left pending")
 def only_the_raiser_settles(patch: MonkeyPatch) -> None:
     settle = Opening.settle
@@ -141,43 +128,15 @@ def rules_fall_back_with_the_database(patch: MonkeyPatch) -> None:
     patch.setattr(replica.active.opening, "to_write", written)
 
 
-@mutant("an older release moves the mark of completeness along with its position")
-def older_release_moves_the_mark(patch: MonkeyPatch) -> None:
-    write = OlderIndex.write
+@mutant("a position is written apart from the entries of its run")
+def position_written_apart(patch: MonkeyPatch) -> None:
+    write = Disk.write
 
-    def moves(self: OlderIndex, entries: Mapping[bytes, bytes], position: Any, *rest: Any) -> None:
-        write(self, entries, position, *rest)
-        self._disk.commands._position = position
+    def apart(self: Disk, entries: Mapping[bytes, bytes], position: Position) -> None:
+        write(self, {}, position)
+        write(self, entries, position)
 
-    patch.setattr(OlderIndex, "write", moves)
-
-
-@mutant("acceptances of a run are written whole, although the table has some of them")
-def table_ahead_written_again(patch: MonkeyPatch) -> None:
-    def whole(accepted: Mapping[bytes, bytes], *positions: Any) -> Mapping[bytes, bytes] | None:
-        return None if due(accepted, *positions) is None else accepted
-
-    patch.setattr(tests.simulation.doubles.disk, "due", whole)
-
-
-@mutant("who completes the acceptances goes on when the follower writes them already")
-def completed_past_the_index(patch: MonkeyPatch) -> None:
-    async def complete(request_log: RequestLog, index: Index, topic_id: str, **rest: Any) -> None:
-        position = index.commands.position() or begin(topic_id)
-        if position == (index.position() or begin(topic_id)):
-            return
-        reader = await open_after(request_log, topic_id, position)
-        try:
-            while (left := offset_of(index.position()) - position.offset) > 0:
-                for record in await reader.read(min(left, 3), 1.0):
-                    applied, _ = judge_records(index, position, [record], rest["salvages"])
-                    position = applied.position
-                    index.commands.write(applied.accepted, position)
-                    await rest["clock"].sleep_s(0)
-        finally:
-            await reader.close()
-
-    patch.setattr(replica.following.follower, "complete_commands", complete)
+    patch.setattr(Disk, "write", apart)
 
 
 @mutant("a repeated success names where the command was accepted, not where its transaction was notarised first")

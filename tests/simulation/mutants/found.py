@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import replace
 from pytest import MonkeyPatch
 
 import replica.following.follower
@@ -12,22 +11,12 @@ from ha.election.driver import Election
 from ha.ending import STOPPED, Cause, Ending
 from ha.errors import HaError
 from replica.active.admission import Admission, Found
-from replica.active.opening import Opening
 from replica.active.tasks import SessionTasks
 from replica.active.waiting import Waiting
 from replica.following.follower import Follower
-from replica.index.commands import knows_commands
 from replica.log.interface import RequestLog
-from replica.notary.errors import LogRefused, LogTruncated, TableLags
-from tests.simulation.draw import draw
+from replica.notary.errors import LogRefused, LogTruncated
 from tests.simulation.mutants.registry import mutant
-from tests.simulation.plan import Plan
-
-
-def _all_disconnected(seed: int) -> Plan:
-    """Every replica stays away from the log while it is passive."""
-    plan = draw(seed)
-    return replace(plan, replicas=tuple([replace(one, standby="disconnected") for one in plan.replicas]))
 
 
 @mutant("the log's end is compared with what was applied after it was asked for")
@@ -98,14 +87,3 @@ def answers_of_an_admission_in_another_order(patch: MonkeyPatch) -> None:
         return list(zip(batch, [found for _, found in await ask(self, batch)], strict=True))
 
     patch.setattr(Admission, "_ask", in_order)
-
-
-@mutant(
-    "a replica that stays away from the log gives the lock back because it has not read the log yet", _all_disconnected
-)
-def commands_never_completed_by_the_disconnected(patch: MonkeyPatch) -> None:
-    async def hasty(self: Opening, offset: int, **_: Any) -> None:
-        if not knows_commands(self._parts.index, offset):
-            raise TableLags(f"acceptances of commands are not known up to offset {offset}")
-
-    patch.setattr(Opening, "_know_tables", hasty)

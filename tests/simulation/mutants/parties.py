@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pytest import MonkeyPatch
 
@@ -12,7 +12,8 @@ import replica.notary.parties
 import replica.notary.rules
 from replica.active.log_admission import LogAdmission
 from replica.active.waiting import Waiting
-from replica.index.interface import OFFSET_END, Parties
+from replica.index.interface import OFFSET_END, Index
+from replica.index.newest import newest_with
 from replica.notary.answers import Answer
 from replica.notary.counted import CountedRequest
 from replica.notary.parties import registration_id
@@ -23,11 +24,12 @@ from tests.simulation.parties import registering
 
 @mutant("a registration counts for requests before it, if the replica has read it already", registering)
 def registration_counts_before_its_offset(patch: MonkeyPatch) -> None:
-    def newest(parties: Parties, requests: Sequence[CountedRequest]) -> list[bytes | None]:
+    def newest(index: Index, requests: Sequence[CountedRequest], added: Mapping[bytes, bytes]) -> list[bytes | None]:
         ids = [registration_id(one.request.party, one.record.submission.public_key) for one in requests]
-        return parties.newest(ids, [OFFSET_END] * len(ids))
+        ends = [OFFSET_END] * len(ids)
+        return newest_with(added, ids, ends, index.newest(ids, ends))
 
-    patch.setattr(replica.following.apply, "newest_of", newest)
+    patch.setattr(replica.following.apply, "newest_registrations", newest)
 
 
 @mutant("a retry of what was notarised is refused after the key's revocation", registering)

@@ -88,10 +88,10 @@ def refusals_remembered(patch: MonkeyPatch) -> None:
 
 @mutant("earlier records of the same run do not count")
 def earlier_records_of_a_run_do_not_count(patch: MonkeyPatch) -> None:
-    def judge(entries: list[CountedRequest], keys: Any, known: Any, newest: Any) -> Any:
+    def judge(entries: list[CountedRequest], keys: Any, known: Any, newest: Any, registered: Any) -> Any:
         found = iter(known)
         each = [
-            judge_all([entry], [own], [next(found) for _ in own], None if newest is None else [newest[at]])
+            judge_all([entry], [own], [next(found) for _ in own], [newest[at]], registered and [registered[at]])
             for at, (entry, own) in enumerate(zip(entries, keys, strict=True))
         ]
         added = {key: value for one in each for key, value in one.added.items()}
@@ -127,7 +127,7 @@ def read_error_counts_as_unspent(patch: MonkeyPatch) -> None:
     class Optimist:
         def __init__(self, index: Any) -> None:
             self._index = index
-            self.commands, self.parties = index._disk.commands, index._disk.parties
+            self.newest = index._disk.newest
 
         def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
             try:
@@ -143,7 +143,7 @@ def read_error_counts_as_unspent(patch: MonkeyPatch) -> None:
             return apply(self, records)
         except IndexUnreadable:
             applied, added = judge_records(Optimist(self.index), self.position, records)  # type: ignore[arg-type]
-            self.index._disk.write(added, applied.position, applied.accepted)  # type: ignore[attr-defined]
+            self.index._disk.write(added, applied.position)  # type: ignore[attr-defined]
             self.position = applied.position
             return applied
 

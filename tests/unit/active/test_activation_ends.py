@@ -153,8 +153,7 @@ def test_an_unreadable_index_ends_the_replica_and_gives_no_verdict() -> None:
             replica.index.fail_with = "a bad block"
             await asyncio.sleep(0.5)
             assert "INDEX_UNREADABLE" in str(replica.participant.broken.exception())
-            with pytest.raises(IndexUnreadable):  # it tried to lead again
-                await replica.stop()
+            await replica.stop()
             (answer,) = await waiting
             assert isinstance(answer, NotNow)
             assert answer.code == Code.OUTCOME_UNKNOWN.name

@@ -14,8 +14,7 @@ from ha.clock import SystemClock
 from replica.active.completions import completions_of
 from replica.active.derived_ledger import DerivedLedger, _Meanwhile
 from replica.following.apply import Applied, Applier
-from replica.following.commands import complete_commands
-from replica.index.memory import MemoryCommands, MemoryIndex
+from replica.index.memory import MemoryIndex
 from replica.log.interface import LogRecords
 from replica.log.memory import MemoryLog, MemoryReader, MemoryTopic
 from replica.notary.errors import InvariantBroken, LogRefused, LogTruncated, StoreUnavailable
@@ -293,21 +292,6 @@ async def test_another_history_ends_it(world: World) -> None:
                 await world.ledger.run()
         with pytest.raises(StoreUnavailable):
             await world.reached(0)
-
-
-async def test_it_waits_while_acceptances_of_commands_are_completed(world: World) -> None:
-    """Goal: an index whose commands lag judges nothing wrong, and the ledger gets all later. Method: take the table of
-    commands away from an index that the ledger lags; complete it beside the ledger."""
-    await world.apply(END)
-    world.index.commands = MemoryCommands()
-    world.follow(world.index)
-    async with world.kept():
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2):
-                await world.ledger.reached(END)
-        await complete_commands(MemoryLog(world.topic), world.index, TOPIC, clock=SystemClock(), settings=SETTINGS)
-        await world.reached(END)
-    world.check(END)
 
 
 async def test_what_the_ledger_lacks_is_known_until_it_has_caught_up(world: World) -> None:

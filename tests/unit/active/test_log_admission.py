@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ha.ending import Cause
 from ledger_api.client import Party
 from replica.active.terms import Terms, terms_of
-from replica.index.memory import MemoryCommands
 from replica.link.interface import SubmitOptions
-from replica.log.interface import LogRecords
-from replica.log.memory import Delivery, MemoryReader, MemoryTopic
+from replica.log.memory import Delivery, MemoryTopic
 from replica.notary.answers import Accepted, DeduplicationBound, Notarised, NotNow, Refused
 from replica.notary.errors import Code
 from replica.notary.formats import Formats
@@ -235,37 +232,6 @@ def test_a_database_that_hangs_costs_no_request_until_too_many_completions_wait(
         assert isinstance(answer, Notarised)
 
     play(story)
-
-
-def test_a_replica_that_stays_away_from_the_log_completes_its_commands_before_it_serves(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Goal: no replica is kept out for ever. Method: an index of an older release, passives that do not follow."""
-
-    async def scenario() -> None:
-        async with World(core=CoreSettings(standby="disconnected", read_batch_max=10)) as world:
-            first = await world.replica()
-            await first.until_active()
-            for number in range(1, 80):
-                await first.submit(submission(number, [state(number)]))
-            await first.stop()
-            first.index.commands = MemoryCommands()
-            read = MemoryReader.read
-
-            async def read_slowly(reader: MemoryReader, max_records: int, wait_s: float) -> LogRecords:
-                await asyncio.sleep(0.5)
-                return await read(reader, max_records, wait_s)
-
-            monkeypatch.setattr(MemoryReader, "read", read_slowly)
-            world.shared.database.formats = Formats(2, 2)
-            second = await world.replica(2, index=first.index)
-            await second.until_active()
-            assert not second.participant.counters.step_downs[Cause.ACTIVATION_FAILED]
-            (again,) = await second.submit(submission(1, [state(1)]))
-            assert isinstance(again, Notarised)
-            assert again.record_offset is None
-
-    run_virtually(scenario())
 
 
 def test_an_active_with_a_slow_clock_repeats_no_success_that_the_log_would_judge_again() -> None:

@@ -40,7 +40,7 @@ def registration(from_us: int, until_us: int) -> RegistrationRecord:
 
 def newest_registration(replica: Replica) -> tuple[int, bool]:
     """The log offset of the newest registration of the key that a replica knows, and whether it revokes the key."""
-    (value,) = replica.index.parties.newest([registration_id(PARTY, KEY)], [OFFSET_END])
+    (value,) = replica.index.newest([registration_id(PARTY, KEY)], [OFFSET_END])
     assert value is not None
     found = decode_registration(value)
     return found.offset, found.from_us == found.until_us

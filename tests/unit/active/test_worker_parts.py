@@ -63,7 +63,7 @@ class Log:
     def read(self, *values: bytes) -> Applied:
         start = self.position.offset + 1
         applied, added = judge_records(self.index, self.position, list(enumerate(values, start)))
-        self.index.write(added, applied.position, applied.accepted)
+        self.index.write(added, applied.position)
         self.position = applied.position
         return applied
 
@@ -312,8 +312,6 @@ FIT = WorkerFacts(
     is_paused=False,
     is_writable=True,
     is_settled=True,
-    knows_commands=True,
-    knows_parties=True,
     may_number=True,
     why_not_stamp=None,
     oldest_unread_s=1.9,
@@ -329,8 +327,6 @@ FIT = WorkerFacts(
         ({"lag_records": 11}, Unfit.LAGGING),
         ({"is_paused": True, "is_writable": False}, Unfit.PAUSED),
         ({"is_writable": False}, Unfit.NO_ACTIVATION),
-        ({"knows_commands": False}, Unfit.COMMANDS_LAG),
-        ({"knows_parties": False}, Unfit.PARTIES_LAG),
         ({"may_number": False}, Unfit.NO_NUMBERS),
         ({"why_not_stamp": "the wall clock jumped"}, Unfit.CLOCK),
         ({"oldest_unread_s": 2.0}, Unfit.STALLED),

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replica.index.interface import COMMANDS_POSITION_KEY, POSITION_KEY
-from replica.index.rocks import COMMANDS_NAME, RocksIndex, verify_index
+from replica.index.rocks import RocksIndex, verify_index
 from replica.notary.acceptances import decode_acceptance
-from replica.notary.position import Position, begin
+from replica.notary.position import Position
 from tests.bench.bulk import (
     COMMAND,
     LEVEL_BASE_BYTES,
@@ -87,21 +86,17 @@ def test_a_replica_takes_what_was_filled(tmp_path: Path) -> None:
     """
     folder = tmp_path / "index"
     index = RocksIndex(folder)
-    index.commands.write({}, begin("topic"))
-    index.write({b"s" + b"1" * 36: b"2" * 40}, AT, {b"c" + b"3" * 32: b"4" * 80})
+    index.write({b"s" + b"1" * 36: b"2" * 40, b"c" + b"3" * 32: b"4" * 80}, AT)
     index.close()
     fill_index(tmp_path / "tables", 40_000, [folder], OFFSETS)
     assert not (tmp_path / "tables").exists()
     index = RocksIndex(folder)
-    assert (index.position(), index.entry_count) == (AT, 50_001)
-    assert (index.commands.position(), index.commands.entry_count) == (AT, 10_001)
+    assert (index.position(), index.entry_count) == (AT, 60_002)
     assert index.lookup([b"s" + b"1" * 36, b"s" + b"9" * 36]) == [b"2" * 40, None]
     index.close()
-    random = np.random.default_rng(1)
-    added = pile_up(folder, 3, (STATE, TRANSACTION), POSITION_KEY, random)
-    pile_up(folder / COMMANDS_NAME, 1, (COMMAND,), COMMANDS_POSITION_KEY, random)
+    added = pile_up(folder, 3, np.random.default_rng(1))
     assert level_files(folder)[0] >= 3
-    assert verify_index(folder).entry_count == 50_001 + added
+    assert verify_index(folder).entry_count == 60_002 + added
 
 
 def test_the_lower_ratio_counts_while_level_0_waits() -> None:

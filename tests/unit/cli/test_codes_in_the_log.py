@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
 from structlog.testing import capture_logs
 
 from ha.lock.interface import DatabaseIdentity
-from replica.index.commands import knows_commands
 from replica.marks.seen_file import MemorySeenFile, SeenDisk
 from replica.notary.marks import MarksTold, mark_text
 from replica.notary.records import BarrierRecord, encode_record
-from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import World, submission
 from tests.worlds.marks_world import log_of, mark
@@ -41,28 +38,6 @@ def test_a_replica_on_a_primary_that_was_succeeded_says_so() -> None:
             assert reason.startswith("activation_failed DATABASE_SUPERSEDED: ")
             assert ("timeline 1" in reason, "timeline 2" in reason) == (True, True)
             world.shared.lock_server.identity = DatabaseIdentity("memory", "memory", 2)
-            await replica.until_active()
-
-    run_virtually(story())
-
-
-def test_a_replica_whose_index_lacks_commands_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: one learns what it waits for. Method: a cold standby whose index does not get them in time; then it has."""
-    complete: list[bool] = []
-    monkeypatch.setattr(
-        "replica.active.opening.knows_commands",
-        lambda index, offset: bool(complete) and knows_commands(index, offset),
-    )
-
-    async def story() -> None:
-        async with World(rules=2, core=CoreSettings(standby="disconnected")) as world:
-            with capture_logs() as lines:
-                replica = await world.replica()
-                await asyncio.sleep(30)
-            code, reason = said(lines)
-            assert (code, replica.participant.standing().active) == ("INDEX_INCOMPLETE", False)
-            assert reason.startswith("activation_failed INDEX_INCOMPLETE: acceptances of commands")
-            complete.append(True)
             await replica.until_active()
 
     run_virtually(story())

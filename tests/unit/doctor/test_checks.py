@@ -298,7 +298,6 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("passives", Severity.WARNING, replicas({}, SILENT), "start it"),
     ("passives", Severity.PROBLEM, replicas({}, {"may_lead": False}, {"may_lead": False}), "replicas.may_lead"),
     ("index-digests", Severity.PROBLEM, replicas(DIGESTS, DIGESTS, OTHER_DIGESTS), "notary index diff"),
-    ("commands", Severity.WARNING, replicas({}, {"commands_lag_records": 7}), "no notary format raise"),
     ("formats", Severity.WARNING, formats(Formats(2, 3), rules=2), "notary switchover"),
     ("parties-in-log", Severity.WARNING, by_the_log({}, {"registry_differs": 2}), "notary party list"),
     ("marks", Severity.WARNING, replicas({}, {"marks_problems": ("SEEN_FILE_DAMAGED: both",)}), "docs/errors.md"),

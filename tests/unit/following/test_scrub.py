@@ -50,7 +50,6 @@ def scrubber_of(world: World, replica: Replica, bookmark: Path, index: MemoryInd
         world.shared.clock,
         QUICK,
         bookmark=bookmark,
-        entry_count=lambda: len(list((index or replica.index).entries())),
         is_busy=lambda: False,
     )
 
@@ -133,7 +132,6 @@ def test_whatever_is_wrong_in_an_index_is_found(damage: str, tmp_path: Path) -> 
             position = replica.index.position()
             assert position is not None
             wrong = MemoryIndex()
-            wrong.parties.write({}, position)
             wrong.write(entries, position)
             with pytest.raises(IndexMismatch) as caught:
                 await first_walk(scrubber_of(world, replica, tmp_path / "scrub", wrong))
@@ -304,7 +302,6 @@ def test_it_stands_back_while_an_active_is_busy_and_off_means_off(tmp_path: Path
                 world.shared.clock,
                 CoreSettings(scrub_records_per_s=0),
                 bookmark=tmp_path / "off",
-                entry_count=lambda: 0,
                 is_busy=lambda: False,
             )
             await asyncio.wait_for(off.run(), 1.0)

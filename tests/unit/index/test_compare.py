@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import msgspec
@@ -10,8 +9,7 @@ import pytest
 
 from pipeline.audit.index_diff import diff_indexes
 from replica.index.compare import Difference, differences
-from replica.index.rocks import COMMANDS_NAME, PARTIES_NAME, RocksIndex, verify_commands, verify_parties
-from replica.notary.errors import IndexUnreadable
+from replica.index.rocks import RocksIndex, verify_index
 from replica.notary.position import begin
 
 
@@ -47,51 +45,19 @@ def test_indexes_on_disk_are_compared_as_far_as_both_have_come(tmp_path: Path) -
         index.close()
     found = diff_indexes(*folders)
     assert found.same and found.until_offset == 3
-    assert found.commands is not None and found.commands.until_offset == 3
 
 
-def test_tables_of_commands_are_verified_and_compared(tmp_path: Path) -> None:
-    """Goal: a changed acceptance is a difference, and a folder without the table is no error. Method: one index, the
-    same with another acceptance, the same without; then a table without its list of files."""
-    folders = [tmp_path / name for name in ("one", "other", "without")]
+@pytest.mark.parametrize("kind", [b"s" + bytes(36), b"c" + bytes(32), b"p" + bytes(40)])
+def test_a_changed_entry_of_any_kind_is_a_difference(tmp_path: Path, kind: bytes) -> None:
+    """Goal: what is compared and summed up is the whole index. Method: two that differ in one value."""
+    folders = [tmp_path / name for name in ("one", "other")]
     at = msgspec.structs.replace(begin("t"), offset=3, digest=bytes(32))
     for number, folder in enumerate(folders):
         index = RocksIndex(folder)
-        acceptance = bytes([number]) * 72 + (3).to_bytes(8, "big")
-        index.write({}, at, {b"c" + bytes(32): acceptance})
+        index.write({kind: value(number, 3), b"t" + bytes(32): value(0, 3)}, at)
         index.close()
-    shutil.rmtree(folders[2] / COMMANDS_NAME)
-    found = diff_indexes(folders[0], folders[1])
-    assert not found.same and found.commands is not None
-    assert (found.difference_count, found.commands.difference_count, found.commands.first_offset) == (0, 1, 3)
-    assert diff_indexes(folders[0], folders[2]).commands is None
-    one, other = (verify_commands(folder) for folder in folders[:2])
-    assert one is not None and other is not None
-    assert (one.entry_count, one.position) == (1, at) and one.digest != other.digest
-    assert verify_commands(folders[2]) is None
-    (folders[0] / COMMANDS_NAME / "CURRENT").unlink()
-    with pytest.raises(IndexUnreadable):
-        verify_commands(folders[0])
-
-
-def test_tables_of_parties_are_verified_and_compared(tmp_path: Path) -> None:
-    """Goal: a changed registration is a difference, also where states and commands agree; a folder without the table is
-    no error. Method: one index, the same with another registration, the same without the table."""
-    folders = [tmp_path / name for name in ("one", "other", "without")]
-    at = msgspec.structs.replace(begin("t"), offset=3, digest=bytes(32))
-    for number, folder in enumerate(folders):
-        index = RocksIndex(folder)
-        index.parties.write({b"p" + bytes(40): bytes([number]) * 48 + (2).to_bytes(8, "big")}, at)
-        index.write({}, at)
-        index.close()
-    shutil.rmtree(folders[2] / PARTIES_NAME)
-    found = diff_indexes(folders[0], folders[1])
-    assert found.parties is not None and found.commands is not None
-    assert not found.same and found.commands.same
-    assert (found.difference_count, found.parties.difference_count, found.parties.first_offset) == (0, 1, 2)
-    without = diff_indexes(folders[0], folders[2])
-    assert without.parties is None and without.same
-    one, other = (verify_parties(folder) for folder in folders[:2])
-    assert one is not None and other is not None
-    assert (one.entry_count, one.position) == (1, at) and one.digest != other.digest
-    assert verify_parties(folders[2]) is None
+    found = diff_indexes(*folders)
+    assert not found.same
+    assert (found.difference_count, found.first_offset) == (1, 3)
+    one, other = (verify_index(folder) for folder in folders)
+    assert (one.entry_count, one.position) == (2, at) and one.digest != other.digest

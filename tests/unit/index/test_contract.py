@@ -32,7 +32,7 @@ def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Index]:
 
 def test_a_new_index_has_no_position_and_no_entries(index: Index) -> None:
     """Goal: a new index is known as such. Method: ask it."""
-    assert index.position() is None
+    assert (index.position(), index.position_before(), index.entry_count) == (None, None, 0)
     assert index.lookup([b"s1", b"t1"]) == [None, None]
     assert index.lookup([]) == []
     assert list(index.entries()) == []
@@ -46,11 +46,11 @@ def test_look_ups_come_in_the_order_asked(index: Index) -> None:
 
 
 def test_entries_and_position_move_together(index: Index) -> None:
-    """Goal: the position is that of the last write. Method: write with and without entries."""
+    """Goal: the position is that of the last write, the one before is known. Method: write with and without entries."""
     index.write({b"s1": b"one"}, at(5))
-    assert index.position() == at(5)
+    assert (index.position(), index.position_before(), index.entry_count) == (at(5), None, 1)
     index.write({}, at(6))
-    assert index.position() == at(6)
+    assert (index.position(), index.position_before(), index.entry_count) == (at(6), at(5), 1)
     assert index.lookup([b"s1"]) == [b"one"]
 
 
@@ -59,6 +59,9 @@ def test_all_entries_come_in_key_order_without_the_position(index: Index) -> Non
     index.write({b"t2": b"4", b"s9": b"2"}, at(1))
     index.write({b"s1": b"1", b"t1": b"3"}, at(2))
     assert list(index.entries()) == [(b"s1", b"1"), (b"s9", b"2"), (b"t1", b"3"), (b"t2", b"4")]
+    assert list(index.entries(b"s")) == [(b"s1", b"1"), (b"s9", b"2")]
+    assert list(index.entries(b"t2")) == [(b"t2", b"4")]
+    assert list(index.entries(b"u")) == []
 
 
 def test_a_position_that_cannot_be_stored_leaves_no_entries(index: Index) -> None:
@@ -82,7 +85,9 @@ def test_a_closed_index_on_rocksdb_answers_nothing(tmp_path: Path) -> None:
     index.close()
     for use in (
         index.position,
+        index.position_before,
         lambda: index.lookup([b"s1"]),
+        lambda: index.newest([b"p"], [1]),
         lambda: index.write({}, at(2)),
         lambda: list(index.entries()),
         lambda: index.checkpoint(tmp_path / "copy"),
@@ -111,7 +116,8 @@ def test_rocksdb_and_a_dictionary_agree(
         if reopen:
             rocks.close()
             rocks = RocksIndex(folder)
-    assert rocks.position() == memory.position()
+    assert (rocks.position(), rocks.position_before()) == (memory.position(), memory.position_before())
+    assert rocks.entry_count == memory.entry_count
     assert summarise(rocks.position(), rocks.entries()) == summarise(memory.position(), memory.entries())
     rocks.close()
 

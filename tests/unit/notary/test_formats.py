@@ -50,25 +50,3 @@ def test_a_raise_is_refused_while_anybody_could_not_read_it(
     refusal = why_not_raise(wanted, present, replicas)
     assert (refusal is None) == (why is None)
     assert why is None or why in str(refusal)
-
-
-@pytest.mark.parametrize("lag", [1, None])
-def test_a_raise_waits_for_the_acceptances_of_every_index(lag: int | None) -> None:
-    """Goal: no replica is stopped by a raise. Method: one index that lacks some, or keeps none; then all are there."""
-    replicas: dict[str, Known | None] = {"r1": NEW, "r2": NEW}
-    refusal = why_not_raise(THREE, TWO, replicas, {"r1": 0, "r2": lag})
-    assert refusal is not None
-    assert refusal.startswith("r2 does not know all accepted commands")
-    assert why_not_raise(THREE, TWO, replicas, {"r1": 0, "r2": 0}) is None
-
-
-@pytest.mark.parametrize(("wanted", "refused"), [(THREE, True), (TWO, False)])
-@pytest.mark.parametrize("lag", [1, None])
-def test_a_raise_waits_for_the_registrations_of_every_index(wanted: Formats, refused: bool, lag: int | None) -> None:
-    """Goal: no replica is stopped by a raise to rules 3. Method: one index that lacks some, or keeps none; then all are
-    there."""
-    replicas: dict[str, Known | None] = {"r1": NEW, "r2": NEW}
-    refusal = why_not_raise(wanted, TWO, replicas, {"r1": 0, "r2": 0}, {"r1": 0, "r2": lag})
-    assert (refusal is not None) == refused
-    assert refusal is None or refusal.startswith("r2 does not know all registered keys")
-    assert why_not_raise(wanted, TWO, replicas, {"r1": 0, "r2": 0}, {"r1": 0, "r2": 0}) is None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 from pytest import MonkeyPatch
 
-import replica.index.parties
+import replica.index.newest
 import replica.notary.parties
 import replica.notary.rules
 from replica.checker.judge import JudgedRequest, ReferenceJudge
@@ -342,7 +342,7 @@ def _anybody_registers(patch: MonkeyPatch) -> None:
 
 
 def _any_name(patch: MonkeyPatch) -> None:
-    for module in (replica.notary.parties, replica.index.parties):
+    for module in (replica.notary.parties, replica.index.newest):
         patch.setattr(module, "registration_id", lambda _, key: registration_id("any", key))
 
 
@@ -372,7 +372,7 @@ MUTANTS: dict[str, Callable[[MonkeyPatch], None]] = {
     "anybody registers": _anybody_registers,
     "the name is no part of the pair": _any_name,
     "what was signed has an effect again in a later run": lambda patch: patch.setattr(
-        replica.index.parties, "signed_keys_of", lambda _: []
+        replica.index.newest, "signed_keys_of", lambda _: []
     ),
     "what was signed has an effect again": lambda patch: patch.setattr(
         replica.notary.parties, "signed_key_of", lambda record: record.activation_id + bytes([record.sequence])

@@ -76,7 +76,6 @@ def exposition() -> str:
                 world.shared.clock,
                 world.shared.core,
                 bookmark=Path("nowhere"),
-                entry_count=int,
                 is_busy=bool,
             )
             scrubber.check = msgspec.structs.replace(begin_check("topic"), marks=((4_096, bytes(32)),))

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from ledger_api.server.registry import periods_in
-from replica.index.memory import MemoryParties
-from replica.index.parties import write_notes
+from replica.index.memory import MemoryIndex
+from replica.index.newest import noted
 from replica.notary.counted import CountedNote
 from replica.notary.parties import Pair, PeriodUs, differences
 from replica.notary.position import begin
@@ -50,17 +50,17 @@ def test_what_differs(file: dict[Pair, PeriodUs], in_log: dict[Pair, PeriodUs], 
     assert (len(found.missing), len(found.other)) == (missing, other)
 
 
-def registered() -> MemoryParties:
-    """A table in which KEY is registered for ever, and OTHER was and is revoked."""
-    maker, parties = LogMaker(format=2), MemoryParties()
+def registered() -> MemoryIndex:
+    """An index in which KEY is registered for ever, and OTHER was and is revoked."""
+    maker, index = LogMaker(format=2), MemoryIndex()
     maker.barrier(1, rules=3)
     maker.act("officers", body=encode_officers(OFFICER_KEYS[:1]), by=OFFICER_KEYS[0])
     for key, period_us in ((KEY, ALWAYS), (OTHER, ALWAYS), (OTHER, (9, 9))):
         maker.register(PARTY, key=key, by=OFFICER_KEYS[0], period_us=period_us)
     reading = read_records(begin(TOPIC), maker.log)
     notes = [note for note in reading.counted if isinstance(note, CountedNote)]
-    write_notes(parties, notes, begin(TOPIC), reading.position)
-    return parties
+    index.write(noted(index, notes, 0), reading.position)
+    return index
 
 
 async def test_a_replica_compares_its_file_where_the_log_decides(

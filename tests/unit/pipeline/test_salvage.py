@@ -22,7 +22,6 @@ from replica.notary.errors import (
 from replica.notary.position import begin
 from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.notary.salvage import (
-    OF_STATES,
     LostEntry,
     Salvage,
     Salvages,
@@ -83,8 +82,7 @@ def lost_again(**changes: object) -> tuple[LostTail, Salvage, Survivors]:
     held = Salvages([found])
     applied, _ = judge_records(MemoryIndex(), begin(RESTORED), log, held)
     index = read(log, held)
-    tables = (index.entries(), index.commands.entries())
-    entries = {key: value for table in tables for key, value in table if recorded_at(value) >= tail.archived}
+    entries = {key: value for key, value in index.entries() if recorded_at(value) >= tail.archived}
     told = completions_in(tail.log, tail.archived, tail.published)
     told += [one for one in completions_of(applied) if one.log_offset > found.last]
     survivors = msgspec.structs.replace(
@@ -125,7 +123,7 @@ def test_a_restored_log_that_is_lost_again_is_salvaged_again(archived: int) -> N
     kept = [value for _, value in restored(tail, first)[:archived]]
     again = read(list(enumerate(kept + lost)), held)
     assert dict(again.entries()) == dict(read(restored(tail, first), held).entries()) | {
-        entry.key: entry.value for entry in second.entries() if entry.key[:1] in OF_STATES
+        entry.key: entry.value for entry in second.entries()
     }
     assert asyncio.run(salvages_in(again, 12, held)) == {first.digest.hex(), second.digest.hex()}
 

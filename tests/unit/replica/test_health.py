@@ -44,8 +44,6 @@ DOCUMENT = HealthDocument(
     formats_known=Known((1, 2), (1,)),
     activation_steps_s={"open": 0.5},
     rules_in_force=2,
-    commands_lag_records=4,
-    parties_lag_records=3,
     answers=[5, 6],
     clock_us=1_700_000_000_000_000,
     serving="all",
@@ -65,8 +63,8 @@ TEXT = (
     '"6/abc", "reaches_log": true, "log_hazards": ["retention.ms is 1"], "front_ends": 2, "scrub": {"records": 3, '
     '"of_records": 42, "age_s": 1.5, "within_s": 86400.0, "rate_per_s": 2.0, "wanted_per_s": 0.1, "complete_walks": 1},'
     ' "index_digests": {"10": "ab"}, "ledger_end": 40, "in_flight": 1, "formats_known": {"records": [1, 2], "rules": '
-    '[1]}, "activation_steps_s": {"open": 0.5}, "rules_in_force": 2, "commands_lag_records": 4, '
-    '"parties_lag_records": 3, "answers": [5, 6], '
+    '[1]}, "activation_steps_s": {"open": 0.5}, "rules_in_force": 2, '
+    '"answers": [5, 6], '
     '"clock_us": 1700000000000000, "serving": "all", "not_serving": "clock", "not_serving_detail": '
     '"the wall clock jumped", "may_lead": false, "registry_differs": 2, "site": "taken_over", "site_detail": '
     '"term 2 of site b", "front_ends_silent": 0, "marks": {"applied": "", "synced": {}, '
