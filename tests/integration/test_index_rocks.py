@@ -358,6 +358,32 @@ def test_a_position_of_a_newer_release_is_not_guessed(tmp_path: Path) -> None:
         RocksIndex(tmp_path / "index")
 
 
+def test_an_index_of_many_files_opens_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a large index is not taken for a damaged one. Method: more files than RocksDB looks into as it opens, open
+    again; then with one file less than the manifest names."""
+
+    def many_files(*, create: bool = False) -> Options:
+        options = table_options(create=create)
+        options.set_disable_auto_compactions(True)
+        return options
+
+    monkeypatch.setattr("replica.index.rocks.table_options", many_files)
+    folder = tmp_path / "index"
+    index = RocksIndex(folder)
+    for batch in range(BATCHES):
+        index.write(entries_of(batch), at(batch))
+        index._db.flush()
+    index.close()
+    index = RocksIndex(folder)
+    assert (index.entry_count, index.position()) == (BATCHES * PER_BATCH * 2, at(BATCHES - 1))
+    index.close()
+    files = sorted(folder.glob("*.sst"))
+    assert len(files) == BATCHES
+    files[-2].unlink()
+    with pytest.raises(IndexDamaged):
+        RocksIndex(folder)
+
+
 def test_an_index_of_an_earlier_layout_is_refused_and_stays(tmp_path: Path) -> None:
     """Goal: nothing of it is taken for spent or unspent, and a person is told what to do. Method: its position's key
     beside an entry, and alone, as where nothing was decided; opened, read, and opened as a start of a replica does."""
