@@ -153,7 +153,7 @@ class Participant(Generic[SessionT]):
         self._clock = clock
         self._settings = settings
         self._receipt_signer = ReceiptSigner(signer, settings.sign_max_s, self._on_unsigned, in_term)
-        self._places = Places(settings.receipt_version)
+        self._places = Places()
         self._estimate = CompletionEstimate(settings.retry_after_s)
         self.counters = Counters()
         self.failures = SubmissionFailures(clock, settings.retry_after_s)

@@ -232,11 +232,6 @@ class CoreSettings(BaseModel):
     sign_max_s: float = Field(
         1.0, gt=0, le=30, description="Longest wait for a signature of a token or KMS; past it the replica steps down."
     )
-    receipt_version: Literal[1, 2] = Field(
-        1,
-        description="Version of new receipts. 2 also signs log, offset, epoch and judged time; clients before 0.2 "
-        "cannot read it.",
-    )
     drain_answers_s: float = Field(
         0.2,
         ge=0,

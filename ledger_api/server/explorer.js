@@ -95,9 +95,8 @@ const uint32 = number => new Uint8Array([number >>> 24, number >>> 16, number >>
 const join = async parts => new Uint8Array(await new Blob(parts).arrayBuffer());
 const sha256 = async (...parts) => new Uint8Array(await crypto.subtle.digest("SHA-256", await join(parts)));
 
-// The bytes of a receipt of version 2 that say where and when; none of version 1, null of what has no such bytes.
+// The bytes of a receipt that say where and when; none without a place, null of what has no such bytes.
 function placeOf(receipt) {
-  if ((receipt.version ?? 1) !== (receipt.place ? 2 : 1)) return null;
   if (!receipt.place) return new Uint8Array();
   const { log_id: id, log_offset, epoch, judged_us } = receipt.place, numbers = [log_offset, epoch, judged_us];
   if (!/^[\x21-\x7e]{1,255}$/.test(id) || !numbers.every(one => Number.isSafeInteger(one) && one >= 0)) return null;
@@ -126,14 +125,15 @@ async function rootOf(receipt) {
 // What is wrong with a receipt; empty if it proves that the transaction was notarised with its content.
 async function whyNot(receipt, { tx_id: txId, content_digest: digest, log_offset: offset }) {
   if (receipt.tx_id !== txId || receipt.content_digest !== digest) return "it is about another transaction";
+  if (receipt.version !== 2) return "it is of another version";
   if (receipt.place && receipt.place.log_offset !== offset) return "it is about another log offset";
   if (!keys.some(known => known === receipt.notary_key)) return "its key is not one that this notary names";
   const root = await rootOf(receipt);
-  if (root === null) return "its path does not fit its tree, or its place its version";
+  if (root === null) return "its path does not fit its tree, or its place is none";
   const raw = bytes(receipt.notary_key), isP256 = raw.length === 65, signature = bytes(receipt.signature);
   const [its, how] = isP256 ? [{ name: "ECDSA", namedCurve: "P-256" }, { name: "ECDSA", hash: "SHA-256" }] : [{ name: "Ed25519" }, { name: "Ed25519" }];
   const key = await crypto.subtle.importKey("raw", raw, its, false, ["verify"]);
-  const statement = await join([new TextEncoder().encode(`notary/receipt/${receipt.version ?? 1}`), uint32(receipt.tree_size), root]);
+  const statement = await join([new TextEncoder().encode("notary/receipt/2"), uint32(receipt.tree_size), root]);
   return await crypto.subtle.verify(how, key, signature, statement) ? "" : "its signature is wrong";
 }
 
@@ -152,7 +152,7 @@ async function showReceipt(status, place) {
   }
   place.replaceChildren(element("h2", "Receipt"), facts([
     ["verification", element("span", verdict, good ? "good" : "bad")],
-    ["version", String(receipt.version ?? 1)], ...shownPlace(receipt.place),
+    ["version", String(receipt.version)], ...shownPlace(receipt.place),
     ["key", element("span", receipt.notary_key, "id")], ["leaf", `${receipt.leaf_index} of ${receipt.tree_size}`], ["signature", element("span", receipt.signature, "id")]]));
 }
 

@@ -1,7 +1,7 @@
-"""Remembers where and when transactions were notarised of late, for receipts of version 2.
+"""Remembers where and when transactions were notarised of late, for receipts.
 
 The index has the log offset of every notarisation, but neither its epoch nor its judged time. So a receipt that is made
-again later is of version 2 only while this memory has its place. It never guesses: without a place it is of version 1.
+again later has a place only while this memory has it. It never guesses.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import OrderedDict
 
 from replica.following.apply import Applied
 from replica.notary.counted import CountedRequest
-from replica.notary.receipts import Place, ReceiptVersion
+from replica.notary.receipts import Place
 
 PLACES_MAX = 65_536  # about 10 MB
 
@@ -18,9 +18,7 @@ PLACES_MAX = 65_536  # about 10 MB
 class Places:
     """Fed with every run that this replica applies, in either role: a new active knows what its predecessor decided."""
 
-    def __init__(self, version: ReceiptVersion, places_max: int = PLACES_MAX) -> None:
-        """`version`: of the receipts that are issued; for version 1 nothing is remembered."""
-        self._version = version
+    def __init__(self, places_max: int = PLACES_MAX) -> None:
         self._places_max = places_max
         self._places: OrderedDict[int, Place] = OrderedDict()  # by log offset
 
@@ -30,7 +28,7 @@ class Places:
         A record before the run's newest barrier in force is left out: its epoch is an earlier one.
         """
         position = applied.position
-        if self._version == 1 or position.barrier is None:
+        if position.barrier is None:
             return
         epoch, since = position.barrier.epoch, position.barrier_offset
         for entry, verdict in applied.decided():

@@ -15,7 +15,7 @@ _LEAF, NODE = b"\x00", b"\x01"
 def leaf_hash(tx_id: bytes, content_digest: bytes, place: bytes = b"") -> bytes:
     """The leaf of one notarised transaction: certifies the id and exactly what it consumed.
 
-    `place`: the bytes that say where and when, in a receipt of version 2; empty in version 1.
+    `place`: the bytes that say where and when; empty where that is not known.
     """
     return sha256(_LEAF + tx_id + content_digest + place).digest()
 

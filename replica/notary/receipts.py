@@ -1,7 +1,7 @@
 """Receipts: the notary's signature that a transaction with this content was notarised, checkable offline.
 
-Version 2 also says where and when: in which log, at which offset, under which epoch and at which judged time. Version 1
-is verified for ever (docs/decisions/0020).
+It also says where and when, if the signer knows: in which log, at which offset, under which epoch and at which judged
+time (docs/decisions/0020).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -19,15 +19,13 @@ from replica.notary.requests import DIGEST_BYTES, SIGNATURE_BYTES, TX_ID_BYTES
 from replica.notary.signatures import notary_key_from_hex, notary_signature_holds
 from replica.notary.texts import bytes_from_hex
 
-RECEIPT_TAG = b"notary/receipt/1"
-RECEIPT_TAG_2 = b"notary/receipt/2"
+RECEIPT_VERSION: Final = 2
+RECEIPT_TAG = b"notary/receipt/2"
 PATH_MAX = 32
 LOG_ID_MAX = 255
 NUMBER_MAX = 2**53 - 1  # every language reads such a number from JSON exactly
 _LOG_ID = re.compile(rf"[\x21-\x7e]{{1,{LOG_ID_MAX}}}")  # one text for each run of bytes
 _PLACE = struct.Struct(">QQQH")
-
-ReceiptVersion = Literal[1, 2]
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
@@ -51,8 +49,8 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 class Receipt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Proof that the holder of `notary_key` notarised `tx_id` with the content of `content_digest`.
 
-    The signature, of the key's own algorithm, covers `statement(version, tree_size, root)`; `path` leads from the leaf
-    to that root. Version 2 has a place, version 1 has none. Frames of a stream have a receipt with just these names.
+    The signature, of the key's own algorithm, covers `statement(tree_size, root)`; `path` leads from the leaf to that
+    root. Frames of a stream have a receipt with just these names.
     """
 
     tx_id: bytes
@@ -62,7 +60,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     path: tuple[bytes, ...]
     notary_key: bytes
     signature: bytes
-    version: int = 1
+    version: int
     place: Place | None = None
 
 
@@ -76,7 +74,7 @@ class PlaceDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReceiptDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The JSON form of a receipt: every byte string in hexadecimal. Version 2 has a place, version 1 names neither."""
+    """The JSON form of a receipt: every byte string in hexadecimal. The place may be missing."""
 
     tx_id: str
     content_digest: str
@@ -85,14 +83,13 @@ class ReceiptDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     path: list[str]
     notary_key: str
     signature: str
-    version: ReceiptVersion = 1
+    version: Literal[2]
     place: PlaceDocument | None = None
 
 
-def statement(tree_size: int, root: bytes, version: ReceiptVersion = 1) -> bytes:
+def statement(tree_size: int, root: bytes) -> bytes:
     """The bytes that the notary signs for a batch."""
-    tag = RECEIPT_TAG if version == 1 else RECEIPT_TAG_2
-    return tag + tree_size.to_bytes(4, "big") + root
+    return RECEIPT_TAG + tree_size.to_bytes(4, "big") + root
 
 
 def make_receipts(
@@ -103,38 +100,16 @@ def make_receipts(
 ) -> list[Receipt]:
     """Receipts for a batch of (transaction id, content digest), in the batch's order, with one signature for all.
 
-    `places`: where each was first notarised; without it a receipt is of version 1. A batch that has both kinds has two
-    trees, and two signatures.
+    `places`: where each was first notarised; None where that is not known.
     """
-    placed = [at for at, place in enumerate(places) if place is not None]
-    if not placed:
-        return _make_tree(notarised, (None,) * len(notarised), notary_key, sign)
-    if len(placed) == len(notarised):
-        return _make_tree(notarised, places, notary_key, sign)
-    bare = sorted(set(range(len(notarised))) - set(placed))
-    made: dict[int, Receipt] = {}
-    for group in (bare, placed):
-        chosen = [notarised[at] for at in group], [places[at] for at in group]
-        made.update(zip(group, _make_tree(*chosen, notary_key, sign), strict=True))
-    return [made[at] for at in range(len(notarised))]
-
-
-def _make_tree(
-    notarised: Sequence[tuple[bytes, bytes]],
-    places: Sequence[Place | None],
-    notary_key: bytes,
-    sign: Callable[[bytes], bytes],
-) -> list[Receipt]:
-    """Receipts of one version: all have a place, or none has."""
     if not notarised:
         return []
-    found = list(zip(notarised, places, strict=True))
+    found = list(zip(notarised, places or (None,) * len(notarised), strict=True))
     levels = tree_levels([_leaf(tx_id, digest, place) for (tx_id, digest), place in found])
     size = len(notarised)
-    version: ReceiptVersion = 1 if places[0] is None else 2
-    signature = sign(statement(size, levels[-1][0], version))
+    signature = sign(statement(size, levels[-1][0]))
     return [
-        Receipt(tx_id, digest, at, size, path, notary_key, signature, version, place)
+        Receipt(tx_id, digest, at, size, path, notary_key, signature, RECEIPT_VERSION, place)
         for at, (((tx_id, digest), place), path) in enumerate(zip(found, inclusion_paths(levels), strict=True))
     ]
 
@@ -155,19 +130,18 @@ def verify_receipt(
 
     `holds` checks a signature. To verify many receipts of few batches, pass a function that caches its results.
     """
-    if receipt.notary_key != notary_key or receipt.tree_size >= 2**32:
+    if receipt.version != RECEIPT_VERSION or receipt.notary_key != notary_key or receipt.tree_size >= 2**32:
         return False
     if len(receipt.tx_id) != TX_ID_BYTES or len(receipt.content_digest) != DIGEST_BYTES:
         return False  # the leaf hashes both concatenated: other lengths would move the border between them
-    version: ReceiptVersion = 1 if receipt.place is None else 2
     place = b"" if receipt.place is None else receipt.place.encoded
-    if place is None or receipt.version != version:
+    if place is None:
         return False
     leaf = leaf_hash(receipt.tx_id, receipt.content_digest, place)
     root = root_from_path(leaf, receipt.leaf_index, receipt.tree_size, receipt.path)
     if root is None:
         return False
-    return holds(notary_key, statement(receipt.tree_size, root, version), receipt.signature)
+    return holds(notary_key, statement(receipt.tree_size, root), receipt.signature)
 
 
 def receipt_to_document(receipt: Receipt) -> ReceiptDocument:
@@ -180,18 +154,15 @@ def receipt_to_document(receipt: Receipt) -> ReceiptDocument:
         [node.hex() for node in receipt.path],
         receipt.notary_key.hex(),
         receipt.signature.hex(),
-        1 if receipt.place is None else 2,
+        RECEIPT_VERSION,
         None if receipt.place is None else PlaceDocument(**msgspec.structs.asdict(receipt.place)),
     )
 
 
 def receipt_from_document(document: ReceiptDocument) -> Receipt:
-    """The receipt in a JSON form. Raises BadRequest when a field is not hexadecimal of its length, or not of the
-    version."""
+    """The receipt in a JSON form. Raises BadRequest when a field is not hexadecimal of its length, or no place."""
     if len(document.path) > PATH_MAX:
         raise BadRequest(f"a receipt's path has at most {PATH_MAX} hashes")
-    if (document.version == 2) != (document.place is not None):
-        raise BadRequest("a receipt of version 2 has a place, and one of version 1 has none")
     place = None if document.place is None else Place(**msgspec.structs.asdict(document.place))
     if place is not None and place.encoded is None:
         raise BadRequest(f"a place has numbers below 2^53, and a log id of 1 to {LOG_ID_MAX} visible characters")

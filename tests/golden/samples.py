@@ -188,17 +188,10 @@ class _Ed25519Signer:
 
 
 def receipts(count: int, signer: Signer | None = None) -> list[Receipt]:
-    """Receipts of a batch."""
-    pairs = [(tx(number), bytes([0xD0 + number]) * 32) for number in range(count)]
-    signer = signer or _Ed25519Signer()
-    return make_receipts(pairs, signer.public_key, signer.sign)
-
-
-def placed_receipts(count: int, signer: Signer | None = None) -> list[Receipt]:
-    """The same of version 2."""
+    """Receipts of a batch; of the fourth it is not known where and when."""
     pairs = [(tx(number), bytes([0xD0 + number]) * 32) for number in range(count)]
     places = [
-        Place(log_id, 2**40 + number, 7 + number, 1_700_000_000_000_000 + number)
+        None if number == 3 else Place(log_id, 2**40 + number, 7 + number, 1_700_000_000_000_000 + number)
         for number, log_id in zip(range(count), cycle(LOG_IDS), strict=False)
     ]
     signer = signer or _Ed25519Signer()
@@ -496,38 +489,27 @@ def _merkle_vectors() -> bytes:
 
 
 def _receipt_vectors() -> bytes:
-    return _pretty(
-        {
-            "notary_seed": bytes(NOTARY_KEY).hex(),
-            "notary_public_key": NOTARY_PUBLIC_KEY.hex(),
-            "receipts": [receipt_to_document(receipt) for receipt in receipts(3)],
-        }
-    )
-
-
-def _p256_receipt_vectors() -> bytes:
-    made = [*receipts(3, NOTARY_P256), *placed_receipts(3, NOTARY_P256)]
-    return _pretty(
-        {
-            "notary_private_key": NOTARY_P256_NUMBER.to_bytes(32, "big").hex(),
-            "notary_public_key": NOTARY_P256.public_key.hex(),
-            "receipts": [receipt_to_document(receipt) for receipt in made],
-        }
-    )
-
-
-def _placed_receipt_vectors() -> bytes:
-    receipts = placed_receipts(3)
+    made = receipts(4)
     leaves = [
         leaf_hash(receipt.tx_id, receipt.content_digest, (receipt.place and receipt.place.encoded) or b"")
-        for receipt in receipts
+        for receipt in made
     ]
     return _pretty(
         {
             "notary_seed": bytes(NOTARY_KEY).hex(),
             "notary_public_key": NOTARY_PUBLIC_KEY.hex(),
             "leaves": [leaf.hex() for leaf in leaves],
-            "receipts": [receipt_to_document(receipt) for receipt in receipts],
+            "receipts": [receipt_to_document(receipt) for receipt in made],
+        }
+    )
+
+
+def _p256_receipt_vectors() -> bytes:
+    return _pretty(
+        {
+            "notary_private_key": NOTARY_P256_NUMBER.to_bytes(32, "big").hex(),
+            "notary_public_key": NOTARY_P256.public_key.hex(),
+            "receipts": [receipt_to_document(receipt) for receipt in receipts(4, NOTARY_P256)],
         }
     )
 
@@ -548,10 +530,8 @@ def samples() -> dict[str, bytes]:
         **{f"positions/version-1/{name}.msgpack": encode_position(position) for name, position in POSITIONS.items()},
         "positions/version-3/leased.msgpack": encode_position(LEASED),
         "positions/version-2/raised.msgpack": encode_position(RAISED),
-        "receipts/version-1/of-one.json": _receipt_bytes(receipts(1)[0]),
-        "receipts/version-1/of-five.json": _receipt_bytes(receipts(5)[4]),
-        "receipts/version-2/of-one.json": _receipt_bytes(placed_receipts(1)[0]),
-        "receipts/version-2/of-five.json": _receipt_bytes(placed_receipts(5)[4]),
+        "receipts/version-2/of-one.json": _receipt_bytes(receipts(1)[0]),
+        "receipts/version-2/of-five.json": _receipt_bytes(receipts(5)[4]),
         "completions/version-1/conflict-detail.msgpack": msgspec.msgpack.encode(CONFLICTS),
         "history/version-1/history.jsonl": b"".join(map(encode_event, history())),
         "logs/format-1/log.jsonl": _log_lines(log()),
@@ -574,6 +554,5 @@ def samples() -> dict[str, bytes]:
         "vectors/change_id.json": _change_id_vectors(),
         "vectors/merkle.json": _merkle_vectors(),
         "vectors/receipts.json": _receipt_vectors(),
-        "vectors/receipts_2.json": _placed_receipt_vectors(),
         "vectors/receipts_p256.json": _p256_receipt_vectors(),
     }

@@ -51,7 +51,7 @@ DIGEST = bytes.fromhex("c28dc217b53872c406f1386e4d1d6dce566c15020818097a5a2a6162
 STATE = parse_state_ref("7547ffaca5f21a3a9bbe8eac380a98fda5bbd58cdbe5774c1fbb4ad4255112d6:1")
 LOSER = parse_tx_id("beb5e45eadcd4acff887a0e3628ad91bd9470b41179a10c0b6d98d0e4c2a38ad")
 REFUSAL = msgspec.msgpack.encode((Conflict(STATE, hash_of_tx_id(WINNER), Usage.INPUT),))
-RECEIPT = Receipt(WINNER, DIGEST, 0, 1, (), bytes(32), bytes(64))
+RECEIPT = Receipt(WINNER, DIGEST, 0, 1, (), bytes(32), bytes(64), 2)
 SERVING = msgspec.structs.replace(ACTIVE, ledger_end=3)
 
 

@@ -106,8 +106,8 @@ class World:
 async def world(servers_folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[World]:
     """A cluster that the tests of this module share."""
     folder, log = servers_folder / "cluster", request.config.getoption("--log-kind")
-    # no hold-down: faults follow one another closely here; receipts of version 2, whose places need the log
-    further: dict[str, Any] = {"election": {"hold_down_s": 0.0}, "core": {"receipt_version": 2}}
+    # no hold-down: faults follow one another closely here
+    further: dict[str, Any] = {"election": {"hold_down_s": 0.0}}
     settings = ClusterSettings(folder=folder, parties=2, log=log, further=further)
     async with guarded(LocalCluster(settings)) as cluster:
         for replica in cluster.replicas.values():
@@ -194,7 +194,7 @@ async def test_the_next_replica_answers_when_the_active_one_is_killed(world: Wor
 
 
 async def test_a_receipt_says_where_and_when_before_and_after_a_fail_over(world: World, tmp_path: Path) -> None:
-    """Goal: one transaction has one place, whoever signs for it. Method: receipts of version 2 by the active, and by
+    """Goal: one transaction has one place, whoever signs for it. Method: receipts by the active, and by
     its successor for the same transaction; the client and `notary verify` take both, and neither with another place."""
     submission = world.fresh()
     before = await world.client.submit(submission)

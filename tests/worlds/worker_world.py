@@ -69,7 +69,7 @@ class WorkerReplica:
         signer = ReceiptSigner(SIGNER, shared.core.sign_max_s, lambda _: None)
         self.follower = Follower(self.log, self.index, self.clock, shared.core, self._on_applied)
         self.follower.hurry(True)
-        self.places = Places(shared.core.receipt_version)
+        self.places = Places()
         marks = MarkKeeper(name, MemorySeenFile(), self.clock)
         self.mark_check = MarkCheck(
             self.log, self.follower, marks, NO_SALVAGES, clock=self.clock, retry_s=shared.core.log_retry_s

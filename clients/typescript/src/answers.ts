@@ -310,7 +310,7 @@ function notarised(document: Json): Notarised {
       path,
       notary_key: text(receipt, "notary_key"),
       signature: text(receipt, "signature"),
-      ...(integerOrNull(receipt, "version") === null ? {} : { version: integer(receipt, "version") }),
+      version: integer(receipt, "version"),
       ...place(receipt["place"] as Json | null | undefined),
     },
     ledgerOffset: integerOrNull(document, "ledger_offset"),

@@ -10,6 +10,7 @@ import type { Submission } from "./signing.js";
 const LEAF = Buffer.from([0]);
 const NODE = Buffer.from([1]);
 const PATH_MAX = 32;
+const VERSION = 2;
 const LOG_ID = /^[\x21-\x7e]{1,255}$/;
 const ED25519_SPKI_HEAD = Buffer.from("302a300506032b6570032100", "hex");
 const P256_SPKI_HEAD = Buffer.from("3059301306072a8648ce3d020106082a8648ce3d030107034200", "hex");
@@ -23,7 +24,7 @@ export interface Place {
   readonly judged_us: number;
 }
 
-/** The JSON form of a receipt, every byte string in hexadecimal. Version 2 has a place and proves it; version 1 names neither. */
+/** The JSON form of a receipt, every byte string in hexadecimal. It proves its place as well, if it has one. */
 export interface Receipt {
   readonly tx_id: string;
   readonly content_digest: string;
@@ -32,11 +33,11 @@ export interface Receipt {
   readonly path: readonly string[];
   readonly notary_key: string;
   readonly signature: string;
-  readonly version?: number;
+  readonly version: number;
   readonly place?: Place;
 }
 
-/** Hash of a tree's leaf: certifies the id and exactly its content, and in version 2 the place. */
+/** Hash of a tree's leaf: certifies the id and exactly its content, and the place. */
 export function leafHash(txId: Uint8Array, digest: Uint8Array, place: Uint8Array = new Uint8Array()): Buffer {
   return sha256(LEAF, txId, digest, place);
 }
@@ -74,14 +75,13 @@ export function verifyReceipt(receipt: Receipt, notaryKey: string): boolean {
     const sizes = [receipt.leaf_index, receipt.tree_size];
     if (!key.equals(notaryKeyBytes("notary_key", notaryKey)) || !sizes.every(Number.isSafeInteger)) return false;
     if (receipt.tree_size >= 2 ** 32 || receipt.path.length > PATH_MAX) return false;
-    const version = receipt.version ?? 1;
-    if (version !== (receipt.place === undefined ? 1 : 2)) return false; // not known here, or not the one that it names
+    if (receipt.version !== VERSION) return false;
     const place = receipt.place === undefined ? Buffer.alloc(0) : encodePlace(receipt.place);
     const leaf = leafHash(fromHex("tx_id", receipt.tx_id, 32), fromHex("content_digest", receipt.content_digest, 32), place);
     const path = receipt.path.map((node) => fromHex("path", node, 32));
     const root = rootFromPath(leaf, receipt.leaf_index, receipt.tree_size, path);
     if (root === null) return false;
-    const statement = Buffer.concat([Buffer.from(`notary/receipt/${version}`, "ascii"), uint32(receipt.tree_size), root]);
+    const statement = Buffer.concat([Buffer.from(`notary/receipt/${VERSION}`, "ascii"), uint32(receipt.tree_size), root]);
     const signature = fromHex("signature", receipt.signature, 64);
     return key.length === P256_KEY_BYTES
       ? verify("sha256", statement, { key: publicKey(P256_SPKI_HEAD, key), dsaEncoding: "ieee-p1363" }, signature)

@@ -96,7 +96,7 @@ test("codes of a newer notary: what may be sent again is unknown, the rest is a 
   }, { policy: { ...QUICK, deadlineS: 0.05 } });
 });
 
-test("a receipt of version 2 is of the offset that the answer names", async () => {
+test("a receipt is of the offset that the answer names", async () => {
   const submission = PARTY.sign({ txId: TX_ID });
   const bodies = [success(submission, PLACE), success(submission, { ...PLACE, log_offset: 42 })];
   await withNotary((_, call) => ({ body: bodies[Math.min(call, 1)] as object }), async (client) => {

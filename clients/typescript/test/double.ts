@@ -80,7 +80,7 @@ export function success(submission: Submission, place?: Place): Record<string, u
   const digest = contentDigest(submission.canonical);
   const where = place === undefined ? undefined : encodePlace(place);
   const root = leafHash(Buffer.from(submission.request.txId, "hex"), digest, where);
-  const statement = Buffer.concat([Buffer.from(`notary/receipt/${place === undefined ? 1 : 2}`), Buffer.from([0, 0, 0, 1]), root]);
+  const statement = Buffer.concat([Buffer.from("notary/receipt/2"), Buffer.from([0, 0, 0, 1]), root]);
   const receipt = {
     tx_id: submission.request.txId,
     content_digest: digest.toString("hex"),
@@ -89,7 +89,8 @@ export function success(submission: Submission, place?: Place): Record<string, u
     path: [],
     notary_key: NOTARY_KEY,
     signature: sign(null, statement, KEY).toString("hex"),
-    ...(place === undefined ? {} : { version: 2, place }),
+    version: 2,
+    ...(place === undefined ? {} : { place }),
   };
   const { tx_id, content_digest } = receipt;
   const offsets = { log_offset: 41, record_offset: 41, ledger_offset: 1 };

@@ -1,4 +1,4 @@
-"""Receipts of version 2: where and when, said only where it is known, and never wrongly."""
+"""Receipts: where and when, said only where it is known, and never wrongly."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
 from replica.notary.answers import Notarised
 from replica.notary.receipts import Place, verify_receipt
-from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import SIGNER, World, name_of, state, submission
 from tests.worlds.notary_logs import TOPIC, LogMaker, request_of
-
-PLACED = CoreSettings(receipt_version=2)
 
 
 def _place(answer: object) -> Place | None:
@@ -29,7 +26,7 @@ def test_every_answer_of_a_transaction_names_its_first_acceptance() -> None:
     """Goal: one place for one transaction. Method: a success, its repeats by the index and by the log, a look-up."""
 
     async def story() -> None:
-        async with World(core=PLACED) as world:
+        async with World() as world:
             replica = await world.replica()
             await replica.until_active()
             await replica.submit(submission(7))
@@ -54,7 +51,7 @@ def test_a_successor_says_what_its_predecessor_decided() -> None:
     next one."""
 
     async def story() -> None:
-        async with World(core=PLACED) as world:
+        async with World() as world:
             first = await world.replica(1)
             await first.until_active()
             second = await world.replica(2)
@@ -74,22 +71,9 @@ def test_a_successor_says_what_its_predecessor_decided() -> None:
     run_virtually(story())
 
 
-def test_version_1_is_issued_unless_told_otherwise() -> None:
-    """Goal: clients of earlier releases are not met by what they cannot read. Method: the default."""
-
-    async def story() -> None:
-        async with World() as world:
-            replica = await world.replica()
-            await replica.until_active()
-            (answer,) = await replica.submit(submission(1))
-            assert _place(answer) is None
-
-    run_virtually(story())
-
-
 def _places_of(maker: LogMaker, *ends: int) -> Places:
     """What is known of the log when it is read in runs that end there."""
-    places, applier = Places(2), Applier(MemoryIndex(), TOPIC)
+    places, applier = Places(), Applier(MemoryIndex(), TOPIC)
     records = list(enumerate(maker.values))
     for begin, end in zip((0, *ends), (*ends, len(records)), strict=True):
         places.note(applier.apply(records[begin:end]))
@@ -121,11 +105,11 @@ def test_only_first_notarisations_have_a_place() -> None:
 
 
 def test_the_memory_is_bounded_and_forgets_the_oldest() -> None:
-    """Goal: a bound. Method: room for two, three notarisations; the forgotten one gets version 1."""
+    """Goal: a bound. Method: room for two, three notarisations; the forgotten one has no place."""
     maker = LogMaker()
     maker.barrier(1)
     for number in range(3):
         maker.submit(request_of(number))
-    places, applier = Places(2, places_max=2), Applier(MemoryIndex(), TOPIC)
+    places, applier = Places(places_max=2), Applier(MemoryIndex(), TOPIC)
     places.note(applier.apply(list(enumerate(maker.values))))
     assert [places.of(offset) is not None for offset in (1, 2, 3)] == [False, True, True]

@@ -69,6 +69,7 @@ receipts = st.builds(
     st.lists(ids, max_size=32).map(tuple),
     ids,
     st.binary(min_size=64, max_size=64),
+    st.just(2),
 )
 conflicts = st.builds(Conflict, refs, ids, st.sampled_from(Usage))
 answers: st.SearchStrategy[Answer] = st.one_of(

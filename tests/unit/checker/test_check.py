@@ -288,7 +288,7 @@ def test_a_settlement_has_a_completion_for_each_command() -> None:
 
 
 def test_a_receipt_is_of_the_place_that_the_answer_names() -> None:
-    """Goal: where and when are the answer's. Method: a good receipt of version 2, at the answer's offset and beside."""
+    """Goal: where and when are the answer's. Method: a good receipt, at the answer's offset and beside."""
     key = SigningKey(b"\x05" * 32)
     public = bytes(key.verify_key)
     pair = (ONE.tx_id, content_digest(ONE))

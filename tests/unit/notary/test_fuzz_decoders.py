@@ -105,6 +105,7 @@ def test_frames_of_the_link_with_extras(raw: bytes) -> None:
         st.lists(st.binary(max_size=40) | st.sampled_from(GOOD.path), max_size=40).map(tuple) | st.just(GOOD.path),
         st.just(KEY) | st.binary(max_size=40),
         st.just(GOOD.signature) | st.binary(max_size=80),
+        st.just(2) | st.integers(),
     )
 )
 @example(msgspec.structs.replace(GOOD, tree_size=2**64, leaf_index=2**63))

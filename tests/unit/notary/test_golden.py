@@ -78,7 +78,6 @@ READ_AND_WRITE: dict[str, Callable[[bytes], bytes]] = {
     "positions/version-1": _position,
     "positions/version-3": _position,
     "positions/version-2": _position,
-    "receipts/version-1": _receipt,
     "receipts/version-2": _receipt,
     "completions/version-1": _conflict_detail,
     "history/version-1": _history,

@@ -172,55 +172,52 @@ def test_merkle_roots_of_one_to_nine_leaves() -> None:
     assert roots == {str(count): tree_levels(leaves[:count])[-1][0].hex() for count in range(1, 10)}
 
 
-def test_receipts_of_version_2() -> None:
-    """Goal: anyone can verify where and when. Method: leaves and signature by hand, all by the product."""
-    vectors = _vectors("receipts_2.json")
-    documents = [msgspec.convert(document, ReceiptDocument) for document in vectors["receipts"]]
+def _leaves(documents: list[ReceiptDocument]) -> list[bytes]:
+    """As docs/formats.md has them."""
     leaves = []
     for document in documents:
         place = document.place
-        assert document.version == 2 and place is not None
-        numbers = f"{place.log_offset:016x}{place.epoch:016x}{place.judged_us:016x}{len(place.log_id):04x}"
-        content = bytes.fromhex(document.tx_id + document.content_digest + numbers) + place.log_id.encode()
+        content = bytes.fromhex(document.tx_id + document.content_digest)
+        if place is not None:
+            numbers = f"{place.log_offset:016x}{place.epoch:016x}{place.judged_us:016x}{len(place.log_id):04x}"
+            content += bytes.fromhex(numbers) + place.log_id.encode()
         leaves.append(sha256(b"\x00" + content).digest())
+    return leaves
+
+
+def _statement_of_four(leaves: list[bytes]) -> bytes:
+    inner = [sha256(b"\x01" + left + right).digest() for left, right in (leaves[:2], leaves[2:])]
+    return b"notary/receipt/2" + (4).to_bytes(4, "big") + sha256(b"\x01" + inner[0] + inner[1]).digest()
+
+
+def test_receipts() -> None:
+    """Goal: anyone can verify a receipt, and where and when. Method: leaves, path and signature by hand, all by the
+    product; the last one has no place."""
+    vectors = _vectors("receipts.json")
+    documents = [msgspec.convert(document, ReceiptDocument) for document in vectors["receipts"]]
+    leaves = _leaves(documents)
+    assert [document.place is None for document in documents] == [False, False, False, True]
     assert vectors["leaves"] == [leaf.hex() for leaf in leaves]
-    root = sha256(b"\x01" + sha256(b"\x01" + leaves[0] + leaves[1]).digest() + leaves[2]).digest()
+    assert documents[2].path == [leaves[3].hex(), sha256(b"\x01" + leaves[0] + leaves[1]).hexdigest()]
     key = SigningKey(bytes.fromhex(vectors["notary_seed"]))
-    assert key.sign(b"notary/receipt/2" + (3).to_bytes(4, "big") + root).signature.hex() == documents[0].signature
+    assert key.sign(_statement_of_four(leaves)).signature.hex() == documents[0].signature
     public_key = bytes.fromhex(vectors["notary_public_key"])
     assert all(verify_receipt(receipt_from_document(document), public_key) for document in documents)
 
 
-def test_receipts() -> None:
-    """Goal: anyone can verify a receipt. Method: the middle one of three by hand, all by the product."""
-    vectors = _vectors("receipts.json")
-    documents = [msgspec.convert(document, ReceiptDocument) for document in vectors["receipts"]]
-    first, middle, last = documents
-    leaves = [sha256(b"\x00" + bytes.fromhex(d.tx_id + d.content_digest)).digest() for d in documents]
-    assert middle.path == [leaves[0].hex(), leaves[2].hex()]
-    root = sha256(b"\x01" + sha256(b"\x01" + leaves[0] + leaves[1]).digest() + leaves[2]).digest()
-    key = SigningKey(bytes.fromhex(vectors["notary_seed"]))
-    assert key.sign(b"notary/receipt/1" + (3).to_bytes(4, "big") + root).signature.hex() == middle.signature
-    public_key = bytes.fromhex(vectors["notary_public_key"])
-    assert all(verify_receipt(receipt_from_document(document), public_key) for document in (first, middle, last))
-
-
 def test_receipts_of_a_key_of_p256() -> None:
-    """Goal: anyone can verify them. Method: both versions, the statement by hand and another library's ECDSA; all by
-    the product, then each with a changed signature, by a key of the other kind, and by a point off the curve."""
+    """Goal: anyone can verify them. Method: the statement by hand and another library's ECDSA; all by the product,
+    then each with a changed signature, by a key of the other kind, and by a point off the curve."""
     vectors = _vectors("receipts_p256.json")
     documents = [msgspec.convert(document, ReceiptDocument) for document in vectors["receipts"]]
     private = ec.derive_private_key(int(vectors["notary_private_key"], 16), ec.SECP256R1())
     public_key = bytes.fromhex(vectors["notary_public_key"])
     numbers = private.public_key().public_numbers()
     assert public_key == b"\x04" + numbers.x.to_bytes(32, "big") + numbers.y.to_bytes(32, "big")
-    leaves = [sha256(b"\x00" + bytes.fromhex(d.tx_id + d.content_digest)).digest() for d in documents[:3]]
-    root = sha256(b"\x01" + sha256(b"\x01" + leaves[0] + leaves[1]).digest() + leaves[2]).digest()
     signature = bytes.fromhex(documents[0].signature)
     r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big")
-    signed = b"notary/receipt/1" + (3).to_bytes(4, "big") + root
+    signed = _statement_of_four(_leaves(documents))
     private.public_key().verify(encode_dss_signature(r, s), signed, ec.ECDSA(SHA256()))
-    assert [document.version for document in documents] == [1, 1, 1, 2, 2, 2]
     off_the_curve = public_key[:-1] + bytes([public_key[-1] ^ 1])
     for receipt in map(receipt_from_document, documents):
         assert verify_receipt(receipt, public_key)

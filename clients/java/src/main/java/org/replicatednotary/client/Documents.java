@@ -259,7 +259,7 @@ final class Documents {
                         List.copyOf(nodes),
                         text(receipt, "notary_key"),
                         text(receipt, "signature"),
-                        receipt.hasNonNull("version") ? (Integer) Math.toIntExact(integer(receipt, "version")) : null,
+                        integer(receipt, "version"),
                         place(receipt.path("place"))),
                 integerOrNull(document, "ledger_offset"));
     }

@@ -10,7 +10,7 @@ import java.util.stream.LongStream;
 
 /**
  * Proof that the holder of {@code notaryKey} notarised {@code txId} with the content of {@code contentDigest}; all hexadecimal.
- * Version 2 has a place, which it proves as well. Version 1 has none, and {@code version} is null.
+ * It proves its place as well; null if it has none.
  */
 @JsonInclude(JsonInclude.Include.NON_NULL)
 public record Receipt(
@@ -21,9 +21,10 @@ public record Receipt(
         @JsonProperty("path") List<String> path,
         @JsonProperty("notary_key") String notaryKey,
         @JsonProperty("signature") String signature,
-        @JsonProperty("version") Integer version,
+        @JsonProperty("version") long version,
         @JsonProperty("place") Place place) {
     private static final int PATH_MAX = 32;
+    private static final int VERSION = 2;
     private static final byte[] LEAF = {0};
     private static final byte[] NODE = {1};
 
@@ -47,38 +48,28 @@ public record Receipt(
         }
     }
 
-    /** A receipt of version 1. */
-    public Receipt(
-            String txId, String contentDigest, long leafIndex, long treeSize, List<String> path, String notaryKey, String signature) {
-        this(txId, contentDigest, leafIndex, treeSize, path, notaryKey, signature, null, null);
-    }
-
     /** Whether this proves, by that key (64 hexadecimal digits, 130 of ECDSA P-256), that the transaction was notarised with its content, and at its place. */
     public boolean verifies(String key) {
         try {
             byte[] expected = NotaryKey.fromHex("the notary's key", key);
             boolean same = Arrays.equals(expected, NotaryKey.fromHex("notary_key", notaryKey));
-            if (!same || treeSize >= 1L << 32 || path == null || path.size() > PATH_MAX) {
+            if (version != VERSION || !same || treeSize >= 1L << 32 || path == null || path.size() > PATH_MAX) {
                 return false;
-            }
-            int signed = version == null ? 1 : version;
-            if (signed != (place == null ? 1 : 2)) {
-                return false; // of a version that this release does not know, or not of the one that it names
             }
             byte[] where = place == null ? new byte[0] : place.encoded();
             byte[] digest = Bytes.fromHex("content_digest", contentDigest, 32);
             byte[] leaf = leafHash(Bytes.fromHex("tx_id", txId, 32), digest, where);
             List<byte[]> nodes = path.stream().map(node -> Bytes.fromHex("path", node, 32)).toList();
             byte[] root = rootFromPath(leaf, leafIndex, treeSize, nodes);
-            return root != null && NotaryKey.holds(expected, statement(signed, treeSize, root), Bytes.fromHex("signature", signature, 64));
+            return root != null && NotaryKey.holds(expected, statement(treeSize, root), Bytes.fromHex("signature", signature, 64));
         } catch (NotaryException.BadRequest error) {
             return false; // a field that is none: proves nothing
         }
     }
 
     /** The bytes that the notary signs for a batch. */
-    static byte[] statement(int version, long treeSize, byte[] root) {
-        byte[] tag = ("notary/receipt/" + version).getBytes(StandardCharsets.US_ASCII);
+    static byte[] statement(long treeSize, byte[] root) {
+        byte[] tag = ("notary/receipt/" + VERSION).getBytes(StandardCharsets.US_ASCII);
         return ByteBuffer.allocate(tag.length + 4 + root.length).put(tag).putInt((int) treeSize).put(root).array();
     }
 
