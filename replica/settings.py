@@ -124,8 +124,7 @@ class CoreSettings(BaseModel):
         20_000,
         ge=1,
         le=1_000_000,
-        description="Submissions until they are answered, under rules 1 until their completion is published; past it, "
-        "503 OVERLOADED.",
+        description="Submissions until they are answered; past it, 503 OVERLOADED.",
     )
     states_in_flight_max: int = Field(
         400_000,
@@ -137,8 +136,8 @@ class CoreSettings(BaseModel):
         5_000,
         ge=1,
         le=1_000_000,
-        description="Of those, submissions that have left the fair queue. Under rules 2, half as many more may wait "
-        "for the database, because they name a ledger offset.",
+        description="Of those, submissions that have left the fair queue. Half as many more may wait for the "
+        "database, because they name a ledger offset.",
     )
     pipeline_states_max: int = Field(
         200_000, ge=10_000, le=100_000_000, description="States of those submissions together."
@@ -265,7 +264,6 @@ class CoreSettings(BaseModel):
         le=366 * 86_400,
         description="How often that begins again, if it has come to the end.",
     )
-    settlement_batch_max: int = Field(1_000, ge=1, le=1_000, description="Commands named in one settlement record.")
 
     @model_validator(mode="after")
     def _looks_before_it_gives_up(self) -> Self:

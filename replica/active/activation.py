@@ -3,8 +3,7 @@
 Each part owns one step of a submission:
 
     offered    Intake        intake.py       bounds, the users' turns
-    admitted   Admission     admission.py    rules 1: recorded as pending in the database
-               LogAdmission  log_admission.py  rules 2: not known to the index, nor on its way
+    admitted   Admission     admission.py    not known to the index, nor on its way
     appended   Appender      appending.py    sequence number, stamp, the log
     read back  ReadBack      read_back.py    what the follower applied meets who waits
     answered   Answering     answering.py    receipt and answer
@@ -19,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 import structlog
 
@@ -30,7 +28,6 @@ from replica.active.answering import Answering
 from replica.active.appending import Appender
 from replica.active.catching_up import read_to_the_end
 from replica.active.intake import Intake
-from replica.active.log_admission import LogAdmission
 from replica.active.noting import Noting
 from replica.active.opening import Opening
 from replica.active.parts import Parts
@@ -41,13 +38,11 @@ from replica.active.waiting import send
 from replica.active.watchdog import StallWatchdog
 from replica.notary.answers import NotNow
 from replica.notary.errors import Code, InvariantBroken, NotaryError
-from replica.notary.rules import DEDUPLICATING_FROM
 from replica.store.interface import ParticipantStore, Pruned
 
 log = structlog.get_logger()
 
 _DRAIN_TICK_S = 0.005
-_AdmissionT = TypeVar("_AdmissionT", Admission, LogAdmission)
 
 
 class Activation:
@@ -70,14 +65,13 @@ class Activation:
         self._tasks = SessionTasks(parts)
         self.intake = Intake(parts)
         self.appender = Appender(parts, str(database))
-        self.publisher = Publisher(
-            store, parts.settings, self.intake.leave, parts.announce, self.intake.budget.note_unpublished
-        )
+        self.publisher = Publisher(store, parts.settings, parts.announce, self.intake.budget.note_unpublished)
         answering = Answering(parts, self.appender, self.intake.budget)
         self.read_back = ReadBack(parts, self.appender, self.intake, answering, self.publisher)
-        self._answering = answering
         self.noting = Noting(parts, self.appender)
-        self.admission: Admission | LogAdmission = self._admit_with(Admission)
+        self.admission = Admission(
+            parts, store, intake=self.intake, appender=self.appender, answering=answering, publisher=self.publisher
+        )
         self._watchdog = StallWatchdog(parts, self.appender.waiting, lambda: self.appender.is_connected)
         self._opening = Opening(
             parts,
@@ -116,24 +110,12 @@ class Activation:
         self.opened = True
         if self.pauses:  # it holds the lock and publishes what was logged before
             return
-        if self.appender.formats.rules >= DEDUPLICATING_FROM:
-            self.admission = self._admit_with(LogAdmission)
-            self._tasks.start(self.admission.run_aside(), "aside")
+        self._tasks.start(self.admission.run_aside(), "aside")
         self._tasks.start(self.admission.run(), "admit")
         self._tasks.start(self._watchdog.run(), "watch")
         self.serving = True
         if self._bound_moved:
             await self.take_bound()
-
-    def _admit_with(self, admission: type[_AdmissionT]) -> _AdmissionT:
-        return admission(
-            self._parts,
-            self._store,
-            intake=self.intake,
-            appender=self.appender,
-            answering=self._answering,
-            publisher=self.publisher,
-        )
 
     async def confirm_lock(self) -> None:
         """Return once a statement on the lock session was answered that was sent after this call."""
@@ -145,9 +127,8 @@ class Activation:
 
     async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
         """Move the bound up to which completions may be deleted; front ends are notified before any deletion."""
-        async with self.admission.bound:  # no deduplication period reaches below the new bound
-            pruned = await self._store.prune(up_to, recorded_before_us)
-            await self.take_bound()
+        pruned = await self._store.prune(up_to, recorded_before_us)
+        await self.take_bound()
         return pruned
 
     async def take_bound(self) -> None:

@@ -1,154 +1,303 @@
-"""Admitted: records commands in the shared database before their records are logged, and passes them on.
+"""Admitted: nothing is recorded anywhere before the log.
 
-A command is pending in the database before its record is appended. So the next active knows every submission that was
-accepted.
+The index answers for commands that were accepted before, and the active's memory for those that are on their way. All
+others are logged, and the log decides.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from replica.active.answering import Answering
-from replica.active.appending import Appender
-from replica.active.deduplication import Period, Remembered, period_of
 from replica.active.intake import Intake
 from replica.active.parts import Parts
-from replica.active.publisher import Publisher
+from replica.active.terms import Terms, terms_after, terms_of
 from replica.active.waiting import Waiting
-from replica.notary.answers import Accepted, Answer, DeduplicationBound, NotNow, Refused
-from replica.notary.errors import Code, ValuesRefused
-from replica.store.interface import AdmissionResult, Admitted, ParticipantStore
+from replica.index.interface import OFFSET_END
+from replica.index.newest import newest_acceptances
+from replica.link.interface import SubmitOptions
+from replica.notary.acceptances import Acceptance, counts, decode_acceptance
+from replica.notary.answers import Answer, DeduplicationBound, NotNow, Refused
+from replica.notary.errors import BadRequest, Code, InvariantBroken
+from replica.notary.outcomes import CODE_OF
+from replica.notary.parties import registration_id
+from replica.notary.records import NO_OFFSET
+from replica.notary.requests import TIME_MAX_US
+from replica.notary.rules import REGISTERED_FROM, TX_KEY, key_outcome
+from replica.notary.terms import decode_either
+from replica.store.interface import Command
 
-Found = AdmissionResult | Answer
-"""What is known of a submission that is to be admitted; or its answer, if it cannot be."""
+_ASIDE_PART = 2  # so many times fewer submissions wait for the database than are in the pipeline
+
+
+class CommandLog(Protocol):
+    """Where admitted submissions are logged."""
+
+    @property
+    def commands(self) -> Mapping[bytes, Waiting]:
+        """Those that are on their way, by change id."""
+
+    def append(self, admitted: Sequence[Waiting]) -> Mapping[int, NotNow]:
+        """Log them. Returns the answers of those of which no record can be made, by `id` of the Waiting."""
+
+
+class LogOffsets(Protocol):
+    """The shared database, as far as admission asks it."""
+
+    async def log_offset_of(self, ledger_offset: int) -> int | None:
+        """The log offset of a published completion; None if it is pruned."""
+
+
+class LedgerView(Protocol):
+    """How far the ledger reaches."""
+
+    @property
+    def pruned_to(self) -> int:
+        """The ledger offset up to which completions may be gone."""
+
+    @property
+    def last_ledger_offset(self) -> int:
+        """The newest one that a submission may name."""
+
+    def log_offset_of(self, ledger_offset: int) -> int | None:
+        """The log offset of a completion that is not published yet; None if it is published."""
 
 
 class Admission:
-    """Admits in one statement at a time, each for all submissions that wait."""
+    """Admits batch by batch, and waits for nothing. A submission that names a ledger offset whose log offset only the
+    database knows is put aside meanwhile: a database that hangs holds up no other submission. These have a bound
+    of their own, and whoever has some there leaves as much free."""
 
     def __init__(
         self,
         parts: Parts,
-        store: ParticipantStore,
+        store: LogOffsets,
         *,
         intake: Intake,
-        appender: Appender,
+        appender: CommandLog,
         answering: Answering,
-        publisher: Publisher,
+        publisher: LedgerView,
     ) -> None:
         self._clock = parts.clock
         self._settings = parts.settings
         self._failures = parts.failures
+        self._index = parts.index
+        self._follower = parts.follower
         self._store = store
         self._intake = intake
         self._appender = appender
         self._answering = answering
         self._publisher = publisher
-        self.admitting: list[Waiting] = []  # the database is being asked about these, and may know them already
-        self.bound = asyncio.Lock()  # no pruning while a statement relies on the bound of what is remembered
+        self._batch: list[Waiting] = []
+        self._aside: list[Waiting] = []
+        self._aside_of: Counter[str] = Counter()  # by user
+        self._put_aside = asyncio.Event()
+
+    @property
+    def admitting(self) -> list[Waiting]:
+        """Neither answered nor logged yet."""
+        return [*self._batch, *self._aside]
 
     async def run(self) -> None:
-        """Admit until the intake stops; ends early only with an error of the store."""
+        """Admit until the intake stops; ends early only with an error of the index."""
         intake = self._intake
         while not intake.stopping:
-            self.admitting = await intake.next_batch()
-            if self.admitting:
-                await self.admit(self.admitting)
-                self.admitting = []
-                intake.wake()
+            self._batch = await intake.next_batch()
+            self.admit(self._batch)
+            self._batch = []
+            intake.wake()
+            await self._clock.sleep_s(0)  # let heartbeat, follower and front ends in between two batches
+        self._put_aside.set()
 
-    async def admit(self, batch: list[Waiting]) -> None:
-        outcomes = await self._ask(batch)
-        in_flight = [waiting for waiting, found in outcomes if _is(found, Admitted.IN_FLIGHT)]
-        if in_flight and not self._publisher.decided_changes().isdisjoint(w.command.change_id for w in in_flight):
-            # decided by the log already, only not published: publish, then the database knows the answer
-            await self._publisher.flush()
-            again = {id(waiting): found for waiting, found in await self._ask(in_flight)}
-            outcomes = [(waiting, again.get(id(waiting), found)) for waiting, found in outcomes]
-        failed = self._appender.append([waiting for waiting, found in outcomes if _is(found, Admitted.FRESH)])
-        accepted: list[tuple[Waiting, AdmissionResult]] = []
-        answers: list[tuple[Waiting, Answer]] = []
-        for waiting, outcome in outcomes:
-            found = failed.get(id(waiting), outcome)
-            if _is(found, Admitted.FRESH):
-                if waiting.options.asynchronous and not waiting.options.early:
-                    answers.append((waiting, Accepted(waiting.command.submission_id, self._intake.wait_s)))
-                continue
-            self._intake.budget.leave(1, waiting.states)
-            if not isinstance(found, AdmissionResult):
-                answers.append((waiting, found))
-            elif found.outcome is Admitted.ACCEPTED:
-                accepted.append((waiting, found))
-            elif found.outcome is Admitted.REUSED:
-                tx_id = waiting.command.tx_id
-                answers.append((waiting, Refused(Code.COMMAND_ID_REUSED.name, tx_id, earlier=found.earlier)))
-            else:
+    async def run_aside(self) -> None:
+        """Ask the database for log offsets until the intake stops; ends early only with an error of the store."""
+        while not self._intake.stopping:
+            await self._put_aside.wait()
+            self._put_aside.clear()
+            while self._aside and not self._intake.stopping:
+                await self._ask()
+
+    async def _ask(self) -> None:
+        """Ask for one ledger offset, and admit all that name it."""
+        after = self._aside[0].options.deduplication_after
+        assert after is not None  # _set_terms
+        stored = await self._store.log_offset_of(after)
+        terms = terms_after(NO_OFFSET if stored is None else stored)  # None: pruned just now
+        found = [waiting for waiting in self._aside if waiting.options.deduplication_after == after]
+        for waiting in found:
+            waiting.terms = terms
+        self._aside = [waiting for waiting in self._aside if waiting.terms is None]
+        self._aside_of.subtract(waiting.command.user_id for waiting in found)
+        self._aside_of = +self._aside_of  # without users that have none
+        self._intake.set_aside(-len(found), -sum([waiting.states for waiting in found]))
+        self.decide(found)
+        self._intake.wake()
+
+    def admit(self, batch: Sequence[Waiting]) -> None:
+        """Answer what is known already, log the rest, and put aside what waits for the database."""
+        refused = self._set_terms(batch)
+        done = {id(waiting) for waiting, _ in refused}
+        for waiting in batch:
+            if waiting.terms is None and id(waiting) not in done and not self._set_aside(waiting):
+                detail = f"{len(self._aside)} submissions that name a ledger offset wait for the database"
+                refused.append((waiting, NotNow(Code.OVERLOADED.name, detail, self._settings.retry_after_s)))
+        self.decide([waiting for waiting in batch if waiting.terms is not None], refused)
+
+    def _set_aside(self, waiting: Waiting) -> bool:
+        """Let a submission wait for the database, apart from all others; False if its user has no room there."""
+        user = waiting.command.user_id
+        if self._aside_of[user] >= max(1, self._settings.pipeline_max // _ASIDE_PART) - len(self._aside):
+            return False
+        self._aside.append(waiting)
+        self._aside_of[user] += 1
+        self._intake.set_aside(1, waiting.states)
+        self._put_aside.set()
+        return True
+
+    def decide(self, due: Sequence[Waiting], answers: Sequence[tuple[Waiting, Answer]] = ()) -> None:
+        """Answer what was accepted or is on its way, and log the rest. `answers`: of others, to be sent as well."""
+        answers = list(answers)
+        on_its_way = self._appender.commands
+        fresh: dict[bytes, Waiting] = {}
+        accepted: list[tuple[Waiting, int]] = []
+        for waiting, acceptance in zip(due, self.find(due), strict=True):
+            change_id = waiting.command.change_id
+            if change_id in on_its_way or change_id in fresh:
                 answers.append((waiting, self._in_flight()))
+            elif acceptance is not None:
+                accepted.append((waiting, self._accepted(waiting.command)))
+            else:
+                fresh[change_id] = waiting
+        if fresh and self._keys_by_log():
+            refused = self._refuse_keys(list(fresh.values()))
+            for waiting, answer in refused:
+                del fresh[waiting.command.change_id]
+                answers.append((waiting, answer))
+        failed = self._appender.append(list(fresh.values()))
+        answers += [(waiting, failed[id(waiting)]) for waiting in fresh.values() if id(waiting) in failed]
+        for waiting in (*[waiting for waiting, _ in answers], *[waiting for waiting, _ in accepted]):
+            self._intake.budget.leave(1, waiting.states)
         self._answering.send(answers)
         if accepted:
             self._answering.answer_accepted(accepted)
 
-    async def _ask(self, batch: list[Waiting]) -> list[tuple[Waiting, Found]]:
-        """Ask the database about each, in one statement, whatever deduplication periods the senders chose.
+    def find(self, batch: Sequence[Waiting]) -> list[Acceptance | None]:
+        """The acceptance by which each submission is answered; None where the log must judge it.
 
-        Among several submissions of one command the first one's period counts; those with another period are too early.
+        Only a success is answered: it is true at any time. A refusal could be out of date, at an active that is deposed
+        and has not noticed. A period is judged by the later of this clock and the newest time in the log: not earlier
+        than the log would.
         """
-        async with self.bound:
-            asked: list[tuple[Waiting, Period]] = []
-            outcomes: list[tuple[Waiting, Found]] = []
-            periods: dict[bytes, Period] = {}
-            for waiting, period in self.with_periods(batch):
-                if not isinstance(period, Period):
-                    outcomes.append((waiting, period))
-                elif periods.setdefault(waiting.command.change_id, period) == period:
-                    asked.append((waiting, period))
-                else:
-                    outcomes.append((waiting, AdmissionResult(Admitted.IN_FLIGHT)))
-            if asked:
-                outcomes += await self.ask_together(asked)
-        return outcomes
+        position = self._follower.position
+        now_us = max(self._clock.wall_us(), 0 if position is None else position.stamp_us)
+        changes = [waiting.command.change_id for waiting in batch]
+        newest = newest_acceptances(self._index, changes, [TIME_MAX_US] * len(batch)) if batch else []
+        if not any(newest):
+            return [None] * len(batch)
+        found: list[Acceptance | None] = []
+        for waiting, value in zip(batch, newest, strict=True):
+            acceptance, terms = (None if value is None else decode_acceptance(value)), waiting.terms
+            assert terms is not None  # only what has terms is looked up
+            answers = (
+                acceptance is not None
+                and is_same(waiting.command, acceptance)
+                and counts(acceptance, now_us, terms.deduplication_us, terms.after_offset)
+            )
+            found.append(acceptance if answers else None)
+        return found
 
-    def with_periods(self, batch: list[Waiting]) -> Iterator[tuple[Waiting, Period | Answer]]:
-        """The deduplication period of each; or the answer to those whose period cannot be honoured."""
-        publisher, now_us = self._publisher, self._clock.wall_us()
-        remembered = Remembered(self._settings.deduplication_max_s, publisher.pruned_to, publisher.pruned_us)
+    def _keys_by_log(self) -> bool:
+        position = self._follower.position
+        barrier = None if position is None else position.barrier
+        return barrier is not None and barrier.rules_version >= REGISTERED_FROM
+
+    def _refuse_keys(self, fresh: Sequence[Waiting]) -> list[tuple[Waiting, Answer]]:
+        """The answers of those whose key is not in force, as far as this replica has read the log.
+
+        A filter against floods only: what passes is judged by the log. A retry of what was notarised was answered
+        before, and needs no key in force.
+        """
+        ids = [_registration_of(waiting) for waiting in fresh]
+        distinct = list(dict.fromkeys(one for one in ids if one is not None))
+        found = self._index.newest(distinct, [OFFSET_END] * len(distinct))
+        newest = dict(zip(distinct, found, strict=True))
+        position = self._follower.position
+        now_us = max(self._clock.wall_us(), 0 if position is None else position.stamp_us)
+        refused: list[tuple[Waiting, Answer]] = []
+        for waiting, key in zip(fresh, ids, strict=True):
+            outcome = None if key is None else key_outcome(newest[key], now_us)
+            if outcome is not None:
+                refused.append((waiting, Refused(CODE_OF[outcome], waiting.command.tx_id)))
+        return refused
+
+    def _set_terms(self, batch: Sequence[Waiting]) -> list[tuple[Waiting, Answer]]:
+        """Set the terms of all but those that must ask the database; returns the answers of those whose terms cannot be
+        honoured."""
+        refused: list[tuple[Waiting, Answer]] = []
+        options: SubmitOptions | None = None  # of the terms found last: what came together shares them
+        terms: Terms | None = None
         for waiting in batch:
+            if waiting.options is options:
+                waiting.terms = terms
+                continue
+            after = waiting.options.deduplication_after
             try:
-                found = period_of(waiting.options, remembered, now_us)
-            except Exception as error:  # arithmetic on one caller's figures
-                yield waiting, self._failed(waiting, error)
+                found = (
+                    terms_of(waiting.options, self._settings.deduplication_max_s)
+                    if after is None
+                    else self._terms_after(after)
+                )
+            except (ValueError, OverflowError) as error:  # arithmetic on one caller's figures
+                refused.append((waiting, self._failures.answer(waiting.command.submission_id, error)))
                 continue
             if isinstance(found, DeduplicationBound):
                 code = Code.DEDUPLICATION_PERIOD_TOO_LONG.name
-                yield waiting, Refused(code, waiting.command.tx_id, bound=found)
+                refused.append((waiting, Refused(code, waiting.command.tx_id, bound=found)))
+            elif isinstance(found, NotNow):
+                refused.append((waiting, found))
             else:
-                waiting.period = found
-                yield waiting, found
+                waiting.terms = found
+                options, terms = waiting.options, found
+        return refused
 
-    async def ask_together(self, part: list[tuple[Waiting, Period]]) -> list[tuple[Waiting, Found]]:
-        """One statement; if the database refuses a value, halve the batch until the refused submission is alone."""
-        try:
-            found = await self._store.admit(
-                [waiting.command for waiting, _ in part],
-                [period.since_us for _, period in part],
-                [period.after for _, period in part],
-            )
-        except ValuesRefused as error:
-            if len(part) == 1:
-                waiting, _ = part[0]
-                return [(waiting, self._failed(waiting, error))]
-            middle = len(part) // 2
-            return await self.ask_together(part[:middle]) + await self.ask_together(part[middle:])
-        return [(waiting, outcome) for (waiting, _), outcome in zip(part, found, strict=True)]
+    def _terms_after(self, ledger_offset: int) -> Terms | NotNow | None:
+        """The log offset of the completion there; None if only the database has it. Every acceptance counts for one
+        whose completion is pruned."""
+        publisher = self._publisher
+        if ledger_offset <= publisher.pruned_to:
+            return terms_after(NO_OFFSET)
+        if ledger_offset > publisher.last_ledger_offset:
+            detail = f"the ledger ends at {publisher.last_ledger_offset}, before {ledger_offset}"
+            return NotNow(Code.OFFSET_AFTER_END.name, detail, self._settings.retry_after_s)
+        queued = publisher.log_offset_of(ledger_offset)
+        return None if queued is None else terms_after(queued)
 
-    def _failed(self, waiting: Waiting, error: Exception) -> NotNow:
-        return self._failures.answer(waiting.command.submission_id, error)
+    def _accepted(self, command: Command) -> int:
+        """Where the transaction of a command that was accepted with it was notarised."""
+        (value,) = self._index.lookup([TX_KEY + command.tx_id])
+        if value is None:
+            raise InvariantBroken(f"command {command.command_id!r} is accepted, and its transaction is nowhere")
+        return int.from_bytes(value[-8:], "big")
 
     def _in_flight(self) -> NotNow:
+        """The answer to a submission of a command that is on its way, whatever its transaction: the other one may be
+        refused by the log yet."""
         detail = "an earlier submission of this command is on its way"
         return NotNow(Code.SUBMISSION_IN_FLIGHT.name, detail, self._intake.wait_s)
 
 
-def _is(found: Found, outcome: Admitted) -> bool:
-    return isinstance(found, AdmissionResult) and found.outcome is outcome
+def _registration_of(waiting: Waiting) -> bytes | None:
+    """What the registrations of the request's key have in common; None for a request that no reader can read."""
+    try:
+        request, _, _ = decode_either(waiting.submission.request)
+    except BadRequest:
+        return None
+    return registration_id(request.party, waiting.submission.public_key)
+
+
+def is_same(command: Command, acceptance: Acceptance) -> bool:
+    """Whether a command was accepted with just this transaction and content."""
+    return (acceptance.tx_id, acceptance.content_digest) == (command.tx_id, command.content_digest)

@@ -12,11 +12,10 @@ from replica.index.newest import newest_acceptances
 from replica.notary.acceptances import decode_acceptance
 from replica.notary.answers import Accepted, Answer, Earlier, Notarised, NotNow, Refused
 from replica.notary.counted import CountedRequest
-from replica.notary.errors import Code, InvariantBroken
+from replica.notary.errors import Code
 from replica.notary.outcomes import CODE_OF
 from replica.notary.receipts import Receipt
-from replica.notary.rules import DEDUPLICATING_FROM, Outcome, Verdict
-from replica.store.interface import AdmissionResult, Command
+from replica.notary.rules import Outcome, Verdict
 
 _OUT_OF_TERM = "this site may not serve just now, and another one may"
 
@@ -83,18 +82,18 @@ class Answering:
         }
 
     def _confirm_accepted(self, answered: Sequence[Decided]) -> None:
-        """Answer asynchronous submissions that only the log has recorded: it has now. Some were answered early."""
+        """Answer asynchronous submissions: the log has recorded them now. Some were answered early."""
         wait_s = self._estimate.wait_s(0)
         self.send(
             (waiting, Accepted(waiting.command.submission_id, wait_s, entry.offset))
             for waiting, entry, _ in answered
-            if waiting.options.asynchronous and (waiting.options.early or entry.rules_version >= DEDUPLICATING_FROM)
+            if waiting.options.asynchronous
         )
 
-    def answer_accepted(self, accepted: Sequence[tuple[Waiting, AdmissionResult]]) -> None:
-        """Repeat recorded answers: the command was accepted before, its transaction is in the log."""
+    def answer_accepted(self, accepted: Sequence[tuple[Waiting, int]]) -> None:
+        """Repeat recorded answers: the command was accepted before, its transaction notarised at that log offset."""
         contents = [(waiting.command.tx_id, waiting.command.content_digest) for waiting, _ in accepted]
-        places = [self._places.of(found.notarised_offset) for _, found in accepted]
+        places = [self._places.of(offset) for _, offset in accepted]
 
         def answer(receipts: Sequence[Receipt] | None) -> None:
             self.send(recorded_answers(accepted, receipts, self._retry_after_s))
@@ -155,22 +154,15 @@ def decided_answers(
 
 
 def recorded_answers(
-    accepted: Sequence[tuple[Waiting, AdmissionResult]], made: Sequence[Receipt] | None, retry_after_s: float
+    accepted: Sequence[tuple[Waiting, int]], made: Sequence[Receipt] | None, retry_after_s: float
 ) -> list[tuple[Waiting, Answer]]:
     """The answers to commands that were accepted before. `made`: a receipt for each, None when there are none."""
     if made is None:
         return [(waiting, _unsigned(retry_after_s)) for waiting, _ in accepted]
     return [
-        (waiting, _recorded(waiting.command, found, receipt))
-        for (waiting, found), receipt in zip(accepted, made, strict=True)
+        (waiting, Notarised(waiting.command.tx_id, waiting.command.content_digest, offset, None, True, receipt))
+        for (waiting, offset), receipt in zip(accepted, made, strict=True)
     ]
-
-
-def _recorded(command: Command, found: AdmissionResult, receipt: Receipt) -> Answer:
-    if found.notarised_offset is None:
-        raise InvariantBroken(f"command {command.command_id!r} is accepted, and its transaction is nowhere")
-    offset = None if found.earlier is None else found.earlier.ledger_offset
-    return Notarised(command.tx_id, command.content_digest, found.notarised_offset, None, True, receipt, offset)
 
 
 def _undecided(answer: Answer, why: str, retry_after_s: float) -> Answer:

@@ -23,8 +23,6 @@ from replica.notary.records import (
     BarrierRecord,
     RequestRecord,
     RequestRecordV2,
-    SettledCommand,
-    SettlementRecord,
     encode_record,
 )
 
@@ -32,7 +30,7 @@ _CLOCK_JUMP_MAX_US = 1_500_000  # above a leap second; two heartbeats may pass u
 
 
 class Appender:
-    """The records of one activation. Sequence numbers are dense from 0, over requests and settlements."""
+    """The records of one activation. Sequence numbers are dense from 0."""
 
     def __init__(self, parts: Parts, database: str) -> None:
         """`database`: the database that grants our epochs, as barriers name it."""
@@ -75,13 +73,6 @@ class Appender:
         """Append a barrier as it is."""
         self._require_writer().append(encode_record(barrier))
 
-    def append_settlement(self, commands: tuple[SettledCommand, ...]) -> int:
-        """Append a settlement; returns the next sequence number."""
-        record = SettlementRecord(self.formats.records, self.activation_id, self._sequence, commands)
-        self._sequence += 1
-        self._require_writer().append(encode_record(record))
-        return self._sequence
-
     def append_note(self, note: PartyNote) -> int:
         """Append what an officer signed, with a place in the log; returns its sequence number. Raises InvariantBroken
         when it has more bytes than a log accepts."""
@@ -101,8 +92,7 @@ class Appender:
     def append(self, admitted: Sequence[Waiting]) -> dict[int, NotNow]:
         """Log admitted submissions; each waits by its sequence number, never by its transaction id.
 
-        No record can be made of some of them. Their answers are returned, by `id` of the Waiting. Those that are
-        pending in the database stay so, and the next activation settles them.
+        No record can be made of some of them. Their answers are returned, by `id` of the Waiting.
         """
         if not admitted:
             return {}
@@ -128,15 +118,12 @@ class Appender:
         return failed
 
     def _record_of(self, waiting: Waiting, stamp_us: int) -> RequestRecord:
-        format, activation_id, sequence = self.formats.records, self.activation_id, self._sequence
-        if format == 1:
-            return RequestRecord(format, activation_id, sequence, stamp_us, waiting.submission)
         if waiting.terms is None:
             raise InvariantBroken("a submission is to be logged, and its deduplication period is not known")
         return RequestRecordV2(
-            format,
-            activation_id,
-            sequence,
+            self.formats.records,
+            self.activation_id,
+            self._sequence,
             stamp_us,
             waiting.submission,
             waiting.terms.deduplication_us,
@@ -161,7 +148,6 @@ class Appender:
             else:  # what asks for an early answer is then answered when it is read back
                 writer.append_all(values)
         except LogUnavailable as error:
-            # pending in the database and not in the log: only another activation may settle it
             self._parts.step_down(ending_of(error, Cause.LOG_STALLED))
 
     def _answer_early(self, early: Mapping[int, Waiting], places: Mapping[int, str]) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from replica.active.deduplication import Period
 from replica.following.apply import Applied
 from replica.notary.counted import CountedRequest, CountedSettlement
 from replica.notary.records import NO_OFFSET, RequestRecord, RequestRecordV2
@@ -13,33 +10,25 @@ from replica.store.completions import of_request, of_settlement
 from replica.store.interface import Completion
 
 
-def completions_of(applied: Applied, periods: Mapping[int, Period | None] | None = None) -> list[Completion]:
-    """The completions of a run of records, in log order: the same at every replica, a function of the log alone.
-
-    The exception is `periods`, deduplication periods by log offset, under rules 1: only the replica that admitted the
-    submissions knows them.
-    """
-    known = periods or {}
+def completions_of(applied: Applied) -> list[Completion]:
+    """The completions of a run of records, in log order: the same at every replica, a function of the log alone."""
     completions: list[Completion] = []
     for entry, verdict in applied.decided():
         if isinstance(entry, CountedSettlement):
             completions.extend(of_settlement(entry))
         elif isinstance(entry, CountedRequest) and verdict is not None:
-            deduplication = _deduplication(entry.record, known.get(entry.offset))
-            completions.append(of_request(entry, verdict, *deduplication))
+            completions.append(of_request(entry, verdict, *_deduplication(entry.record)))
     return completions
 
 
-def _deduplication(record: RequestRecord, period: Period | None) -> tuple[int | None, int | None]:
+def _deduplication(record: RequestRecord) -> tuple[int | None, int | None]:
     """The deduplication period in microseconds, or the ledger offset after which acceptances count.
 
-    Under rules 2 the record has it, but for a ledger offset: the record has the log offset instead, and only "after the
+    The record has it, but for a ledger offset: the record has the log offset instead, and only "after the
     ledger's start" follows from it.
     """
     if isinstance(record, RequestRecordV2):
         if record.deduplication_us < TIME_MAX_US:
             return record.deduplication_us, None
         return None, 0 if record.after_offset == NO_OFFSET else None
-    if period is None:
-        return None, None
-    return (None, period.after) if period.duration_us is None else (period.duration_us, None)
+    return None, None

@@ -1,7 +1,7 @@
 """The order of opening an activation, which is the protocol (docs/architecture.md).
 
 The steps: read the log to its end, open the log writer, compare the log with all marks, see it move, raise the epoch,
-verify the lock, append the barrier, catch up to it, publish up to it, settle the commands that can never be logged.
+verify the lock, append the barrier, catch up to it, publish up to it.
 Then it may serve.
 
 A lease is granted by the log: the claim is the activation's only barrier. It has shown that the log moves, and epoch
@@ -25,15 +25,11 @@ from replica.active.parts import Parts
 from replica.active.publisher import Publisher
 from replica.active.read_back import ReadBack
 from replica.active.tasks import SessionTasks
-from replica.notary.errors import InvariantBroken
 from replica.notary.formats import of_barrier, to_write
 from replica.notary.position import Position
-from replica.notary.records import SettledCommand, settled_together
-from replica.store.interface import Command, ParticipantStore, Published
+from replica.store.interface import ParticipantStore, Published
 
 log = structlog.get_logger()
-
-_PENDING_TOGETHER = 50_000  # commands read from the database at a time; settings bound what one activation leaves
 
 
 class Opening:
@@ -96,9 +92,6 @@ class Opening:
         self._publisher.begin(await self._publish_backlog(published, position))
         self._done("publish_backlog")
         self._tasks.start(self._publisher.run(), "publish")
-        if not self.pauses:  # else nothing is logged, and the activation after the pause settles
-            await self.settle()
-        self._done("settle")
 
     def _done(self, step: str) -> None:
         now_s = self._parts.clock.boottime_s()
@@ -190,40 +183,6 @@ class Opening:
             salvages=parts.salvages,
         )
 
-    async def settle(self) -> None:
-        """Reject every pending command through the log: its record can never count any more."""
-        settled: list[Command] = []
-        while pending := await self._store.pending(_PENDING_TOGETHER):
-            if pending[0] in settled:
-                raise InvariantBroken(f"command {pending[0].command_id!r} is settled and still pending")
-            left = [settled_command(command) for command in pending]
-            next_sequence = 0
-            while left:
-                commands = settled_together(left[: self._parts.settings.settlement_batch_max])
-                next_sequence = self._appender.append_settlement(commands)
-                left = left[len(commands) :]
-            await until_applied(self._parts, partial(_has_seen_below, next_sequence), "a settlement")
-            await self._publisher.flush()
-            log.info("commands_settled", count=len(pending))
-            settled = pending
-
-
-def settled_command(command: Command) -> SettledCommand:
-    """A pending command as a settlement names it."""
-    return SettledCommand(
-        command.user_id,
-        command.command_id,
-        command.act_as,
-        command.submission_id,
-        command.tx_id,
-        command.content_digest,
-    )
-
 
 def _has_epoch(epoch: int, position: Position) -> bool:
     return position.epoch >= epoch
-
-
-def _has_seen_below(sequence: int, position: Position) -> bool:
-    """Whether every number below was read: the log may store them in another order. Signs of life have others."""
-    return bool(position.seen) and position.seen[0] == (0, sequence)

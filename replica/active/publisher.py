@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 
 from replica.active.completions import completions_of
-from replica.active.deduplication import Period
 from replica.following.apply import Applied
 from replica.notary.position import Position
 from replica.settings import CoreSettings
@@ -24,8 +23,6 @@ class _Unpublished(msgspec.Struct):
     completions: list[Completion]
     detail_bytes: int
     position: Position
-    submissions: int  # of this activation, for the bound on what is in flight
-    states: int
 
 
 class Publisher:
@@ -39,13 +36,11 @@ class Publisher:
         self,
         store: ParticipantStore,
         settings: CoreSettings,
-        on_published: Callable[[int, int], None],
         on_moved: Callable[[], None],
         on_backlog: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._settings = settings
-        self._on_published = on_published
         self._on_moved = on_moved  # the ledger end has changed
         self._on_backlog = on_backlog  # so many completions are not published yet
         self._queue: deque[_Unpublished] = deque()
@@ -58,7 +53,6 @@ class Publisher:
         self._waiting_completions = 0
         self.ledger_end = 0
         self.pruned_to = 0
-        self.pruned_us = 0
         self.position: Position | None = None
 
     def begin(self, published: Published) -> None:
@@ -68,20 +62,18 @@ class Publisher:
 
     def note_pruned(self, published: Published) -> None:
         """Note up to which ledger offset completions may be deleted."""
-        self.pruned_to, self.pruned_us = published.pruned_to, published.pruned_us
+        self.pruned_to = published.pruned_to
 
-    def add(
-        self, applied: Applied, submissions: int, states: int, periods: Mapping[int, Period | None]
-    ) -> dict[int, int]:
-        """Queue a run; `submissions` and `states` in it are given back to `on_published` once it is published.
+    def add(self, applied: Applied) -> dict[int, int]:
+        """Queue a run.
 
         Returns the ledger offset that the completion of each request will have, by the log offset of its record. Ledger
         offsets are dense in log order, so any replica that publishes it gives it the same offset, a successor as well.
         """
-        completions = completions_of(applied, periods)
+        completions = completions_of(applied)
         first = self.ledger_end + self._waiting_completions + 1
         detail_bytes = sum([len(completion.detail) for completion in completions])
-        self._queue.append(_Unpublished(completions, detail_bytes, applied.position, submissions, states))
+        self._queue.append(_Unpublished(completions, detail_bytes, applied.position))
         self._added += 1
         self._waiting_completions += len(completions)
         self._on_backlog(self._waiting_completions)
@@ -110,10 +102,6 @@ class Publisher:
                 return item.completions[at].log_offset
             at -= len(item.completions)
         return None
-
-    def decided_changes(self) -> set[bytes]:
-        """Change ids of commands that are decided by the log and not published yet."""
-        return {completion.change_id for item in self._queue for completion in item.completions}
 
     async def flush(self) -> None:
         """Publish what is queued now, without lingering; returns when it is done. Late, if the session is over."""
@@ -159,9 +147,8 @@ class Publisher:
         self.ledger_end = await self._store.publish(completions, taken[-1].position)
         self.position = taken[-1].position
         self._on_moved()
-        for item in taken:
+        for _ in taken:
             self._queue.popleft()
-            self._on_published(item.submissions, item.states)
         self._done += len(taken)
         self._waiting_completions -= len(completions)
         self._on_backlog(self._waiting_completions)

@@ -19,7 +19,6 @@ from replica.notary.counted import CountedRequest
 from replica.notary.errors import InvariantBroken
 from replica.notary.position import Position
 from replica.notary.records import RequestRecord
-from replica.notary.rules import DEDUPLICATING_FROM
 
 
 class ReadBack:
@@ -51,14 +50,10 @@ class ReadBack:
         answered = match(applied, ours, self._appender.waiting)
         self._appender.read_back([waiting for waiting, _, _ in answered])
         states = sum([waiting.states for waiting, _, _ in answered])
-        by_log = self._appender.formats.rules >= DEDUPLICATING_FROM
-        periods = {} if by_log else {entry.offset: waiting.period for waiting, entry, _ in answered}
-        held = (0, 0) if by_log else (len(answered), states)  # of the budget, until the completions are published
-        offsets = self._publisher.add(applied, *held, periods)
+        offsets = self._publisher.add(applied)
         if answered:
             self._answering.answer_decided(answered, states, offsets)
-        if by_log:
-            self._intake.leave(len(answered), states)
+        self._intake.leave(len(answered), states)
         if barrier is None or barrier.activation_id != ours:
             self._step_down(Ending(Cause.SUPERSEDED, "a higher barrier is in force"))
 

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import structlog
 
+from replica.active.admission import Admission
 from replica.active.answering import Answering
 from replica.active.intake import Intake
-from replica.active.log_admission import LogAdmission
 from replica.active.numbers import Numbers, writable
 from replica.active.own_records import Again, OwnRecords, split_by_patience
 from replica.active.parts import Parts
@@ -167,7 +167,7 @@ class Shift:
         self.intake = Intake(parts, lambda: desks.sharers)
         self.appender = WorkerAppender(parts, desks, writer, lambda waiting, answer: self._leave([waiting], answer))
         self._answering = Answering(parts, self.appender, self.intake.budget)
-        self._admission = LogAdmission(
+        self._admission = Admission(
             parts,
             desks,
             intake=self.intake,

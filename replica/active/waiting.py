@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-from replica.active.deduplication import Period
 from replica.active.terms import Terms
 from replica.link.interface import Replies, SubmitOptions
 from replica.notary.answers import Answer
@@ -16,7 +15,7 @@ from replica.store.interface import Command
 
 class Waiting(msgspec.Struct, gc=False):
     """A submission in the core, and the caller that waits for its answer. `states` is its weight (admission_budget.py).
-    Once it is admitted, `period` or `terms` is the deduplication period that the database or the log honours."""
+    `terms` is the deduplication period that the log honours, once it is known."""
 
     replies: Replies
     ticket: int
@@ -25,7 +24,6 @@ class Waiting(msgspec.Struct, gc=False):
     states: int
     options: SubmitOptions
     answered: bool = False
-    period: Period | None = None
     terms: Terms | None = None
 
 

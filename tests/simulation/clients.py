@@ -292,7 +292,7 @@ class Stranger:
         except Exception as error:
             world.blame(f"the core failed on what a stranger sent: {error!r}")
             return True
-        if hostile.damage is Damage.VALUE_REFUSED and world.raised:
+        if hostile.damage is Damage.VALUE_REFUSED:
             return True  # the log takes it, and no database is asked before
         if isinstance(answer, Notarised | Accepted):
             honoured = f"a deduplication period of {hostile.deduplication_s:g} s was honoured"

@@ -65,8 +65,7 @@ def check_commands(world: World, walked: list[Judged]) -> None:
             of_command.append(Acceptance(content, judged.judged_us, judged.offset))
     knows_all = not any(isinstance(judged, JudgedLost) for judged in walked)  # what a lost record accepted is not known
     for name, asked, answer in world.recalled if knows_all else ():
-        if asked.rules > 1:
-            _check_recalled(world, name, asked, answer, accepted)
+        _check_recalled(world, name, asked, answer, accepted)
 
 
 def _lost_at(world: World, offset: int) -> list[tuple[bytes, Acceptance]]:

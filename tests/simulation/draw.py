@@ -45,13 +45,12 @@ _ASYNCHRONOUS_EVERY = 4  # of so many commands one is submitted asynchronously
 _VIEWS_SHARE = 0.125
 _STRANGERS_SHARE = 0.1
 _PRUNING_SHARE = 0.1
-_RULES_1_SHARE, _RULES_2_SHARE = 0.3, 0.4  # the others are raised from 1 to 2 in the middle of the run
-_NOT_UNDER_A_LEASE = (FaultKind.RULES_RAISED, FaultKind.RELEASE_CHANGED)  # they began earlier
+_PLAIN_SHARE = 0.3  # of the plans: nobody asks for periods, and no command comes in storms
 _WORDS = (FaultKind.PAUSED, FaultKind.BOUND_SAID)
 _LEASED_SHARE = 0.25
 _WATCHED_SHARE = 0.5  # of those with a lease
 _WORDED_SHARE = 0.5  # of those with a lease
-_BLIND_SHARE = 0.25  # of those that begin with rules 2
+_BLIND_SHARE = 0.25
 _RESTORE_SHARE = 0.08
 _TAIL_SHARE = 0.06
 _KEPT_S = (0.3, 1.0, 3.0)
@@ -114,8 +113,7 @@ def draw(seed: int, size: Size | None = None) -> Plan:
             *_hostile(Random(f"{seed}/hostile"), duration_s),  # random streams of their own
             *_strangers(Random(f"{seed}/strangers"), duration_s),
         ),
-        rules=commands.rules,
-        blind=commands.rules > 1 and Random(f"{seed}/blind").random() < _BLIND_SHARE,
+        blind=Random(f"{seed}/blind").random() < _BLIND_SHARE,
     )
 
 
@@ -129,15 +127,14 @@ def draw_profile(seed: int, size: Size | None = None) -> Plan:
 
 
 def leased(plan: Plan) -> Plan:
-    """The same plan for a cluster whose leadership is a lease over the log. It begins with rules 2, and every replica
-    follows the log: one that stays away from it could not count a silence. Its pauses are short beside the longest wait
-    for an answer, as the configuration demands. Beside half of them stand log nodes, which see processes end."""
-    replicas = tuple([replace(replica, standby="following", older=False) for replica in plan.replicas])
-    faults = tuple([fault for fault in plan.faults if fault.kind not in _NOT_UNDER_A_LEASE])
+    """The same plan for a cluster whose leadership is a lease over the log. Every replica follows the log: one that
+    stays away from it could not count a silence. Its pauses are short beside the longest wait for an answer, as the
+    configuration demands. Beside half of them stand log nodes, which see processes end."""
+    replicas = tuple([replace(replica, standby="following") for replica in plan.replicas])
     pause_s = min(plan.core["standby_read_pause_s"], plan.election["answer_max_s"] / 10)
     core = plan.core | {"standby_read_pause_s": pause_s}
     watched = Random(f"{plan.seed}/watched").random() < _WATCHED_SHARE
-    return replace(plan, lease=True, watched=watched, rules=2, replicas=replicas, faults=faults, core=core)
+    return replace(plan, lease=True, watched=watched, replicas=replicas, core=core)
 
 
 def worded(plan: Plan) -> Plan:
@@ -185,7 +182,6 @@ class _Apart:
     faults: tuple[Fault, ...] = ()
     clients: tuple[tuple[Operation, ...], ...] = ()
     replicas: tuple[ReplicaPlan, ...] = ()
-    rules: int = 1
 
 
 def _commands(
@@ -195,19 +191,15 @@ def _commands(
     transactions: int,
     duration_s: float,
 ) -> _Apart:
-    """The rules at the beginning, whether they are raised, and what clients do with periods and repeated commands."""
-    share = random.random()
-    if share < _RULES_1_SHARE:
+    """What clients do with periods and repeated commands, and tables of an index that lose different ends."""
+    if random.random() < _PLAIN_SHARE:
         return _Apart(replicas=replicas)
-    raised = share >= _RULES_1_SHARE + _RULES_2_SHARE
-    faults = _raise(random, replicas, duration_s) if raised else []
+    faults: list[Fault] = []
     if random.random() < 0.4 and all(one.deduplication_max_s == _EVER_S for one in replicas):
         kept_s = [random.choice(_KEPT_S)] * len(replicas)
         if random.random() < 0.3:
             kept_s = [random.choice(_KEPT_S) for _ in replicas]
         replicas = tuple(replace(one, deduplication_max_s=s) for one, s in zip(replicas, kept_s, strict=True))
-    if raised:
-        replicas = tuple(replace(one, older=random.random() < 0.4) for one in replicas)
     for _ in range(random.choice((0, 0, 1, 2))):
         faults.append(
             Fault(
@@ -223,30 +215,7 @@ def _commands(
     added = [_late(random, earlier, duration_s) for _ in range(random.randint(0, 2))]
     for number in range(random.choice((0, 1, 1, 2))):
         added += _storm(random, 300_000 + 1_000 * number, transactions, duration_s)
-    return _Apart(tuple(faults), tuple(added), replicas, 1 if raised else 2)
-
-
-def _raise(random: Random, replicas: tuple[ReplicaPlan, ...], duration_s: float) -> list[Fault]:
-    """Replicas change to the newer release, one goes back perhaps, and then the rules are raised. The activation that
-    follows may be cut off at any step."""
-    at_s = random.uniform(0.15, 0.75) * duration_s
-    faults = [
-        Fault(FaultKind.RELEASE_CHANGED, round(at_s * random.random(), 4), random.choice(replicas).name)
-        for _ in range(random.choice((0, 0, 1, 2, 3)))
-    ]
-    faults.append(
-        Fault(
-            FaultKind.RULES_RAISED,
-            round(at_s, 4),
-            step=random.choice(("", "", "active.admitting", "active.logged", "activating.barrier")),
-            amount=random.choice((0, 1, 1, 1)),
-        )
-    )
-    for _ in range(random.choice((0, 1, 1, 2))):
-        steps = ("activating.barrier", "activating.publish_backlog", "activating.settle", "activating.settle")
-        cause = random.choice((FaultKind.CRASH, FaultKind.SESSION_KILLED, FaultKind.CRASH_HOST))
-        faults.append(Fault(cause, round(at_s + 0.01, 4), step=random.choice(steps), skip=random.choice((0, 1, 2, 3))))
-    return faults
+    return _Apart(tuple(faults), tuple(added), replicas)
 
 
 def _storm(random: Random, command: int, transactions: int, duration_s: float) -> list[tuple[Operation, ...]]:
@@ -414,7 +383,6 @@ def _core(random: Random) -> dict[str, float | int]:
         "log_retry_s": random.choice((0.05, 0.25)),
         "drain_answers_s": random.choice((0.0, 0.05, 0.2)),
         "retry_after_s": random.choice((0.05, 0.2)),
-        "settlement_batch_max": random.choice((1, 2, 1_000)),
     }
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ha.errors import HaError
 from replica.notary.errors import NotActive
-from replica.notary.formats import Formats
 from tests.simulation.doubles.database import Tables
 from tests.simulation.plan import Fault, FaultKind
 from tests.simulation.restoring import lose_tail
@@ -183,10 +182,6 @@ class Misfortune:
             case FaultKind.PUBLICATION_HELD:
                 world.primary.tables.publication_held = True
                 world.loop.call_later(fault.duration_s, self._let_publish)
-            case FaultKind.RULES_RAISED:
-                self._raise_rules(fault)
-            case FaultKind.RELEASE_CHANGED:
-                return not world.raised and self._change_release(replica)
             case FaultKind.POISON:
                 world.topic.store(self._random.choice((b"", b"\xc1", b"\x97\x00", self._random.randbytes(40))))
         return True
@@ -310,33 +305,6 @@ class Misfortune:
 
         core.process.deliver(lambda: core.process.start(prune()))
         return True
-
-    def _change_release(self, replica: Replica) -> bool:
-        """The supervisor stops the replica, and starts it in the other release."""
-        replica.older = not replica.older
-        self._world.story.tell(replica.name, "release", older=replica.older)
-        self._world.terminate(replica)
-        return True
-
-    def _raise_rules(self, fault: Fault) -> None:
-        """What `notary format raise` does: it asks every replica, and is refused while one is of an older release. Then
-        operators change that one first. With an `amount` they hand over afterwards, else the next fail-over shows it.
-        """
-        world = self._world
-        if self._over or world.raised:
-            return
-        older = [replica for replica in world.replicas if replica.older]
-        for replica in older:
-            self._change_release(replica)
-        runs_older = any(replica.core is not None and replica.core.is_older for replica in world.replicas)
-        if older or runs_older or not world.primary.accepts:
-            world.loop.call_later(0.1, self._raise_rules, fault)
-            return
-        world.raised = True
-        world.primary.tables.raise_rules(Formats(2, 2))
-        holder = world.holder()
-        if fault.amount and holder:
-            self.switch_over(world.replica(holder))
 
     def _back_up(self, fault: Fault) -> None:
         """Take a backup now, with commands in flight; restore it later, to a server that continues from there."""

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 _SIGNER = FileSigner(Ed25519PrivateKey.from_private_bytes(sha256(b"officer").digest()))
 _NOWHERE = (2, bytes(16), 0, 0)
 _RETRY_S = 0.2
-_OF_RELEASES = frozenset({FaultKind.RELEASE_CHANGED, FaultKind.RULES_RAISED})
 OF_KEYS = frozenset({"PARTY_UNKNOWN", "KEY_NOT_VALID"})
 
 
@@ -56,7 +55,7 @@ def registering_by_lease(seed: int) -> Plan:
 def _with_an_officer(plan: Plan) -> Plan:
     seed = plan.seed
     random = Random(f"{seed}/registering")
-    faults = [fault for fault in plan.faults if fault.kind not in _OF_RELEASES]
+    faults = list(plan.faults)
     kinds = (FaultKind.CRASH, FaultKind.SESSION_KILLED, FaultKind.STALL)
     for _ in range(random.choice((0, 1, 2))):
         at_s = round(random.uniform(0.2, 0.9) * plan.duration_s, 4)
@@ -64,8 +63,6 @@ def _with_an_officer(plan: Plan) -> Plan:
     return replace(
         plan,
         registers=True,
-        rules=2,
-        replicas=tuple(replace(one, older=False) for one in plan.replicas),
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )
 

@@ -45,11 +45,9 @@ class FaultKind(StrEnum):
     PRUNED = "pruned"  # an operator moves the bound of what completions are kept: as far as it may go, or to `amount`
     DATABASE_RESTORED = "database_restored"  # from a backup that is taken now, and brought back after `duration_s`
     TAIL_LOST = "tail_lost"  # the topic loses its newest `amount` records, and is restored with a salvage of them
-    RULES_RAISED = "rules_raised"  # an operator raises the rules, once every replica is of the release that knows them
     SERVICE_PAUSED = "service_paused"  # an operator pauses service, and resumes it after `duration_s`
     PAUSED = "paused"  # people pause fail-over by a word in the log, and resume it after `duration_s`
     BOUND_SAID = "bound_said"  # people let `amount` more completions go, by a word in the log
-    RELEASE_CHANGED = "release_changed"  # a replica is stopped, and started in the other release, before the raise
     POWER_CUT = "power_cut"  # of all brokers and of a share (`amount`) of the replicas, for `duration_s`
     DISK_CLONED = "disk_cloned"  # a replica gets a seen file of elsewhere: 0 of another notary, 1 of a peer
     POSITION_DAMAGED = "position_damaged"  # a replica's index names another record than the log has
@@ -63,8 +61,6 @@ DRAWN_APART = (
     FaultKind.PRUNED,
     FaultKind.DATABASE_RESTORED,
     FaultKind.TAIL_LOST,
-    FaultKind.RULES_RAISED,
-    FaultKind.RELEASE_CHANGED,
     FaultKind.PAUSED,
     FaultKind.SERVICE_PAUSED,
     FaultKind.BOUND_SAID,
@@ -95,7 +91,6 @@ STEPS = (
     "activating.verify_lock",
     "activating.barrier",
     "activating.publish_backlog",
-    "activating.settle",
     "active.idle",
     "active.admitting",
     "active.logged",
@@ -160,7 +155,6 @@ class ReplicaPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     clock_rate: float = 1.0
     restart_s: float = 0.3
     deduplication_max_s: float = 7 * 86_400.0  # operators may change it, one replica after the other
-    older: bool = False  # of a release that knows rules 1 only, and nothing of acceptances
     may_lead: bool = True
     clock_apart_s: float = 0.0  # by which its wall clock is ahead of the database's, all the time
 
@@ -197,7 +191,6 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     clients: tuple[tuple[Operation, ...], ...]
     faults: tuple[Fault, ...]
     hostile: tuple[Hostile, ...] = ()
-    rules: int = 1  # those that the cluster begins with
     lease: bool = False  # leadership is a lease over the log, and the database only a store
     watched: bool = False  # servers of the log see at once when a replica's process ends, as log nodes do
     worded: bool = False  # operators' words are in the log, and replicas follow them

@@ -50,7 +50,6 @@ _CLONED_SHARE = 0.15
 _SYNCED_SHARE = 0.15
 _SPOILS = (  # published position and rules go back, or the log is restored: other tests' subjects
     *[FaultKind.TAIL_LOST, FaultKind.DATABASE_RESTORED, FaultKind.DATABASE_FAIL_OVER, FaultKind.DATABASE_SPLIT],
-    *[FaultKind.RULES_RAISED, FaultKind.RELEASE_CHANGED],
 )
 
 
@@ -88,8 +87,6 @@ def with_power_cut(plan: Plan) -> Plan:
     return replace(
         plan,
         durability=SYNCED if is_synced else REPLICATED,
-        rules=2,
-        replicas=tuple([replace(replica, older=False) for replica in plan.replicas]),
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
     )
 
@@ -100,11 +97,10 @@ def with_damage(plan: Plan) -> Plan:
     random = Random(f"{plan.seed}/damage")
     at_s = round(random.uniform(0.4, 0.8) * plan.duration_s, 4)
     faults = (Fault(FaultKind.POSITION_DAMAGED, at_s, random.choice(plan.replicas).name),)
-    follows = {"standby": "following", "older": False, "may_lead": True, "clock_apart_s": 0.0}
+    follows = {"standby": "following", "may_lead": True, "clock_apart_s": 0.0}
     return replace(
         plan,
         durability=random.choice((SYNCED, REPLICATED)),
-        rules=2,
         replicas=tuple([replace(one, **follows) for one in plan.replicas]),
         faults=faults,
     )

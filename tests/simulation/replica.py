@@ -42,7 +42,7 @@ from replica.store.memory import MemoryStore
 from tests.simulation.doubles.clock import SimulatedClock
 from tests.simulation.doubles.database import DatabaseSession
 from tests.simulation.doubles.disk import Disk, DiskIndex
-from tests.simulation.doubles.log import SimulatedLog, SlowReader
+from tests.simulation.doubles.log import SimulatedLog
 from tests.simulation.followers import make_feed
 from tests.simulation.plan import ReplicaPlan
 from tests.simulation.power import SYNC_S, SYNCED, tell_marks
@@ -80,7 +80,6 @@ class Core:
     door: Door
     link: MemoryLink
     feed: Feed
-    is_older: bool
     bulletin: WatchedBulletin | None
 
     def new_link(self, answer_max_s: float, world: World) -> None:
@@ -173,7 +172,7 @@ class Door:
         stamp_us = 0 if position is None else position.stamp_us
         if self._participant.worker is not None and position is not None and position.barrier is not None:
             return stamp_us, position.barrier.rules_version  # also while service is paused
-        return stamp_us, 1 if activation is None else activation.appender.formats.rules
+        return stamp_us, 2 if activation is None else activation.appender.formats.rules
 
     def unanswered(self) -> int:
         """Submissions and look-ups that the core has not answered."""
@@ -205,7 +204,7 @@ Told = dict[int, Sent]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A submission, with the newest time of the log that its replica knew when it came, and the rules that it wrote."""
+    """A submission, with the newest time of the log that its replica knew when it came, and the rules in force."""
 
     submission: Submission
     options: SubmitOptions
@@ -252,7 +251,6 @@ class Replica:
         self.name = plan.name
         self.plan = plan
         self.disk = Disk()
-        self.older = plan.older  # the release that is started next
         self.clock = SimulatedClock(plan.clock_rate, plan.clock_apart_s)
         self.core: Core | None = None
         self.told: Told = {}
@@ -310,7 +308,7 @@ class Replica:
         log = world.make_log(self.name, process)
 
         def generation() -> int:
-            return log.reader.generation if isinstance(log.reader, SlowReader) else 0
+            return log.generation if isinstance(log, SimulatedLog) else 0
 
         def on_recalled(asked: Asked, answer: AnyAnswer) -> None:
             if not world.power.is_past(generation()):
@@ -364,7 +362,7 @@ class Replica:
                 [other.name for other in world.replicas if other is not self],
             ),
             lead=NO_LEAD if plan.durability == SYNCED else Lead(settings.exposed_max_records),
-            make_worker=make_worker(world, self) if plan.all_serve and not self.older else None,
+            make_worker=make_worker(world, self) if plan.all_serve else None,
             may_lead=self.plan.may_lead,
         )
         door = Door(
@@ -378,7 +376,7 @@ class Replica:
         participant.on_standing_changed(lambda: self._announced(door))
         link = MemoryLink(door, world.link_answer_max_s)
         feed = make_feed(link, self.name, world)
-        self.core = Core(process, log, participant, election, door, link, feed, self.older, bulletin)
+        self.core = Core(process, log, participant, election, door, link, feed, bulletin)
         return self.core
 
     def _announced(self, door: Door) -> None:
@@ -429,9 +427,8 @@ class Replica:
             case Role.ACTIVATING:
                 if activation is None:
                     return "activating.identity"
-                return next(
-                    (f"activating.{s}" for s in _ACTIVATION if s not in activation.steps_s), "activating.settle"
-                )
+                left = (f"activating.{step}" for step in _ACTIVATION if step not in activation.steps_s)
+                return next(left, "activating.publish_backlog")
             case Role.ACTIVE if activation is not None:
                 return _busy_with(activation, core.participant.worker)
             case Role.STEPPING_DOWN:
@@ -446,7 +443,7 @@ class Replica:
 
 
 _OF_THE_SESSION = (Cause.LOCK_LOST, Cause.NO_ANSWER)  # causes that only the election reports
-_ACTIVATION = ("epoch", "open_log", "verify_lock", "barrier", "publish_backlog", "settle")
+_ACTIVATION = ("epoch", "open_log", "verify_lock", "barrier", "publish_backlog")
 
 
 def _database_of(session: Any) -> DatabaseSession:

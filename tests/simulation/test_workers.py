@@ -17,7 +17,7 @@ from tests.simulation.world import Outcome, simulate
 SEEDS = range(1, 51)
 MISHAPS = (
     *[FaultKind.CRASH, FaultKind.CRASH_HOST, FaultKind.STALL, FaultKind.ISLAND, FaultKind.SESSION_KILLED],
-    *[FaultKind.LOG_CUT, FaultKind.LOG_CLOGGED, FaultKind.CLOCK_JUMP, FaultKind.RULES_RAISED],
+    *[FaultKind.LOG_CUT, FaultKind.LOG_CLOGGED, FaultKind.CLOCK_JUMP],
     *["desk_unreachable", "desk_late", "desk_lost"],
 )
 HEARD = re.compile(r"\[\w+\] (logged_anew|worker_serves|worker_stops_serving|desk_unreachable|worker_has_a_new_writer)")
@@ -37,7 +37,7 @@ def test_no_seed_breaks_a_promise_and_every_mishap_happens() -> None:
         doors[_doors(outcome)] += 1
     print(f"{dict(heard)}, replicas that answered: {dict(sorted(doors.items()))}, {dict(strikes)}")
     assert [mishap for mishap in MISHAPS if not strikes[mishap]] == []
-    assert heard["logged_anew"] > 10
+    assert heard["logged_anew"] > 5
     assert heard["worker_stops_serving"] > 10
     assert sum(doors[count] for count in doors if count > 1) > len(SEEDS) // 2
     assert max(doors) == 5
@@ -64,20 +64,18 @@ ON_POSTGRES = range(51, 71)
 
 def test_no_seed_breaks_a_promise_with_the_log_on_postgres() -> None:
     """Goal: the same over connections that break, and servers that are promoted. Method: other seeds; records are
-    logged anew, writers end and are replaced, and older releases run beside workers."""
+    logged anew, writers end and are replaced."""
     heard: Counter[str] = Counter()
     strikes: Counter[str] = Counter()
-    older = 0
     for seed in ON_POSTGRES:
         plan = replace(all_serving(draw(seed)), on_postgres=True)
         outcome = play(plan)
         assert outcome.violations == [], f"seed {seed}"
         strikes.update(what for what, _ in outcome.strikes)
         heard.update(found[1] for line in outcome.story.lines() if (found := HEARD.search(line)))
-        older += any(replica.older for replica in plan.replicas)
-    print(f"{dict(heard)}, {dict(strikes)}, older releases in {older}")
+    print(f"{dict(heard)}, {dict(strikes)}")
     assert [mishap for mishap in ("append_cut", "log_backend_ended", "log_promoted") if not strikes[mishap]] == []
-    assert min(heard["logged_anew"], heard["worker_has_a_new_writer"], older) > 0
+    assert min(heard["logged_anew"], heard["worker_has_a_new_writer"]) > 0
 
 
 @pytest.mark.parametrize("seed", SEEDS[:8])

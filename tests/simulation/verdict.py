@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from replica.checker.check import Scope, check
 from replica.checker.completions import CompletionRow
 from replica.checker.findings import FindingCode, Summary
-from replica.checker.judge import Judged, JudgedBarrier, JudgedLost, JudgedRequest, ReferenceJudge
-from replica.link.interface import DEFAULT_OPTIONS
-from replica.notary.errors import Code
+from replica.checker.judge import JudgedBarrier, JudgedLost, JudgedRequest, ReferenceJudge
 from replica.notary.leases import database_in
 from replica.notary.position import offset_of
 from replica.notary.receipts import verify_receipt
@@ -19,7 +16,7 @@ from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.notary.salvage import OF_COMMANDS, OF_STATES, of_kinds
 from replica.store.interface import NOTARISED
 from tests.simulation.commands import change_of, check_commands
-from tests.simulation.plan import FaultKind, ReplicaPlan
+from tests.simulation.plan import ReplicaPlan
 from tests.simulation.replica import CheapSigner
 from tests.simulation.workers import check_workers
 
@@ -50,7 +47,7 @@ def judge_run(world: World) -> Summary:
         verify=lambda receipt: verify_receipt(receipt, CheapSigner.public_key, CheapSigner.holds),
         scope=Scope(
             published_offset=published_offset,
-            deduplication_us=-1 if _asks_for_periods(world) else None,  # not checked here: `_check_periods` does it
+            deduplication_us=-1,  # not checked here: `check_commands` does it
         ),
         salvages=world.salvages,
     )
@@ -67,7 +64,6 @@ def judge_run(world: World) -> Summary:
         world.people.judge({one.record.epoch: one.record.replica for one in walked if isinstance(one, JudgedBarrier)})
     if not world.power.may_stop:
         _check_accepted(world)
-    _check_periods(world, walked)
     check_commands(world, walked)
     if world.plan.all_serve:
         check_workers(world, walked)
@@ -87,47 +83,6 @@ def _check_accepted(world: World) -> None:
     for command, submission in sorted(world.accepted - complete - world.forgotten):
         if not world.splits:
             world.blame(f"submission {submission} of {command} was accepted and has no completion")
-
-
-def _asks_for_periods(world: World) -> bool:
-    if world.raised:
-        return True
-    plain = all(options.deduplication_s is options.deduplication_after is None for options in world.options.values())
-    return not plain or any(replica.deduplication_max_s < _EVER_S for replica in world.plan.replicas)
-
-
-def _check_periods(world: World, walked: list[Judged]) -> None:
-    """Under rules 1, no command ran again within the period that its sender asked for, however much was pruned.
-
-    The default period is the shortest in any replica's settings.
-
-    A completion's stamp is not older than its admission. So an acceptance within a period before the stamp was within
-    the period before the admission, unless a clock was set back in between. Settled commands are different: their
-    record never ran, and the stamp is that of the last record logged before.
-    """
-    if not _asks_for_periods(world) or world.splits:
-        return
-    plain_s = min(replica.deduplication_max_s for replica in world.plan.replicas)
-    slack_us = 1_600_000 if any(fault.kind is FaultKind.CLOCK_JUMP for fault in world.plan.faults) else 0
-    accepted: defaultdict[bytes, list[tuple[int, int]]] = defaultdict(list)
-    by_log = {one.offset for one in walked if isinstance(one, JudgedRequest) and one.barrier.rules_version > 1}
-    lost = {one.offset for one in walked if isinstance(one, JudgedLost)}  # perhaps judged by the log, when it was there
-    for at, completion in world.primary.tables.completions:
-        if completion.log_offset in by_log or (world.raised and completion.log_offset in lost):
-            break  # see check_commands
-        if completion.outcome == Code.SUBMISSION_NOT_SEQUENCED.name:
-            continue
-        options = world.options.get(completion.submission_id, DEFAULT_OPTIONS)
-        after, period_s = options.deduplication_after, options.deduplication_s
-        since_us = completion.recorded_us - round((plain_s if period_s is None else period_s) * 1e6) + slack_us
-        for earlier, recorded_us in accepted[completion.change_id]:
-            if (recorded_us >= since_us) if after is None else (earlier > after):
-                world.blame(
-                    f"command {completion.command_id} was accepted at ledger offset {earlier} and ran again at {at},"
-                    f" although {options} was asked for"
-                )
-        if completion.outcome == NOTARISED:
-            accepted[completion.change_id].append((at, completion.recorded_us))
 
 
 def _check_bounds(world: World) -> None:

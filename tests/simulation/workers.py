@@ -57,7 +57,7 @@ _OF_PART = (
     *[FaultKind.DATABASE_CUT, FaultKind.DATABASE_WEATHER, FaultKind.STALL, FaultKind.CLOCK_JUMP],
 )
 _JUMPS_S = (-3600.0, -2.0, -0.5, 0.5, 2.0, 3600.0)
-_PAUSED_SHARE = 0.4  # of the plans under rules 2 from the beginning
+_PAUSED_SHARE = 0.4  # of the plans
 _LOOK_S = 1.0  # between two looks at the operators' note
 _SHARES = (0.1, 0.3, 0.5)  # of messages that bad weather strikes
 
@@ -66,16 +66,11 @@ _SHARES = (0.1, 0.3, 0.5)  # of messages that bad weather strikes
 
 
 def all_serving(plan: Plan) -> Plan:
-    """The same plan for two to five replicas that all serve. Where the plan raises the rules, the active alone serves
-    before that, and some replicas are of an older release, without a worker; else they are 2 from the beginning."""
+    """The same plan for two to five replicas that all serve."""
     random = Random(f"{plan.seed}/workers")
     replicas = _replicas(random, plan)
-    is_raised = any(fault.kind is FaultKind.RULES_RAISED for fault in plan.faults)
     faults = list(plan.faults)
-    if is_raised:
-        releases = Random(f"{plan.seed}/workers/releases")
-        replicas = tuple(replace(replica, older=releases.random() < 0.4) for replica in replicas)
-    elif Random(f"{plan.seed}/workers/candidates").random() < _FEW_MAY_LEAD_SHARE:
+    if Random(f"{plan.seed}/workers/candidates").random() < _FEW_MAY_LEAD_SHARE:
         replicas = tuple(replace(one, may_lead=at < _CANDIDATES) for at, one in enumerate(replicas))
     names = {replica.name for replica in replicas}
     faults = [fault if fault.target in names else replace(fault, target="") for fault in faults]
@@ -84,7 +79,7 @@ def all_serving(plan: Plan) -> Plan:
     for _ in range(random.choice((0, 1, 1, 2))):
         faults += _at_part(random, replicas, plan.duration_s)
     pauses = Random(f"{plan.seed}/workers/pauses")
-    if not is_raised and pauses.random() < _PAUSED_SHARE:
+    if pauses.random() < _PAUSED_SHARE:
         faults.append(_pause(pauses, plan.duration_s))
     clients = [
         client
@@ -94,7 +89,6 @@ def all_serving(plan: Plan) -> Plan:
     return replace(
         plan,
         all_serve=True,
-        rules=1 if is_raised else 2,
         replicas=replicas,
         faults=tuple(sorted(faults, key=lambda fault: fault.at_s)),
         clients=(*plan.clients, *clients),
@@ -323,8 +317,7 @@ def _is_of_an_older_primary(barrier: JudgedBarrier, than: JudgedBarrier) -> bool
 
 
 def missing_workers(world: World) -> list[str]:
-    """What has not recovered yet: one holder, and every worker whose clock agrees with the database's. Under rules 1
-    the holder alone serves."""
+    """What has not recovered yet: one holder, and every worker whose clock agrees with the database's."""
     cores = [replica.core for replica in world.replicas if replica.core is not None]
     holders = [core for core in cores if core.election.is_leading()]
     if len(holders) != 1:

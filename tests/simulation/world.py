@@ -19,7 +19,6 @@ from replica.checker.history import Event
 from replica.link.interface import SubmitOptions
 from replica.notary.answers import Answer, DeduplicationBound
 from replica.notary.errors import IndexUnreadable
-from replica.notary.formats import Formats
 from replica.notary.salvage import NO_SALVAGES, Salvage, Salvages
 from replica.participant import Participant
 from tests.simulation.clients import AFTER_HEALING_MAX, STRANGER, Balancer, Client, Content, Stranger
@@ -102,8 +101,6 @@ class World:
         self.lives = Lives(Random(f"{plan.seed}/lives"))
         self.salvages = NO_SALVAGES  # what every replica was given
         tables = Tables(self.story, any(fault.kind in _FORGETS for fault in plan.faults))
-        tables.formats = Formats(plan.rules, plan.rules)
-        self.raised = plan.rules > 1
         self.primary = self._server(tables, 1)
         self.deposed: DatabaseServer | None = None  # a primary that has not noticed that it was deposed
         self.on_deposed: set[str] = set()  # the replicas that still connect to it
@@ -232,9 +229,10 @@ class World:
         """After recovery only strangers send: nothing of it may end the present activation.
 
         What was on its way has arrived before: a barrier that was held up ends an activation by right, and so does a
-        statement whose answer is lost.
+        statement whose answer is lost, or a writer that lost its connection and is seen to stall.
         """
-        await self.pass_time(max(self.skies.landed_by_s + _LOOKED_S, self.plan.duration_s + 2 * self.election.lease_s))
+        noticed_s = max(2 * self.election.lease_s, self.plan.core["log_stall_max_s"] + _LOOKED_S)
+        await self.pass_time(max(self.skies.landed_by_s + _LOOKED_S, self.plan.duration_s + noticed_s))
         await self._recover(clients)
         if self.violations:
             return

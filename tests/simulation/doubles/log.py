@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from replica.log.interface import LogRecords
 from replica.log.memory import Delivery, MemoryLog, MemoryReader, MemoryTopic
 from replica.notary.errors import LogUnavailable, NotaryError
 from tests.simulation.process import Process
@@ -174,6 +175,7 @@ class SimulatedLog(MemoryLog):
         self.name = name
         self.skies = skies
         self.reader: SlowReader | None = None  # the newest
+        self.generation = 0  # of the brokers that a record was read from last
         self._finds_at_s = -1.0  # when questions are sent to the new leader
 
     async def check(self) -> str:
@@ -243,6 +245,12 @@ class SlowReader(MemoryReader):
         if self._topic.generation != self.generation:
             return LogUnavailable("the broker is gone")
         return super()._find_failure()
+
+    async def read(self, max_records: int, wait_s: float) -> LogRecords:
+        records = await super().read(max_records, wait_s)
+        if records:
+            self._log.generation = self.generation
+        return records
 
     async def _wait(self, wait_s: float) -> None:
         if self._next == self.old_end:

@@ -14,10 +14,9 @@ from ha.ending import Cause, Ending
 from replica.active.activation import Activation
 from replica.active.appending import Appender
 from replica.active.catching_up import until_applied
-from replica.active.opening import Opening, settled_command
+from replica.active.opening import Opening
 from replica.active.parts import Parts
 from replica.notary.position import Position
-from replica.notary.rules import TX_KEY
 from replica.store.interface import Published
 from replica.store.memory import MemoryStore
 from tests.simulation.mutants.registry import mutant
@@ -90,49 +89,3 @@ def backlog_not_published(patch: MonkeyPatch) -> None:
         return published
 
     patch.setattr(replica.active.opening, "publish_backlog", skip)
-
-
-@mutant("pending commands are settled before the backlog is published")
-def commands_settled_before_publishing(patch: MonkeyPatch) -> None:
-    put = Opening.put_barrier_in_force
-
-    async def hasty(self: Opening) -> Position:
-        position = await put(self)
-        pending = await self._store.pending(1_000)
-        if pending:
-            sequence = self._appender.append_settlement(tuple(map(settled_command, pending))) - 1
-            await until_applied(self._parts, lambda at: any(a <= sequence < b for a, b in at.seen), "a settlement")
-        return position
-
-    patch.setattr(Opening, "put_barrier_in_force", hasty)
-
-
-@mutant("a pending command whose transaction is in the index counts as decided")
-def commands_settled_from_the_index(patch: MonkeyPatch) -> None:
-    settle = Opening.settle
-
-    class Sparing:
-        def __init__(self, opening: Opening) -> None:
-            self._opening, self._store = opening, opening._store
-
-        async def pending(self, limit: int) -> list[Any]:
-            pending = await self._store.pending(limit)
-            known = self._opening._parts.index.lookup([TX_KEY + command.tx_id for command in pending])
-            return [command for command, value in zip(pending, known, strict=True) if value is None]
-
-    async def spare(self: Opening) -> None:
-        store, self._store = self._store, Sparing(self)  # type: ignore[assignment]
-        try:
-            await settle(self)
-        finally:
-            self._store = store
-
-    patch.setattr(Opening, "settle", spare)
-
-
-@mutant("pending commands are never settled")
-def commands_never_settled(patch: MonkeyPatch) -> None:
-    async def forget(self: Opening) -> None:
-        await asyncio.sleep(0)
-
-    patch.setattr(Opening, "settle", forget)

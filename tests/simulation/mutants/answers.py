@@ -29,7 +29,6 @@ from replica.notary.records import (
     RequestRecord,
     encode_record,
 )
-from replica.store.interface import AdmissionResult
 from tests.simulation.mutants.registry import mutant
 
 
@@ -145,10 +144,10 @@ def unknown_answered_as_refused(patch: MonkeyPatch) -> None:
 def recorded_answer_with_wrong_offset(patch: MonkeyPatch) -> None:
     answer = Answering.answer_accepted
 
-    def wrong(self: Answering, accepted: Sequence[tuple[Waiting, AdmissionResult]]) -> None:
+    def wrong(self: Answering, accepted: Sequence[tuple[Waiting, int]]) -> None:
         assert isinstance(self._appender, Appender)
         newest = self._appender._parts.follower.applied_offset
-        answer(self, [(one, msgspec.structs.replace(found, notarised_offset=newest)) for one, found in accepted])
+        answer(self, [(one, newest) for one, _ in accepted])
 
     patch.setattr(Answering, "answer_accepted", wrong)
 

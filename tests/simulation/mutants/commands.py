@@ -9,14 +9,13 @@ from typing import Any
 import msgspec
 from pytest import MonkeyPatch
 
-import replica.active.log_admission
+import replica.active.admission
 import replica.active.opening
 import replica.following.apply
 import replica.notary.rules
+from replica.active.admission import Admission
 from replica.active.answering import Answering
 from replica.active.appending import Appender
-from replica.active.log_admission import LogAdmission
-from replica.active.opening import Opening
 from replica.active.terms import Terms, terms_after, terms_of
 from replica.active.waiting import Waiting, send
 from replica.link.interface import SubmitOptions
@@ -25,12 +24,13 @@ from replica.notary.answers import Accepted, NotNow
 from replica.notary.counted import CountedRequest
 from replica.notary.formats import Formats
 from replica.notary.position import Position
-from replica.notary.records import BarrierRecord, RequestRecord, Undecodable, decode_record
+from replica.notary.records import BarrierRecord, RequestRecord
 from replica.notary.rules import RULES, Outcome, Recorded, Verdict
 from replica.notary.rules import judge as judge_all
-from replica.store.interface import AdmissionResult, Command
+from replica.store.interface import Command
 from tests.simulation.doubles.disk import Disk
 from tests.simulation.mutants.registry import mutant
+from tests.simulation.parties import registering
 from tests.simulation.plan import START_US
 
 _rules_2 = RULES[2]
@@ -99,28 +99,7 @@ def accepted_only_where_new(patch: MonkeyPatch) -> None:
     patch.setattr(replica.following.apply, "judge", judge)
 
 
-@mutant("only the activation that raises the rules settles what rules 1 left pending")
-def only_the_raiser_settles(patch: MonkeyPatch) -> None:
-    settle = Opening.settle
-
-    async def by_the_raiser(self: Opening) -> None:
-        values = self._parts.request_log._topic.values  # type: ignore[attr-defined]
-        if sum(rules == 2 for rules in map(_rules_named, values)) <= 1:
-            await settle(self)
-
-    patch.setattr(Opening, "settle", by_the_raiser)
-
-
-def _rules_named(value: bytes) -> int:
-    """The rules that a barrier names; 0 of any other record."""
-    try:
-        record = decode_record(value, 1)
-    except Undecodable:
-        return 0
-    return record.rules_version if isinstance(record, BarrierRecord) else 0
-
-
-@mutant("an activation writes what the database says, although the log has newer rules")
+@mutant("an activation writes what the database says, although the log has newer rules", registering)
 def rules_fall_back_with_the_database(patch: MonkeyPatch) -> None:
     def written(raised: Formats, _: BarrierRecord | None) -> Formats:
         return raised
@@ -169,29 +148,28 @@ def in_flight_for_ever(patch: MonkeyPatch) -> None:
 
 @mutant("a command that was accepted is answered as a success, whatever it was accepted with")
 def acceptance_of_another_answered(patch: MonkeyPatch) -> None:
-    patch.setattr(replica.active.log_admission, "is_same", lambda command, acceptance: True)
+    patch.setattr(replica.active.admission, "is_same", lambda command, acceptance: True)
 
 
 @mutant("a success that is repeated from the index names the newest offset")
 def index_answer_with_wrong_offset(patch: MonkeyPatch) -> None:
-    accepted = LogAdmission._accepted
+    accepted = Admission._accepted
 
-    def wrong(self: LogAdmission, command: Command) -> AdmissionResult:
-        found = accepted(self, command)
-        return msgspec.structs.replace(found, notarised_offset=self._follower.applied_offset)
+    def wrong(self: Admission, command: Command) -> int:
+        accepted(self, command)
+        return self._follower.applied_offset
 
-    patch.setattr(LogAdmission, "_accepted", wrong)
+    patch.setattr(Admission, "_accepted", wrong)
 
 
-@mutant("under rules 2 an asynchronous submission is accepted before its record is read back")
+@mutant("an asynchronous submission is accepted before its record is read back")
 def accepted_before_read_back(patch: MonkeyPatch) -> None:
     append = Appender.append
 
     def hasty(self: Appender, admitted: Sequence[Waiting]) -> dict[int, NotNow]:
         failed = append(self, admitted)
-        if self.formats.rules > 1:
-            taken = [one for one in admitted if one.options.asynchronous and id(one) not in failed]
-            send((one, Accepted(one.command.submission_id, 0.1, -1)) for one in taken)
+        taken = [one for one in admitted if one.options.asynchronous and id(one) not in failed]
+        send((one, Accepted(one.command.submission_id, 0.1, -1)) for one in taken)
         return failed
 
     patch.setattr(Appender, "append", hasty)
@@ -200,7 +178,7 @@ def accepted_before_read_back(patch: MonkeyPatch) -> None:
 
 @mutant("a ledger offset is taken for a log offset")
 def ledger_offset_taken_for_a_log_offset(patch: MonkeyPatch) -> None:
-    patch.setattr(LogAdmission, "_terms_after", lambda self, ledger_offset: terms_after(ledger_offset))
+    patch.setattr(Admission, "_terms_after", lambda self, ledger_offset: terms_after(ledger_offset))
 
 
 @mutant("the period that a submission asks for is not logged")
@@ -222,9 +200,9 @@ def period_clamped(patch: MonkeyPatch) -> None:
         wanted_s = max_s if options.deduplication_s is None else options.deduplication_s
         return Terms(round(min(max(0.0, wanted_s), max_s) * 1e6))
 
-    patch.setattr(replica.active.log_admission, "terms_of", clamped)
+    patch.setattr(replica.active.admission, "terms_of", clamped)
 
 
 @mutant("who waits for the database is forgotten when the activation ends")
 def put_aside_and_forgotten(patch: MonkeyPatch) -> None:
-    patch.setattr(LogAdmission, "admitting", property(lambda self: list(self._batch)))
+    patch.setattr(Admission, "admitting", property(lambda self: list(self._batch)))

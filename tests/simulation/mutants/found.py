@@ -10,9 +10,7 @@ import replica.following.follower
 from ha.election.driver import Election
 from ha.ending import STOPPED, Cause, Ending
 from ha.errors import HaError
-from replica.active.admission import Admission, Found
 from replica.active.tasks import SessionTasks
-from replica.active.waiting import Waiting
 from replica.following.follower import Follower
 from replica.log.interface import RequestLog
 from replica.notary.errors import LogRefused, LogTruncated
@@ -77,13 +75,3 @@ def one_broker_is_believed(patch: MonkeyPatch) -> None:
         return end
 
     patch.setattr(replica.following.follower, "end_after", hasty)
-
-
-@mutant("answers of an admission go to the batch in its order, although they come in another")
-def answers_of_an_admission_in_another_order(patch: MonkeyPatch) -> None:
-    ask = Admission._ask
-
-    async def in_order(self: Admission, batch: list[Waiting]) -> list[tuple[Waiting, Found]]:
-        return list(zip(batch, [found for _, found in await ask(self, batch)], strict=True))
-
-    patch.setattr(Admission, "_ask", in_order)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from pytest import MonkeyPatch
 
-import replica.active.log_admission
+import replica.active.admission
 import replica.following.apply
 import replica.notary.parties
 import replica.notary.rules
-from replica.active.log_admission import LogAdmission
+from replica.active.admission import Admission
 from replica.active.waiting import Waiting
 from replica.index.interface import OFFSET_END, Index
 from replica.index.newest import newest_with
@@ -63,21 +63,21 @@ def registration_played_again(patch: MonkeyPatch) -> None:
 
 @mutant("the filter calls a key unknown that it has not looked for", registering)
 def filter_knows_nobody(patch: MonkeyPatch) -> None:
-    patch.setattr(replica.active.log_admission, "registration_id", lambda *_: b"p" + bytes(32))
+    patch.setattr(replica.active.admission, "registration_id", lambda *_: b"p" + bytes(32))
 
 
 @mutant("the filter lets bytes that nobody can read end the process", registering)
 def filter_reads_everything(patch: MonkeyPatch) -> None:
-    patch.setattr(replica.active.log_admission, "BadRequest", ZeroDivisionError)
+    patch.setattr(replica.active.admission, "BadRequest", ZeroDivisionError)
 
 
 @mutant("the filter refuses, and the caller gets no answer", registering)
 def filter_is_silent(patch: MonkeyPatch) -> None:
-    refuse = LogAdmission._refuse_keys
+    refuse = Admission._refuse_keys
 
-    def silent(self: LogAdmission, fresh: Sequence[Waiting]) -> list[tuple[Waiting, Answer]]:
+    def silent(self: Admission, fresh: Sequence[Waiting]) -> list[tuple[Waiting, Answer]]:
         for waiting, _ in (refused := refuse(self, fresh)):
             waiting.answered = True
         return refused
 
-    patch.setattr(LogAdmission, "_refuse_keys", silent)
+    patch.setattr(Admission, "_refuse_keys", silent)

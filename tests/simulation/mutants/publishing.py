@@ -6,45 +6,11 @@ from typing import Any
 
 from pytest import MonkeyPatch
 
-from replica.active.admission import Admission
 from replica.active.admission_budget import AdmissionBudget
-from replica.active.deduplication import Period
-from replica.active.waiting import Waiting
 from replica.active.watchdog import StallWatchdog
 from replica.notary.position import Position
 from replica.store.memory import MemoryDatabase, MemoryStore
 from tests.simulation.mutants.registry import mutant
-
-
-@mutant("a submission is logged first, and its command recorded after")
-def command_recorded_after_produce(patch: MonkeyPatch) -> None:
-    async def admit(self: Admission, batch: list[Waiting]) -> None:
-        self._appender.append(batch)
-        await self._store.admit([waiting.command for waiting in batch], 0)
-
-    patch.setattr(Admission, "admit", admit)
-
-
-@mutant("one caller's deduplication period is reckoned with for all, whatever it is")
-def one_period_for_all(patch: MonkeyPatch) -> None:
-    def reckon(self: Admission, batch: list[Waiting]) -> list[tuple[Waiting, Period]]:
-        now_us = self._clock.wall_us()
-        wanted = [(waiting, waiting.options.deduplication_s or 604_800.0) for waiting in batch]
-        return [(waiting, Period(now_us - int(period_s * 1e6), 0)) for waiting, period_s in wanted]
-
-    patch.setattr(Admission, "with_periods", reckon)
-
-
-@mutant("an accepted command is not remembered")
-def accepted_commands_forgotten(patch: MonkeyPatch) -> None:
-    publish = MemoryDatabase.publish
-
-    def forgetful(self: MemoryDatabase, *rest: Any) -> int:
-        end = publish(self, *rest)
-        self.accepted.clear()
-        return end
-
-    patch.setattr(MemoryDatabase, "publish", forgetful)
 
 
 @mutant("ledger offsets are drawn from a sequence, which a lost transaction does not give back")

@@ -12,11 +12,8 @@ import ha.lock.notes
 import replica.active.admission
 import replica.active.appending
 from ha.lock.interface import ReleaseNote
-from replica.active.admission import Admission, Found
-from replica.active.deduplication import Period
 from replica.active.failures import SubmissionFailures
 from replica.active.read_back import ReadBack
-from replica.active.waiting import Waiting
 from replica.notary.answers import NotNow
 from replica.notary.records import Record
 from tests.simulation.mutants.registry import mutant
@@ -28,19 +25,6 @@ def failure_of_one_raised_for_all(patch: MonkeyPatch) -> None:
         raise error
 
     patch.setattr(SubmissionFailures, "answer", answer)
-
-
-@mutant("a value that the database refuses fails the whole admission")
-def refused_value_fails_the_batch(patch: MonkeyPatch) -> None:
-    async def ask(self: Admission, part: list[tuple[Waiting, Period]]) -> list[tuple[Waiting, Found]]:
-        found = await self._store.admit(
-            [waiting.command for waiting, _ in part],
-            [period.since_us for _, period in part],
-            [period.after for _, period in part],
-        )
-        return [(waiting, outcome) for (waiting, _), outcome in zip(part, found, strict=True)]
-
-    patch.setattr(Admission, "ask_together", ask)
 
 
 @mutant("a record is made without regard to its size, and the log refuses it with all that come with it")

@@ -15,7 +15,7 @@ from replica.log.raft.log import RaftWriter
 from replica.notary.answers import Accepted, AcceptedEarly, Answer, NotNow
 from replica.notary.errors import Code
 from tests.simulation.virtual import run_virtually
-from tests.unit.active.test_log_admission import Unacknowledged
+from tests.unit.active.test_admission import Unacknowledged
 from tests.worlds.core_world import Replica, World, state, submission
 
 EARLY = SubmitOptions(asynchronous=True, early=True)

@@ -31,8 +31,8 @@ class SlowStore(MemoryStore):
 async def test_it_ends_after_the_transaction_that_is_under_way() -> None:
     """Goal: an activation that ends while it publishes does not wait for nothing. Method: stop in mid-transaction."""
     store = SlowStore()
-    publisher = Publisher(store, CoreSettings(), lambda *_: None, lambda: None)
-    publisher.add(Applied(Reading(at(7), [], [], [], 6), []), 0, 0, {})
+    publisher = Publisher(store, CoreSettings(), lambda: None)
+    publisher.add(Applied(Reading(at(7), [], [], [], 6), []))
     running = asyncio.create_task(publisher.run())
     await store.began.wait()
     publisher.stop()
