@@ -19,6 +19,7 @@ position and entries together, and the replica reads them from the request log a
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -45,11 +46,13 @@ from replica.index.compare import recorded_at
 from replica.index.interface import BEFORE_KEY, POSITION_KEY
 from replica.index.summary import IndexSummary, summarise
 from replica.notary.errors import Code, FormatUnknown, IndexDamaged, IndexUnreadable
+from replica.notary.parties import OFFICERS_KEY, PARTY_KEY
 from replica.notary.position import Position, decode_position, encode_position
 
 MIB = 1 << 20
 _OFFSET_BYTES = _COUNT_BYTES = 8  # the value of POSITION_KEY: the number of entries, big-endian, then the position
 _FIRST_KIND = b"\x02"  # sorts after both positions, and not after any entry
+_NOTED = (OFFICERS_KEY, PARTY_KEY)  # kinds whose keys are a prefix and the log offset
 _EARLIER_POSITION_KEY = b"m/position"  # of an index that had a database for each kind
 
 # Measured: docs/decisions/0005.
@@ -110,6 +113,7 @@ class RocksIndex:
         try:
             self._at = self._read_position(folder)
             self._check_complete(folder)
+            self._noted = {key[:-_OFFSET_BYTES]: value for kind in _NOTED for key, value in self.entries(kind)}
         except IndexUnreadable:
             self._db.close()
             raise
@@ -133,9 +137,13 @@ class RocksIndex:
             self._fail("a look-up failed", error)
 
     def newest(self, prefixes: Sequence[bytes], below: Sequence[int]) -> list[bytes | None]:
-        """See Index. One seek each."""
+        """See Index. A seek for each acceptance. Officers and registrations are few, and asked for with each run: the
+        newest of each is in memory."""
         self._check_usable()
-        return [self._newest(prefix, offset) for prefix, offset in zip(prefixes, below, strict=True)]
+        return [
+            self._newest_noted(prefix, offset) if prefix[:1] in _NOTED else self._newest(prefix, offset)
+            for prefix, offset in zip(prefixes, below, strict=True)
+        ]
 
     def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
         """See Index. Sorted, because neighbours in the batch are then neighbours in the memtable."""
@@ -192,13 +200,17 @@ class RocksIndex:
         batch = WriteBatch(raw_mode=True)
         for key, value in at.encoded().items():
             batch.put(key, value)
-        for key in sorted(entries):
+        keys = sorted(entries)
+        for key in keys:
             batch.put(key, entries[key])
         try:
             self._db.write(batch)
         except Exception as error:
             self._fail("a write failed", error)
         self._at = at
+        for kind in _NOTED:
+            of_kind = keys[bisect_left(keys, kind) : bisect_left(keys, bytes([kind[0] + 1]))]
+            self._noted |= {key[:-_OFFSET_BYTES]: entries[key] for key in of_kind}
 
     def _read_position(self, folder: Path) -> StoredPositions:
         try:
@@ -218,6 +230,10 @@ class RocksIndex:
         found = -1 if in_files is None else int(in_files[1]) - 2 * positions
         if found != self._at.entry_count:
             raise IndexDamaged(f"the index in {folder} has {found} of {self._at.entry_count} entries")
+
+    def _newest_noted(self, prefix: bytes, below: int) -> bytes | None:
+        value = self._noted.get(prefix)
+        return value if value is None or recorded_at(value) < below else self._newest(prefix, below)
 
     def _newest(self, prefix: bytes, below: int) -> bytes | None:
         if below <= 0:

@@ -96,34 +96,34 @@ def decode_officers(body: bytes) -> frozenset[bytes] | None:
 
 
 def decode_officers_entry(value: bytes) -> Officers:
-    """The officers in a value of the table."""
+    """The officers in a value of the index."""
     return Officers(int.from_bytes(value[:8], "big"), decode_officers(value[8:-8]) or frozenset())
 
 
 def registration_id(party: str, public_key: bytes) -> bytes:
-    """What the registrations of one key of one party have in common: the first 33 bytes of their keys in the table."""
+    """What the registrations of one key of one party have in common: the first 33 bytes of their keys in the index."""
     name = party.encode()
     return PARTY_KEY + sha256(_ID_TAG + len(name).to_bytes(2, "big") + name + public_key).digest()
 
 
 def decode_registration(value: bytes) -> Registration:
-    """The registration in a value of the table."""
+    """The registration in a value of the index."""
     return Registration(*_VALUE.unpack(value))
 
 
 def signed_key_of(note: RegistrationRecord) -> bytes:
-    """The key of the table that tells whether what was signed for a registration had an effect."""
+    """The key of the index that tells whether what was signed for a registration had an effect."""
     return SIGNED_KEY + note_digest(note)
 
 
 def entry_key_of(note: PartyNote, offset: int) -> bytes:
-    """The key under which the table has a note with an effect; that of `signed_key_of` apart."""
+    """The key under which the index has a note with an effect; that of `signed_key_of` apart."""
     at = offset.to_bytes(8, "big")
     return OFFICERS_KEY + at if isinstance(note, ActRecord) else registration_id(note.party, note.party_key) + at
 
 
 def signed_keys_of(notes: Iterable[CountedNote]) -> list[bytes]:
-    """The keys of the table that tell which of these notes' registrations had an effect before."""
+    """The keys of the index that tell which of these notes' registrations had an effect before."""
     return [signed_key_of(note.record) for note in notes if isinstance(note.record, RegistrationRecord)]
 
 
@@ -133,7 +133,7 @@ def is_about_parties(record: Record) -> bool:
 
 
 def entry_keys_of(notes: Iterable[CountedNote]) -> list[bytes]:
-    """The keys that the table has of these notes, if all of them have an effect; those of `signed_keys_of` apart."""
+    """The keys that the index has of these notes, if all of them have an effect; those of `signed_keys_of` apart."""
     return [
         entry_key_of(note.record, note.offset)
         for note in notes
@@ -144,11 +144,11 @@ def entry_keys_of(notes: Iterable[CountedNote]) -> list[bytes]:
 def in_force_after(
     officers: Officers, notes: Iterable[CountedNote], known: Mapping[bytes, bytes]
 ) -> tuple[Officers, dict[bytes, bytes]]:
-    """The officers after these notes of the log, and the entries that the table gets from them. The order is the log's.
-    Each act about the officers gives an entry as well, so that a table knows the officers at its position.
+    """The officers after these notes of the log, and the entries that the index gets from them. The order is the log's.
+    Each act about the officers gives an entry as well, so that an index knows the officers at its position.
 
-    `officers` are those in force before the first note. `known` has the table's values of `signed_keys_of` the notes,
-    as far as there are any. The table may be newer than the notes.
+    `officers` are those in force before the first note. `known` has the index's values of `signed_keys_of` the notes,
+    as far as there are any. The index may be newer than the notes.
     """
     added: dict[bytes, bytes] = {}
     for note in notes:
@@ -172,7 +172,7 @@ def in_force_through(
     officers: Officers, notes: Iterable[CountedNote], lost: Mapping[bytes, bytes], known: Mapping[bytes, bytes]
 ) -> tuple[Officers, dict[bytes, bytes]]:
     """As `in_force_after`, where `lost` records between the notes have given these entries; they are among those that
-    the table gets."""
+    the index gets."""
     added: dict[bytes, bytes] = {}
     left = sorted(notes, key=attrgetter("offset"))
     for offset, entries in groupby(sorted(lost.items(), key=_recorded_at), _recorded_at):
@@ -204,7 +204,7 @@ def may_sign(note: PartyNote, officers: Officers) -> bool:
 def why_no_effect(note: PartyNote, officers: Officers, known: Mapping[bytes, bytes]) -> str | None:
     """Why a note would have no effect if it came next in the log; None if it would have one.
 
-    `officers` are those in force. `known` has the table's value of `signed_key_of` a registration, if there is one.
+    `officers` are those in force. `known` has the index's value of `signed_key_of` a registration, if there is one.
     """
     key = note.public_key.hex()
     if isinstance(note, RegistrationRecord):
@@ -242,7 +242,7 @@ def why_not_together(notes: Sequence[PartyNote]) -> str | None:
 
 
 def has_effect(note: PartyNote, value: bytes | None) -> bool:
-    """Whether a note of the log had an effect, by the table's value of its `entry_key_of`."""
+    """Whether a note of the log had an effect, by the index's value of its `entry_key_of`."""
     if value is None or isinstance(note, RegistrationRecord):
         return value is not None
     return decode_officers_entry(value).keys == decode_officers(note.body)

@@ -58,7 +58,7 @@ class PartyBook:
 
     async def page(self, after: int = -1) -> PartyPage:
         """The first registrations after a log offset. Raises LogUnavailable, LogRefused, IndexUnreadable, and
-        IndexMismatch where log and table disagree."""
+        IndexMismatch where log and index disagree."""
         newest = [offset for offset in newest_offsets(self._index) if offset > after]
         wanted, officers = newest[:PAGE_KEYS], officers_of(self._index)
         known_to = offset_of(self._index.position())
@@ -111,7 +111,7 @@ def _shown(offset: int, value: bytes | None) -> PartyKey:
     except Undecodable:
         record = None
     if not isinstance(record, RegistrationRecord):
-        raise IndexMismatch(f"the table has a registration at log offset {offset}, and the log has none there")
+        raise IndexMismatch(f"the index has a registration at log offset {offset}, and the log has none there")
     return PartyKey(
         record.party,
         record.party_key.hex(),

@@ -142,7 +142,7 @@ async def _disk_bytes(cluster: LocalCluster) -> dict[str, float]:
     log = _bytes_in(cluster.kafka.brokers[0].folder / "data" / f"{cluster.topic}-0", "*.log")
     passive = (await cluster.passives())[0]
     await passive.stop()  # closes the index: what was in memory is in its files
-    index = _bytes_in(cluster.config.replica_dir(passive.name) / "index", "**/*.sst")  # commands/ has the acceptances
+    index = _bytes_in(cluster.config.replica_dir(passive.name) / "index", "*.sst")
     tables = await _from_database(
         cluster, "SELECT pg_total_relation_size(name::regclass) FROM unnest(%s::text[]) AS name", list(TABLES.values())
     )
