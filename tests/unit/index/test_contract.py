@@ -1,4 +1,4 @@
-"""The contract of an index, for the one on RocksDB and its double in memory alike."""
+"""The contract of an index, for the one on RocksDB and its doubles alike: in memory, and a simulated machine's disk."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from replica.index.summary import summarise
 from replica.notary.errors import IndexUnreadable
 from replica.notary.position import Position
 from replica.notary.records import BarrierRecord
+from tests.simulation.doubles.disk import Disk
 
 
 def at(offset: int) -> Position:
@@ -23,9 +24,10 @@ def at(offset: int) -> Position:
     return Position(1, "topic", offset, b"d" * 32, barrier, 0, 17, ((0, offset),))
 
 
-@pytest.fixture(params=["memory", "rocks"])
+@pytest.fixture(params=["memory", "disk", "rocks"])
 def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Index]:
-    made: Index = MemoryIndex() if request.param == "memory" else RocksIndex(tmp_path / "index")
+    doubles: dict[str, type[Index]] = {"memory": MemoryIndex, "disk": Disk}
+    made = doubles[request.param]() if request.param in doubles else RocksIndex(tmp_path / "index")
     yield made
     made.close()
 
@@ -120,6 +122,40 @@ def test_rocksdb_and_a_dictionary_agree(
     assert rocks.entry_count == memory.entry_count
     assert summarise(rocks.position(), rocks.entries()) == summarise(memory.position(), memory.entries())
     rocks.close()
+
+
+def test_a_disk_that_lost_batches_is_the_index_before_them() -> None:
+    """Goal: a simulated crash loses whole batches, and nothing else. Method: acceptances and states, torn at each place
+    and written on, against an index that never had the rest."""
+    batches = [
+        {b"s%d" % n: recorded(n), b"c" + bytes(32) + (at_offset(n) if n else b""): recorded(n)} for n in range(5)
+    ]
+    for kept in range(5):
+        disk, whole = Disk(), MemoryIndex()
+        for number, entries in enumerate(batches):
+            disk.write(entries, at(number))
+        assert disk.tear(5 - kept) == 5 - kept
+        for number, entries in enumerate(batches[: kept + 1]):
+            if number == kept:
+                assert contents(disk) == contents(whole)
+                disk.write(entries, at(number))
+            whole.write(entries, at(number))
+        assert contents(disk) == contents(whole)
+    assert disk.tear(9) == 5
+
+
+def recorded(offset: int) -> bytes:
+    return bytes(72) + at_offset(offset)
+
+
+def at_offset(offset: int) -> bytes:
+    return offset.to_bytes(8, "big")
+
+
+def contents(index: Index) -> tuple[object, ...]:
+    """All that an index tells."""
+    newest = index.newest([b"c" + bytes(32)] * 6, list(range(6)))
+    return index.position(), index.position_before(), index.entry_count, list(index.entries()), newest
 
 
 def test_a_summary_does_not_depend_on_the_order_but_on_every_entry() -> None:
