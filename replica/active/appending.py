@@ -20,9 +20,9 @@ from replica.notary.leases import release_text
 from replica.notary.parties import PartyNote
 from replica.notary.records import (
     ACTIVATION_ID_BYTES,
+    RECORD_FORMATS,
     BarrierRecord,
     RequestRecord,
-    RequestRecordV2,
     encode_record,
 )
 
@@ -120,7 +120,7 @@ class Appender:
     def _record_of(self, waiting: Waiting, stamp_us: int) -> RequestRecord:
         if waiting.terms is None:
             raise InvariantBroken("a submission is to be logged, and its deduplication period is not known")
-        return RequestRecordV2(
+        return RECORD_FORMATS[self.formats.records].make_request(
             self.formats.records,
             self.activation_id,
             self._sequence,

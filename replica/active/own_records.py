@@ -18,7 +18,7 @@ from replica.active.waiting import Waiting
 from replica.following.apply import Applied
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import InvariantBroken
-from replica.notary.records import BarrierRecord, RequestRecordV2, encode_record
+from replica.notary.records import RECORD_FORMATS, BarrierRecord, RequestRecord, encode_record
 
 APPENDS_MAX = 10  # of one submission: so many changes of holder in a row, and its sender is asked to come back
 
@@ -27,7 +27,7 @@ class Sent(msgspec.Struct, gc=False):
     """A submission whose record was appended and not read back yet; `times`: how often it was appended."""
 
     waiting: Waiting
-    record: RequestRecordV2
+    record: RequestRecord
     times: int
 
 
@@ -60,7 +60,7 @@ class OwnRecords:
         then nothing is waited for, and the number is lost."""
         if waiting.terms is None:
             raise InvariantBroken("a submission is to be logged, and its deduplication period is not known")
-        record = RequestRecordV2(
+        record = RECORD_FORMATS[barrier.record_format].make_request(
             barrier.record_format,
             barrier.activation_id,
             numbers.take(),

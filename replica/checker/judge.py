@@ -7,8 +7,9 @@ time. Its memory grows with the states consumed, the transactions notarised and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,8 +28,6 @@ from replica.notary.records import (
 )
 from replica.notary.requests import Request, Submission, TimeWindow
 from replica.notary.salvage import NO_SALVAGES, TX_KEY, Salvages, salvage_named
-
-KNOWN = ((1, 1), (2, 2), (2, 3))  # record format and rules, as a barrier names them together
 
 PARTY_UNKNOWN = "PARTY_UNKNOWN"
 KEY_NOT_VALID = "KEY_NOT_VALID"
@@ -130,10 +129,8 @@ Judged = JudgedLost | JudgedVoid | JudgedBarrier | JudgedSettlement | JudgedNote
 class ReferenceJudge:
     """Reads a log from offset 0 and says of each record what it is."""
 
-    def __init__(self, salvages: Salvages = NO_SALVAGES, known: Sequence[tuple[int, int]] = KNOWN) -> None:
-        """`salvages`: those that lost records name; a lost record without its salvage raises SalvageMissing. `known`:
-        which record formats and rules to read."""
-        self._known = known
+    def __init__(self, salvages: Salvages = NO_SALVAGES) -> None:
+        """`salvages`: those that lost records name; a lost record without its salvage raises SalvageMissing."""
         self._salvages = salvages
         self.offset = -1  # of the newest record read
         self.barrier: BarrierRecord | None = None  # in force
@@ -208,7 +205,8 @@ class ReferenceJudge:
             witnessed = _claimed(record)
             if witnessed is not None and self.holder_wrote_at > witnessed:
                 return JudgedVoid(self.offset, HOLDER_WROTE)
-        if (record.record_format, record.rules_version) not in self._known:
+        rules = RULES.get(record.rules_version)
+        if rules is None or rules.record_format != record.record_format:
             raise FormatUnknown(f"the barrier of epoch {record.epoch} asks for what the judge does not know")
         self.barrier = record
         self.holder_wrote_at = self.offset
@@ -256,9 +254,7 @@ class ReferenceJudge:
         command = _change_id(record.submission)
         before = self.accepted.get(command)
         conflicts: list[ConsumedState] = []
-        outcome = None if barrier.rules_version == 1 else self._by_command(record, before, request, digest)
-        if barrier.rules_version == 3 and outcome != DEDUPLICATED:
-            outcome = self._by_key(request.party, record.submission.public_key) or outcome
+        outcome = RULES[barrier.rules_version].before_states(self, record, request, digest, before)
         if outcome is None:
             outcome, conflicts = self._by_states(request, digest)
         if outcome == NOTARISED:
@@ -278,8 +274,8 @@ class ReferenceJudge:
             before,
         )
 
-    def _by_command(
-        self, record: RequestRecord, accepted: Acceptance | None, request: Request, digest: bytes
+    def by_command(
+        self, record: RequestRecord, request: Request, digest: bytes, accepted: Acceptance | None
     ) -> str | None:
         """Rules 2, steps 1 and 2; None: step 3 decides."""
         assert isinstance(record, RequestRecordV2)
@@ -294,8 +290,17 @@ class ReferenceJudge:
                 return None
         return COMMAND_ID_REUSED
 
+    def by_command_and_key(
+        self, record: RequestRecord, request: Request, digest: bytes, accepted: Acceptance | None
+    ) -> str | None:
+        """Rules 3: a repeated success stands, then the key; None: step 3 of rules 2 decides."""
+        outcome = self.by_command(record, request, digest, accepted)
+        if outcome == DEDUPLICATED:
+            return outcome
+        return self._by_key(request.party, record.submission.public_key) or outcome
+
     def _by_key(self, party: str, public_key: bytes) -> str | None:
-        """Rules 3, step 2; None: the key is in force."""
+        """None: the key is in force."""
         period = self.registered.get(_pair_of(party, public_key))
         if period is None:
             return PARTY_UNKNOWN
@@ -323,6 +328,20 @@ class ReferenceJudge:
                     consumed_by = self.consumed[state]
                     conflicts.append(ConsumedState(state, consumed_by, self.notarised[consumed_by][1], usage))
         return conflicts
+
+
+class Rules(NamedTuple):
+    """A version of the rules: the record format that it comes with, and what may decide before states are looked at."""
+
+    record_format: int
+    before_states: Callable[[ReferenceJudge, RequestRecord, Request, bytes, Acceptance | None], str | None]
+
+
+RULES = {
+    1: Rules(1, lambda *_: None),
+    2: Rules(2, ReferenceJudge.by_command),
+    3: Rules(2, ReferenceJudge.by_command_and_key),
+}
 
 
 def _claimed(barrier: BarrierRecord) -> int | None:

@@ -12,7 +12,7 @@ import msgspec
 
 from replica.notary.errors import FormatUnknown
 from replica.notary.reading import are_known
-from replica.notary.records import FORMATS_KNOWN, BarrierRecord
+from replica.notary.records import RECORD_FORMATS, BarrierRecord
 from replica.notary.rules import DEDUPLICATING_FROM, RULES
 
 
@@ -52,7 +52,7 @@ class Known(msgspec.Struct, frozen=True):
 
 def known() -> Known:
     """What this release knows."""
-    return Known(tuple(sorted(FORMATS_KNOWN)), tuple(sorted(RULES)))
+    return Known(tuple(sorted(RECORD_FORMATS)), tuple(sorted(RULES)))
 
 
 def of_barrier(barrier: BarrierRecord | None) -> Formats:

@@ -243,14 +243,13 @@ class RunReader:
         return Reading(position, self.counted, self.voids, self.barriers, self.start.offset)
 
 
-KNOWN_TOGETHER = frozenset({(1, 1), (2, 2), (2, 3)})
-"""Record formats and versions of the rules, as barriers name them. Rules 2 need the periods that format 2 has, rules 3
-its registrations."""
+RECORD_FORMAT_OF = {1: 1, 2: 2, 3: 2}
+"""The record format that a barrier names together with a version of the rules."""
 
 
 def are_known(record_format: int, rules_version: int) -> bool:
     """Whether this release can read what a barrier names."""
-    return (record_format, rules_version) in KNOWN_TOGETHER
+    return RECORD_FORMAT_OF.get(rules_version) == record_format
 
 
 def first_time(seen: list[list[int]], sequence: int) -> bool:

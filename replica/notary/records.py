@@ -12,9 +12,9 @@ fits a position and the database columns. No element may follow the last one, be
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -33,7 +33,6 @@ from replica.notary.requests import (
 from replica.notary.untrusted import UNREADABLE
 
 FORMAT = 2  # the newest record format that this release reads
-FORMATS_KNOWN = frozenset({1, 2})
 ACTIVATION_ID_BYTES = 16
 RECORD_MAX_BYTES = 1_000_000  # the largest value a writer makes; a request of 9,999 states has about 361,000 bytes
 SETTLED_PER_RECORD = 1_000  # commands in one settlement record; see `settled_together` for its bytes
@@ -156,10 +155,20 @@ _BARRIER_HEAD = b"\x97\x00"  # an array of seven whose first element, the kind, 
 _encoder = msgspec.msgpack.Encoder()
 _barrier_decoder = msgspec.msgpack.Decoder(BarrierRecord)
 _InForce = RequestRecord | SettlementRecord | NoteRecord
-_decoders: dict[int, msgspec.msgpack.Decoder[_InForce]] = {
-    1: msgspec.msgpack.Decoder(RequestRecord | SettlementRecord),
-    2: msgspec.msgpack.Decoder(RequestRecordV2 | SettlementRecord | NoteRecord),
+
+
+class RecordFormat(NamedTuple):
+    """What makes a request record of a format, and what reads all its records but barriers."""
+
+    make_request: Callable[[int, bytes, int, int, Submission, int, int], RequestRecord]
+    decoder: msgspec.msgpack.Decoder[_InForce]
+
+
+RECORD_FORMATS: dict[int, RecordFormat] = {
+    1: RecordFormat(RequestRecordV2, msgspec.msgpack.Decoder(RequestRecord | SettlementRecord)),  # read only
+    2: RecordFormat(RequestRecordV2, msgspec.msgpack.Decoder(RequestRecordV2 | SettlementRecord | NoteRecord)),
 }
+"""Every record format that this release reads, by its number."""
 
 
 class _Head(msgspec.Struct, array_like=True):
@@ -196,10 +205,10 @@ def decode_record(value: bytes, format_in_force: int) -> Record:
     try:
         if value[:2] == _BARRIER_HEAD:
             return _barrier_decoder.decode(value)
-        decoder = _decoders.get(format_in_force)
-        if decoder is None:
+        known = RECORD_FORMATS.get(format_in_force)
+        if known is None:
             raise Undecodable("no format is in force")
-        record = decoder.decode(value)
+        record = known.decoder.decode(value)
         if record.format != format_in_force:
             raise Undecodable(f"format {record.format}, in force is {format_in_force}")
         if isinstance(record, RequestRecord):
@@ -234,7 +243,7 @@ def format_named(value: bytes) -> int:
         named = _head_decoder.decode(value)
     except UNREADABLE:
         return 0
-    return named.format if named.kind and named.format in FORMATS_KNOWN else 0
+    return named.format if named.kind and named.format in RECORD_FORMATS else 0
 
 
 def settled_together(commands: Sequence[SettledCommand]) -> tuple[SettledCommand, ...]:

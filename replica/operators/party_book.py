@@ -16,7 +16,7 @@ from replica.log.reading_on import open_reading_on
 from replica.notary.errors import IndexMismatch, LogUnavailable
 from replica.notary.parties import PARTY_KEY, decode_registration
 from replica.notary.position import offset_of
-from replica.notary.records import FORMAT, RegistrationRecord, Undecodable, decode_record
+from replica.notary.records import RegistrationRecord, Undecodable, decode_record, format_named
 
 PAGE_KEYS = 200
 READ_ON_MAX = 1_000  # records between two registrations that one reader passes over
@@ -107,7 +107,7 @@ def near_each_other(offsets: Sequence[int]) -> list[list[int]]:
 
 def _shown(offset: int, value: bytes | None) -> PartyKey:
     try:
-        record = None if value is None else decode_record(value, FORMAT)
+        record = None if value is None else decode_record(value, format_named(value))
     except Undecodable:
         record = None
     if not isinstance(record, RegistrationRecord):

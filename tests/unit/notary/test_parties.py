@@ -17,7 +17,7 @@ import replica.index.newest
 import replica.notary.parties
 import replica.notary.rules
 from replica.checker.judge import JudgedRequest, ReferenceJudge
-from replica.notary.errors import FormatUnknown, InvariantBroken
+from replica.notary.errors import InvariantBroken
 from replica.notary.outcomes import CODE_OF
 from replica.notary.parties import (
     OFFICERS_MAX,
@@ -179,15 +179,6 @@ def test_a_retry_after_the_revocation_gets_its_success_and_other_requests_learn_
     maker.submit(request_of(1, (2,)), command="e")  # else TX_ID_REUSED
     maker.submit(request_of(1, (1,)), command="f")  # else an acceptance
     assert outcomes(maker) == ["NOTARISED", "DEDUPLICATED", *["KEY_NOT_VALID"] * 4]
-
-
-def test_a_release_without_rules_3_stops_at_their_barrier() -> None:
-    """Goal: who does not know registrations judges nothing by them. Method: a reader that knows rules 2 at most."""
-    log = begun().log
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replica.notary.reading, "KNOWN_TOGETHER", frozenset({(1, 1), (2, 2)}))
-        with pytest.raises(FormatUnknown):
-            read_records(begin(TOPIC), log)
 
 
 def test_a_log_under_rules_3_is_not_judged_without_registrations() -> None:

@@ -1,0 +1,88 @@
+"""What the next release would add: a record format with one field more, and rules with one rule more.
+
+The writer of a request gives it a lot; the rules refuse a transaction that was never notarised and drew `REFUSED_LOT`.
+Nothing is registered by importing this: the release that knows it is this tree and `registered`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from typing import Annotated, Any
+from unittest.mock import patch
+
+import msgspec
+
+from replica.checker import judge as reference
+from replica.notary import reading, records, rules
+from replica.notary.acceptances import Acceptance
+from replica.notary.counted import CountedRequest
+from replica.notary.formats import Formats, known
+from replica.notary.records import NoteRecord, RecordFormat, RequestRecord, RequestRecordV2, SettlementRecord
+from replica.notary.requests import Request, Submission
+from replica.notary.rules import Outcome, Recorded, Verdict
+
+PRESENT = known().newest
+NEXT = Formats(PRESENT.records + 1, PRESENT.rules + 1)
+LOTS, REFUSED_LOT = 16, 0
+_OF_COMMANDS = (Outcome.DEDUPLICATED, Outcome.COMMAND_ID_REUSED)
+_judge = rules.RULES[PRESENT.rules]
+_before_states = reference.RULES[PRESENT.rules].before_states
+
+
+class NextRequest(RequestRecordV2, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False, tag=1):
+    """One submission, with the lot that its writer gave it."""
+
+    lot: Annotated[int, msgspec.Meta(ge=0, lt=LOTS)]
+
+
+def make_request(
+    format: int,
+    activation_id: bytes,
+    sequence: int,
+    stamp_us: int,
+    submission: Submission,
+    deduplication_us: int,
+    after_offset: int,
+) -> NextRequest:
+    """The writer's part. The lot depends on what was signed, so a seed of the simulator can be replayed."""
+    lot = sha256(submission.request).digest()[0] % LOTS
+    return NextRequest(format, activation_id, sequence, stamp_us, submission, deduplication_us, after_offset, lot)
+
+
+def judge(entry: CountedRequest, recorded: Recorded, newest: Acceptance | None) -> Verdict:
+    """The reader's part: today's rules, and then the lot."""
+    verdict = _judge(entry, recorded, newest)
+    assert isinstance(entry.record, NextRequest)
+    if verdict.outcome in _OF_COMMANDS or recorded[0] is not None or entry.record.lot != REFUSED_LOT:
+        return verdict
+    return Verdict(Outcome.TIME_WINDOW_CLOSED)
+
+
+def before_states(
+    judge: reference.ReferenceJudge, record: RequestRecord, request: Request, digest: bytes, newest: Any
+) -> str | None:
+    """The same for the reference judge."""
+    outcome = _before_states(judge, record, request, digest, newest)
+    assert isinstance(record, NextRequest)
+    is_refused = outcome is None and record.lot == REFUSED_LOT and request.tx_id not in judge.notarised
+    return reference.TIME_WINDOW_CLOSED if is_refused else outcome
+
+
+_DECODER = msgspec.msgpack.Decoder(NextRequest | SettlementRecord | NoteRecord)
+ADDED: list[tuple[dict[int, Any], int, Any]] = [
+    (records.RECORD_FORMATS, NEXT.records, RecordFormat(make_request, _DECODER)),
+    (rules.RULES, NEXT.rules, judge),
+    (reading.RECORD_FORMAT_OF, NEXT.rules, NEXT.records),
+    (reference.RULES, NEXT.rules, reference.Rules(NEXT.records, before_states)),
+]
+
+
+@contextmanager
+def registered() -> Iterator[None]:
+    """This process is of the next release meanwhile."""
+    with ExitStack() as stack:
+        for registry, number, value in ADDED:
+            stack.enter_context(patch.dict(registry, {number: value}))
+        yield
