@@ -83,7 +83,6 @@ profile-postgres: setup-tests ## The clusters' tests, runbooks and faults that n
 	@$(BIN)/pytest -q --log-kind postgres tests/runbooks/test_losses.py tests/runbooks/test_postgres_log.py $(ARGS)
 	@$(BIN)/pytest -q --log-kind postgres -m "not slow" tests/faults/test_fail_over.py tests/faults/test_kill_loop.py $(ARGS)
 	@$(BIN)/pytest -q --log-kind postgres -m "not short" tests/faults/test_disks.py tests/faults/test_system.py $(ARGS)
-	@$(BIN)/pytest -q -m slow tests/integration/store_postgres/test_old_backups.py $(ARGS)
 
 lognode: setup ## The log node of our own consensus, as real processes: killed, frozen, torn, replaced
 	@$(BIN)/pytest tests/lognode $(ARGS)

@@ -82,13 +82,6 @@ class DatabaseNotPrepared(HaError):
     remedy = "Run `notary store migrate`, and give the rights that `notary store roles` prints."
 
 
-class LeaseNotPrepared(HaError):
-    """Leadership by a lease needs rules 2, under which readers judge claims. The log is under rules 1."""
-
-    code = "HA_LEASE_NEEDS_RULES_2"
-    remedy = 'Start with election.kind = "database", run `notary format raise`, then change election.kind.'
-
-
 class NoServerLease(HaError):
     """The server never frees the lock of a holder that is frozen or cut off, or frees it too early."""
 

@@ -297,10 +297,7 @@ def _not_due(view: TopicView, salvage: Salvage, accept_loss: int | None, publish
             " copy or write there any more; make a salvage of this end: notary log salvage --cut, of a copy --copy"
         )
     if accept_loss != loss:
-        return (
-            f"{header.states_unknown} transactions whose states nobody knows, {header.unaccounted} commands in flight"
-            f" that may have been answered; to accept that: --accept-loss {loss}"
-        )
+        return f"{header.states_unknown} transactions whose states nobody knows; to accept that: --accept-loss {loss}"
     if view.end == salvage.last + 1:
         return ""  # all of them are there already
     if header.archive_id != view.topic_id:

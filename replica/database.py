@@ -149,7 +149,7 @@ def participant_database(conninfo: str, scope: str, *, reader: Login | None = No
 
 
 class EmbeddedLedgers:
-    """See Ledgers: each replica writes a ledger of its own. Under rules 2 the log decides all that is in it."""
+    """See Ledgers: each replica writes a ledger of its own. The log decides all that is in it."""
 
     def __init__(self, files: Sequence[Path], log: LogSettings | None = None, names: Sequence[str] = ()) -> None:
         """`files`: a replica's own; or, for tools, those of the replicas that this machine may have, with their names.

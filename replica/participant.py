@@ -61,7 +61,7 @@ from replica.notary.errors import (
 from replica.notary.parties import PartyNote
 from replica.notary.position import BEGIN
 from replica.notary.requests import Submission
-from replica.notary.rules import DEDUPLICATING_FROM, REGISTERED_FROM
+from replica.notary.rules import REGISTERED_FROM
 from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.settings import CoreSettings
 from replica.store.interface import ParticipantStore, Pruned
@@ -438,7 +438,7 @@ class Participant(Generic[SessionT]):
 
     def standing(self) -> Standing:
         """Whether the core answers requests, as of now."""
-        worker = self._worker_in_charge()
+        worker = self.worker
         if worker is not None and worker.is_serving and self.in_term():
             return Standing(
                 True,
@@ -478,7 +478,7 @@ class Participant(Generic[SessionT]):
         self, replies: Replies, batch: list[tuple[int, Submission]], options: SubmitOptions = DEFAULT_OPTIONS
     ) -> None:
         """Take submissions from a front end."""
-        worker = self._worker_in_charge()
+        worker = self.worker
         if worker is not None:
             taken = self.in_term() and worker.offer(batch, replies, options)
         elif taken := (activation := self._serving()) is not None:
@@ -503,26 +503,11 @@ class Participant(Generic[SessionT]):
             return self._refusal()
         return NotNow(Code.OVERLOADED.name, exposed, self._settings.retry_after_s)
 
-    @property
-    def all_serve(self) -> bool:
-        """Whether this replica is to serve whoever leads; it is not while the newest barrier names rules 1."""
-        position = self.follower.position
-        barrier = None if position is None else position.barrier
-        old = barrier is not None and barrier.rules_version < DEDUPLICATING_FROM
-        return self.worker is not None and not old
-
-    def _worker_in_charge(self) -> Worker | None:
-        """The worker, if it is what clients talk to: under rules 1 the active alone may write.
-
-        Between a release and the next claim nobody may: the worker holds what comes, for as long as it is patient.
-        """
-        return self.worker if self.all_serve else None
-
     def _may_answer(self) -> Serving | None:
         """What may answer look-ups at this moment."""
         if self.why_exposed() is not None:
             return None
-        worker = self._worker_in_charge()
+        worker = self.worker
         if worker is None:
             return self._serving()
         return worker if worker.is_serving and self.in_term() else None
@@ -538,7 +523,7 @@ class Participant(Generic[SessionT]):
         # another replica's token may work
         if self.worker is not None:
             self.worker.note_unsigned(reason)
-        if self._worker_in_charge() is None:
+        if self.worker is None:
             self._leadership.step_down(Ending(Cause.SIGNER, reason, code.name))
 
     def why_exposed(self) -> str | None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from ha.clock import Clock
-from ha.errors import LeaseNotPrepared, LeaseUnavailable, LockLost, ScopeMismatch
+from ha.errors import LeaseUnavailable, LockLost, ScopeMismatch
 from ha.invariant import InvariantBroken
 from ha.lock.interface import (
     CLOSED,
@@ -174,8 +174,6 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
             view = await connection.ask()
             if self._scope not in (None, view.log_id):
                 raise ScopeMismatch(f"the configured scope is {self._scope!r}, the log is {view.log_id!r}")
-            if not view.judges_claims:
-                raise LeaseNotPrepared(f"epoch {view.epoch} is under rules 1")
             self._heard_epoch = view.epoch
 
     def _is_unknown(self, error: BaseException) -> bool:

@@ -43,7 +43,6 @@ class LeaseView:
     holder: str | None
     released: ReleaseNote | None
     witnessed: int
-    judges_claims: bool = True  # readers judge claims under the rules in force
     holder_ended: bool = False  # the process of the holder is proven to have ended
     quiet_s: float = 0.0  # for so long at least the log's servers had no record after those that were read
 

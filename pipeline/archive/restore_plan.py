@@ -154,8 +154,7 @@ def _salvage_checks(
         Check(
             "loss",
             accept_loss == loss,
-            f"{header.states_unknown} transactions whose states nobody knows, {header.unaccounted} commands in flight"
-            f" that may have been answered; to accept that: --accept-loss {loss}",
+            f"{header.states_unknown} transactions whose states nobody knows; to accept that: --accept-loss {loss}",
         ),
     ]
 

@@ -44,10 +44,9 @@ class Survivors(msgspec.Struct, frozen=True, kw_only=True):
     """What is left of a log of which the archive, a copy or the log itself ends with `base`, a position in it.
 
     published: the offset that completions are published up to, -1 for none. completions: those of lost records, in log
-    order; all from log offset `complete_from` on, older ones may be pruned. in_flight: transaction ids of commands that
-    were admitted and have no completion. ledger_end: the last ledger offset of the completions. marks: positions that
-    others saw the log at. exposed: how many answered records there may have been after all of these. earlier: salvages
-    of the log that was lost, which the database demands: it was restored before.
+    order; all from log offset `complete_from` on, older ones may be pruned. ledger_end: the last ledger offset of the
+    completions. marks: positions that others saw the log at. exposed: how many answered records there may have been
+    after all of these. earlier: salvages of the log that was lost, which the database demands: it was restored before.
     """
 
     archive_id: str
@@ -56,7 +55,6 @@ class Survivors(msgspec.Struct, frozen=True, kw_only=True):
     published: int
     completions: Sequence[Completion]
     complete_from: int
-    in_flight: Sequence[bytes]
     ledger_end: int = 0
     marks: Sequence[Position] = ()
     exposed: int = 0
@@ -138,7 +136,6 @@ def merge(survivors: Survivors, *, at_us: int, public_key: bytes) -> tuple[Salva
         tuple((index.name, index.position.offset) for index in indexes),
         len(entries),
         len(beyond),
-        sum(TX_KEY + tx_id not in entries for tx_id in survivors.in_flight),
         at_us,
         public_key,
     )

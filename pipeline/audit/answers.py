@@ -28,7 +28,7 @@ DECIDED_BY_LOG = {
     Code.STATE_CONFLICT.name,
     Code.TX_ID_REUSED.name,
     Code.TIME_WINDOW_CLOSED.name,
-    Code.COMMAND_ID_REUSED.name,  # under rules 2; under rules 1 the database refuses it, and no record is named
+    Code.COMMAND_ID_REUSED.name,
     Code.PARTY_UNKNOWN.name,  # under rules 3; a front end that refuses it names no record
     Code.KEY_NOT_VALID.name,
 }

@@ -15,7 +15,7 @@ from replica.active.waiting import Waiting, send
 from replica.log.interface import EarlyLogWriter, LogWriter
 from replica.notary.answers import AcceptedEarly, NotNow
 from replica.notary.errors import InvariantBroken, LogUnavailable
-from replica.notary.formats import OLDEST
+from replica.notary.formats import Formats
 from replica.notary.leases import release_text
 from replica.notary.parties import PartyNote
 from replica.notary.records import (
@@ -37,7 +37,7 @@ class Appender:
         self._parts = parts
         self._database = database
         self.activation_id = b""  # of the newest barrier of ours
-        self.formats = OLDEST  # of what is written; the barrier names them
+        self.formats = Formats()  # of what is written; the barrier names them
         self.waiting: dict[int, Waiting] = {}  # by sequence number, in the order of appending
         self.commands: dict[bytes, Waiting] = {}  # by change id: commands that are logged and not read back yet
         self.busy_since_s = parts.clock.boottime_s()  # when the first caller began to wait, or the newest answers

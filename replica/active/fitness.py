@@ -15,7 +15,6 @@ class Unfit(StrEnum):
     LAGGING = "lagging"
     PAUSED = "paused"
     NO_ACTIVATION = "no_activation"
-    UNSETTLED = "unsettled"
     NO_NUMBERS = "no_numbers"
     CLOCK = "clock"
     STALLED = "stalled"
@@ -23,7 +22,8 @@ class Unfit(StrEnum):
 
 
 class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker's parts know at a moment. `is_settled`: no command is pending of the time before rules 2.
+    """What a worker's parts know at a moment.
+
     `marks_hold`: the log was found to have every mark that was known at the start (docs/architecture.md).
     `may_number`: it has numbers for the activation in force. `why_not_stamp`: see clock_agreement.py.
     `oldest_unread_s`: how long our oldest record was not read back; 0: there is none."""
@@ -33,7 +33,6 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
     lag_records: int
     is_paused: bool
     is_writable: bool
-    is_settled: bool
     may_number: bool
     why_not_stamp: str | None
     oldest_unread_s: float
@@ -57,7 +56,6 @@ def why_not_serve(facts: WorkerFacts, limits: Limits) -> tuple[Unfit, str] | Non
         (facts.is_paused, Unfit.PAUSED, "operators have paused service: notary resume --service"),
         (not facts.is_writable, Unfit.NO_ACTIVATION, "no activation that all may write under is in force"),
         (not facts.may_number, Unfit.NO_NUMBERS, "no sequence numbers for the activation in force were drawn yet"),
-        (not facts.is_settled, Unfit.UNSETTLED, "commands of the time before rules 2 are not settled yet"),
         (facts.why_not_stamp is not None, Unfit.CLOCK, facts.why_not_stamp or ""),
         (stalled, Unfit.STALLED, f"our oldest record was not read back for {facts.oldest_unread_s:g} s"),
         (not facts.is_signed, Unfit.SIGNER, "the notary's key cannot be used"),

@@ -17,7 +17,6 @@ from replica.notary.formats import Formats, to_write
 from replica.notary.leases import NOTHING_WITNESSED, SIGNS_OF_LIFE_FROM, claim_text, release_text, releaser_in
 from replica.notary.position import BEGIN, LeasedPosition, Position
 from replica.notary.records import ACTIVATION_ID_BYTES, BarrierRecord, Record, SettlementRecord, encode_record
-from replica.notary.rules import DEDUPLICATING_FROM
 
 ResultT = TypeVar("ResultT")
 
@@ -199,7 +198,6 @@ def view_at(position: Position) -> LeaseView:
         barrier.replica if releaser is None else None,
         note,
         _witnessed(position),
-        barrier.rules_version >= DEDUPLICATING_FROM,
     )
 
 

@@ -48,10 +48,9 @@ class LogDesk:
         self._asked_clock_s = float("-inf")  # boot time
 
     async def look(self) -> DeskSeen:
-        """See Desk. Nothing is ever pending: whatever holds a lease writes under rules 2. The bound of pruning is that
-        of this ledger, which is what this replica's front ends read."""
+        """See Desk. The bound of pruning is that of this ledger, which is what this replica's front ends read."""
         progress = await self._ledger.reached(BEGIN)
-        return DeskSeen(await self._wall_us(), progress.position, progress.ledger_end, progress.pruned_to, True)
+        return DeskSeen(await self._wall_us(), progress.position, progress.ledger_end, progress.pruned_to)
 
     async def draw(self) -> Drawn:
         """See Desk."""

@@ -15,7 +15,6 @@ from replica.notary.errors import InvariantBroken
 from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, granter_in, pauser_in, releaser_in
 from replica.notary.position import Position
 from replica.notary.records import BarrierRecord
-from replica.notary.rules import DEDUPLICATING_FROM
 
 NUMBERS_PER_RANGE = OTHERS_FROM  # 2**40: at 50,000 records a second they last 254 days
 RANGES_MAX = SIGNS_OF_LIFE_FROM // NUMBERS_PER_RANGE - 1  # above the holder's, which begins with 0
@@ -72,11 +71,10 @@ def usable(numbers: Numbers | None, barrier: BarrierRecord) -> bool:
 def writable(position: Position | None) -> BarrierRecord | None:
     """The barrier under which every replica may append, as this position knows it; None while there is none.
 
-    Under rules 1 only the holder of the lock may write, because the database remembers commands. The activation of a
-    barrier that releases a lease, or pauses service, belongs to nobody.
+    The activation of a barrier that releases a lease, or pauses service, belongs to nobody.
     """
     barrier = None if position is None else position.barrier
-    if barrier is None or barrier.rules_version < DEDUPLICATING_FROM or releaser_in(barrier.database) is not None:
+    if barrier is None or releaser_in(barrier.database) is not None:
         return None
     return barrier
 

@@ -58,8 +58,7 @@ class Worker:
         self._clock_skew_max_s = clock_skew_max_s
         self._numbers: Numbers | None = None
         self._clock_seen: ClockSeen | None = None
-        self._seen = DeskSeen(0, None, 0, 0, False)
-        self._is_settled = False  # nothing that was pending under rules 1 is
+        self._seen = DeskSeen(0, None, 0, 0)
         self._unsigned: str | None = None  # why the key could not be used; None: it can, as far as is known
         self._count = LedgerCount()
         self._asked: dict[int, asyncio.Future[int | None]] = {}  # log offsets of completions, by ledger offset
@@ -262,7 +261,6 @@ class Worker:
             lag_records=follower.lag_records,
             is_paused=is_paused(position),
             is_writable=writable(position) is not None,
-            is_settled=self._is_settled,
             may_number=self.numbers() is not None,
             why_not_stamp=self.why_not_stamp(),
             oldest_unread_s=self._oldest_unread_s(),
@@ -298,10 +296,7 @@ class Worker:
     async def _ask(self, desk: Desk) -> None:
         clock, seen_before = self._parts.clock, self._seen
         before_us, at_s = clock.wall_us(), clock.boottime_s()
-        may_write = writable(self._parts.follower.position) is not None
         self._seen = await desk.look()
-        # Whoever granted this barrier had the lock, so nobody else adds to what is pending since.
-        self._is_settled = self._is_settled or (may_write and self._seen.is_settled)
         if self._seen.wall_us is not None:
             skew_s = clock_skew_s(before_us, self._seen.wall_us, clock.wall_us())
             # As before the question: a jump while it was asked looks like a long round trip, which proves nothing.

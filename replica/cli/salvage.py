@@ -275,7 +275,6 @@ def _survivors(
 ) -> Survivors:
     from pipeline.archive.salvage import Survivors, complete_from, read_tail
     from replica.notary.position import BEGIN
-    from replica.store.open import commands_in_flight
 
     base = kept.position
     tails = [read_tail(name, folder, base) for name, folder in indexes]
@@ -299,7 +298,6 @@ def _survivors(
         published=published,
         completions=completions,
         complete_from=kept_from,
-        in_flight=commands_in_flight(config.conninfo()),
         ledger_end=ledger_end,
         marks=marks,
         exposed=exposed,
@@ -351,7 +349,6 @@ def _show(salvage: Salvage, path: Path, without_states: list[str], as_json: bool
                 "acceptances": counts[OF_COMMANDS],
                 "registrations": counts[OF_PARTIES],
                 "states_unknown": without_states,
-                "unaccounted": header.unaccounted,
                 "accept_loss": header.accepted_loss,
             }
         )
@@ -369,10 +366,6 @@ def _show(salvage: Salvage, path: Path, without_states: list[str], as_json: bool
         )
         for tx_id in without_states[:SHOWN_MAX]:
             out.print(f"  {tx_id}")
-    if header.unaccounted:
-        out.print(
-            f"[bold red]{header.unaccounted:,} commands[/] in flight may have been answered; no index here shows which"
-        )
     out.print(f"what stays lost is accepted with --accept-loss {header.accepted_loss}")
 
 

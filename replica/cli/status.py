@@ -221,7 +221,6 @@ def _facts(path: Path, config: Config, status: Status) -> Table:
         store = status.database
         facts.add_row("epoch", f"{store['epoch']}, granted to {store['replica'] or 'nobody'}")
         facts.add_row("published", f"log offset {store['published_offset']}, ledger end {store['ledger_end']}")
-        facts.add_row("in flight", f"{store['in_flight']} commands")
     if status.log_end is not None:
         facts.add_row("request log", f"{config.log.settings.label}, {status.log_end} records")
     for name, health in status.replicas.items():

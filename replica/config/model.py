@@ -242,8 +242,7 @@ class Config(BaseSettings):
     )
     serving: Literal["one", "all"] = Field(
         "one",
-        description="Who serves: the active replica alone; or all of them, each its own clients, from rules 2 on "
-        "(docs/profiles.md).",
+        description="Who serves: the active replica alone; or all of them, each its own clients (docs/profiles.md).",
     )
     api_workers: int = Field(2, ge=1, le=64, description="Front-end processes of a replica.")
     endpoint: Endpoint = Field(description="The balanced endpoint that applications are given.")

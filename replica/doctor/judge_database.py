@@ -233,9 +233,9 @@ def _database_connections(facts: Facts, postgres: PostgresFacts) -> Verdict:
 @CHECKS.check("autovacuum")
 @_on_postgres
 def _autovacuum(facts: Facts, postgres: PostgresFacts) -> Verdict:
-    """The table of commands in flight turns over all the time and must be vacuumed."""
+    """The row of the ledger's end changes with each publication, and must be vacuumed."""
     if postgres.settings.get("autovacuum") == "off":
-        return problem("autovacuum = off", "set autovacuum = on: else `admission` grows without end")
+        return problem("autovacuum = off", "set autovacuum = on: else `participant` grows without end")
     return ok("on")
 
 

@@ -15,7 +15,7 @@ from replica.following.log_reading import bounded_runs, end_after, known_log, op
 from replica.index.interface import Index
 from replica.log.interface import LogInDatabase, LogReader, LogRecords, RequestLog
 from replica.notary.errors import Code, LogLeaderChanged, LogRefused, LogUnavailable, NotaryError
-from replica.notary.formats import OLDEST, Formats, of_barrier
+from replica.notary.formats import Formats, of_barrier
 from replica.notary.leases import database_in
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import BarrierRecord
@@ -72,7 +72,7 @@ class Follower:
         self.assured = False  # the record at the applied position was found in the log that is being read
         self.contradicted: Position | None = None  # one of this index, which the log does not have
         self._applier: Applier | None = None
-        self._formats = OLDEST
+        self._formats = Formats()
         self._moved = asyncio.Event()
         self._hurry = asyncio.Event()
         self._gather_s = 0.0

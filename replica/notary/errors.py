@@ -690,10 +690,6 @@ class StoreUnavailable(NotaryError):
     default_code = Code.STORE_UNAVAILABLE
 
 
-class ValuesRefused(NotaryError):
-    """The database never accepts one of these values. Nothing was written, and the session goes on."""
-
-
 class StoreMismatch(NotaryError):
     """The database is not this notary's, or not of this release: do not serve, a person must look."""
 

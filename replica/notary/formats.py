@@ -13,14 +13,14 @@ import msgspec
 from replica.notary.errors import FormatUnknown
 from replica.notary.reading import are_known
 from replica.notary.records import RECORD_FORMATS, BarrierRecord
-from replica.notary.rules import DEDUPLICATING_FROM, RULES
+from replica.notary.rules import RULES
 
 
 class Formats(msgspec.Struct, frozen=True):
     """A record format and a version of the rules. A new ledger begins with the default ones."""
 
     records: int = 2
-    rules: int = DEDUPLICATING_FROM
+    rules: int = 2
 
     def __str__(self) -> str:
         """The text form, for people."""
@@ -29,9 +29,6 @@ class Formats(msgspec.Struct, frozen=True):
     def raised(self, other: Formats) -> Formats:
         """The newer record format and the newer version of the rules, each chosen separately."""
         return Formats(max(self.records, other.records), max(self.rules, other.rules))
-
-
-OLDEST = Formats(1, 1)  # of a log without a barrier: whatever is raised is newer
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -56,8 +53,8 @@ def known() -> Known:
 
 
 def of_barrier(barrier: BarrierRecord | None) -> Formats:
-    """What an activation writes; without one, the oldest formats: an empty log demands none."""
-    return OLDEST if barrier is None else Formats(barrier.record_format, barrier.rules_version)
+    """What an activation writes; without one, what a new ledger begins with."""
+    return Formats() if barrier is None else Formats(barrier.record_format, barrier.rules_version)
 
 
 def to_write(raised: Formats, in_log: Formats) -> Formats:

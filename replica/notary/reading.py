@@ -4,7 +4,7 @@ The barrier in force is the latest one whose epoch is above that of every barrie
 counts only if it carries the activation id in force, is in the format in force, and has a sequence number that was not
 met before in that activation. A record that does not count has no effect, but is reported, for counts and alarms.
 
-While a lease is held under rules 2, a claim to it names the holder's newest record that the claimant had read. If the
+While a lease is held, a claim to it names the holder's newest record that the claimant had read. If the
 holder has a counting record after that one, the claim is void: the holder lives. Sequence numbers tell its records from
 those that other replicas write under its activation.
 """

@@ -63,8 +63,7 @@ class SalvageHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     the completions and the marks cover the lost range. exposed: offsets beyond all of these that answers may have
     named; they are lost as well. ledger_end: the last ledger offset of the completions. sources: each index with its
     offset. entries: rows of the file. states_unknown: transactions that the database has as notarised, and whose states
-    are in no index. unaccounted: commands in flight that no index has as notarised; they may have been answered
-    nevertheless. at_us: microseconds UTC. public_key: the signer's.
+    are in no index. at_us: microseconds UTC. public_key: the signer's.
     """
 
     version: int
@@ -80,7 +79,6 @@ class SalvageHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     sources: tuple[tuple[str, int], ...]
     entries: int
     states_unknown: int
-    unaccounted: int
     at_us: int
     public_key: bytes
 
@@ -92,7 +90,7 @@ class SalvageHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     @property
     def accepted_loss(self) -> int:
         """The number that an operator must name to accept what stays lost."""
-        return self.states_unknown + self.unaccounted
+        return self.states_unknown
 
 
 class LostEntry(NamedTuple):
@@ -229,7 +227,7 @@ def _check_range(salvage: Salvage) -> None:
         raise SalvageDamaged("its header counts what cannot be")
     if header.known + header.exposed != header.last:
         raise SalvageDamaged(f"it ends at {header.last}, known was up to {header.known}, exposed {header.exposed}")
-    if min(header.states_unknown, header.unaccounted) < 0:
+    if header.states_unknown < 0:
         raise SalvageDamaged("its header counts what cannot be")
 
 

@@ -60,7 +60,7 @@ def make_probes(
 
     def detail() -> Mapping[str, object]:
         follower, activation, worker = participant.follower, participant.activation, participant.worker
-        unfit = worker.unfit if worker is not None and participant.all_serve else None
+        unfit = worker.unfit if worker is not None else None
         position = follower.position
         out_of_term = None if site is None else site.why_not()
         return HealthDocument(

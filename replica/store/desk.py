@@ -12,14 +12,13 @@ from replica.notary.position import BEGIN, Position
 
 class DeskSeen(msgspec.Struct, frozen=True):
     """What the database shows: its clock, microseconds UTC (None: it was not asked this time); how far completions are
-    published, as the position in the log (None: none is) and in the ledger; up to which ledger offset they may be gone;
-    and whether no command is pending, as under rules 1."""
+    published, as the position in the log (None: none is) and in the ledger; up to which ledger offset they may be gone.
+    """
 
     wall_us: int | None
     published: Position | None
     ledger_end: int
     pruned_to: int
-    is_settled: bool
 
     @property
     def published_offset(self) -> int:

@@ -22,7 +22,6 @@ class StoreStatus(msgspec.Struct, frozen=True):
     granted_at: datetime | None
     published_offset: int
     ledger_end: int
-    in_flight: int
     schema_version: int
     salvages: tuple[str, ...] = ()  # digests, in hexadecimal, of those that the database requires
 

@@ -7,42 +7,15 @@ from contextlib import AbstractAsyncContextManager
 from itertools import accumulate
 from typing import Protocol, TypeVar
 
-import msgspec
-
-from replica.notary.answers import Earlier
 from replica.notary.errors import InvariantBroken, StoreUnavailable
 from replica.notary.formats import Formats
 from replica.notary.position import Position
 from replica.store.desk import DeskSeen, Drawn
-from replica.store.interface import (
-    AdmissionResult,
-    Admitted,
-    Command,
-    Completion,
-    OfEach,
-    Pruned,
-    Published,
-    Reach,
-    is_for_the_log,
-    is_remembered,
-)
+from replica.store.interface import Completion, Pruned, Published
 from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Row, Scan, check_dense
 from replica.store.schema import check_bound
 
 _T = TypeVar("_T")
-ROWS_MAX = 40  # completions that one statement may look at; a real server ends a statement that takes too long
-CARRY_ROWS = 20
-
-
-class Accepted(msgspec.Struct, frozen=True):
-    """A command that was accepted, and the transaction that was notarised for it."""
-
-    tx_id: bytes
-    content_digest: bytes
-    notarised_offset: int
-    accepted_us: int
-    ledger_offset: int
-    submission_id: str
 
 
 class MemoryDatabase:
@@ -57,16 +30,9 @@ class MemoryDatabase:
         self.found_over: dict[int, str] = {}  # epoch: the replica that found it ended without a recorded reason
         self.position: Position | None = None
         self.completions: list[tuple[int, Completion]] = []
-        self.in_flight: dict[bytes, Command] = {}
-        self.accepted: dict[bytes, Accepted] = {}
         self.pruned_to = 0
-        self.pruned_us = 0
         self.service_paused = False
         self.drawn = 0  # ranges of sequence numbers that were given away
-        # The ledger end at the admission of each command in flight. It stays after the command has landed, if another
-        # activation admitted it: the publisher does not know that command, and only a look at the completions finds it.
-        self.ends_at_admission: dict[bytes, int] = {}
-        self.admitted_here: set[bytes] = set()  # change ids that the current activation has admitted
 
     def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
         """See ParticipantStore."""
@@ -80,7 +46,6 @@ class MemoryDatabase:
         for epoch, _ in self.grants:
             if epoch not in self.ended:
                 self.found_over.setdefault(epoch, replica)
-        self.admitted_here = set()
         self.epoch = max(self.epoch, above) + 1
         self.grants.append((self.epoch, replica))
         return self.epoch
@@ -92,14 +57,7 @@ class MemoryDatabase:
 
     def published(self) -> Published:
         """See ParticipantStore."""
-        return Published(self.position, len(self.completions), self.pruned_to, self.pruned_us)
-
-    def admit(
-        self, commands: Sequence[Command], accepted_since_us: OfEach, accepted_after: OfEach = 0
-    ) -> list[AdmissionResult]:
-        """See ParticipantStore."""
-        reach = Reach(commands, accepted_since_us, accepted_after)
-        return [self._admit(command, reach) for command in commands]
+        return Published(self.position, len(self.completions), self.pruned_to)
 
     def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """See ParticipantStore."""
@@ -108,82 +66,21 @@ class MemoryDatabase:
         self.position = position
         for completion in completions:
             self.completions.append((len(self.completions) + 1, completion))
-            waiting = self.in_flight.get(completion.change_id)
-            if waiting is not None and waiting.submission_id == completion.submission_id:
-                del self.in_flight[completion.change_id]
-                if completion.change_id in self.admitted_here:
-                    del self.ends_at_admission[completion.change_id]
-            if is_remembered(completion, position) and completion.notarised_offset is not None:
-                self.accepted[completion.change_id] = Accepted(
-                    completion.tx_id,
-                    completion.content_digest,
-                    completion.notarised_offset,
-                    completion.recorded_us,
-                    len(self.completions),
-                    completion.submission_id,
-                )
         return len(self.completions)
 
     def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
-        """See ParticipantStore. The rows stay, but readers must act as if they were gone. Deduplication data goes at
-        once, as if the deletion ran immediately."""
+        """See ParticipantStore. The rows stay, but readers must act as if they were gone."""
         old = [at for at, completion in self.completions if completion.recorded_us < recorded_before_us]
-        safe_to = min([old[-1] if old else 0, *self.ends_at_admission.values()])
+        safe_to = old[-1] if old else 0
         wanted = safe_to if up_to is None else up_to
         if self.pruned_to < wanted <= safe_to:
             self.pruned_to = wanted
-            self.pruned_us = self.completions[wanted - 1][1].recorded_us
-            self.accepted = {key: kept for key, kept in self.accepted.items() if kept.ledger_offset > wanted}
         return Pruned(self.pruned_to, max(self.pruned_to, safe_to))
-
-    def carry(self) -> bool:
-        """Carry what is in flight past a page of completions, and drop what landed in that page. Returns False when one
-        look covers the rest."""
-        low = min(self.ends_at_admission.values(), default=len(self.completions))
-        high = low + CARRY_ROWS
-        if len(self.completions) <= high:
-            return False
-        landed = {completion.change_id for _, completion in self.completions[low:high]} - self.in_flight.keys()
-        kept = {change_id: max(end, high) for change_id, end in self.ends_at_admission.items()}
-        self.ends_at_admission = {change_id: end for change_id, end in kept.items() if change_id not in landed}
-        return True
-
-    def pending(self, limit: int) -> list[Command]:
-        """See ParticipantStore. Finds what is in flight from the completions after the oldest admission."""
-        low = min(self.ends_at_admission.values(), default=len(self.completions))
-        if len(self.completions) - low > ROWS_MAX:
-            raise StoreUnavailable(f"the statement took too long: {len(self.completions) - low} completions")
-        if not self.in_flight:
-            self.ends_at_admission.clear()
-        return sorted(self.in_flight.values(), key=lambda c: (c.submitted_us, c.change_id))[:limit]
 
     def log_offset_of(self, ledger_offset: int) -> int | None:
         """Of a completion that is there."""
         found = (completion.log_offset for at, completion in self.completions if at == ledger_offset)
         return next(found, None)
-
-    def _admit(self, command: Command, reach: Reach) -> AdmissionResult:
-        same = (command.tx_id, command.content_digest)
-        waiting = self.in_flight.get(command.change_id)
-        if waiting is not None:
-            known = (waiting.tx_id, waiting.content_digest)
-            in_flight = known == same or is_for_the_log(command, *known)
-            earlier = Earlier(waiting.submission_id, None)
-            return AdmissionResult(Admitted.IN_FLIGHT if in_flight else Admitted.REUSED, None, earlier)
-        accepted = self.accepted.get(command.change_id)
-        if accepted is not None and reach.covers(command.change_id, accepted.accepted_us, accepted.ledger_offset):
-            known, earlier = (
-                (accepted.tx_id, accepted.content_digest),
-                Earlier(accepted.submission_id, accepted.ledger_offset),
-            )
-            if known == same:
-                return AdmissionResult(Admitted.ACCEPTED, accepted.notarised_offset, earlier)
-            if not is_for_the_log(command, *known):
-                return AdmissionResult(Admitted.REUSED, None, earlier)
-        self.in_flight[command.change_id] = command
-        self.admitted_here.add(command.change_id)
-        self.ends_at_admission[command.change_id] = len(self.completions)
-        return AdmissionResult(Admitted.FRESH)
 
 
 class MemoryServerConnection(Protocol):
@@ -212,8 +109,7 @@ class MemoryDesk:
         """See Desk."""
         await self._go()
         database = self._database
-        is_settled = not database.in_flight
-        return DeskSeen(self._wall_us(), database.position, len(database.completions), database.pruned_to, is_settled)
+        return DeskSeen(self._wall_us(), database.position, len(database.completions), database.pruned_to)
 
     async def draw(self) -> Drawn:
         """See Desk."""
@@ -246,7 +142,6 @@ class MemoryStore:
         self._fenced = fenced
         self._session = session
         self._database = database
-        self._settled = False
         self._epoch: int | None = None  # granted to this session
 
     async def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
@@ -270,14 +165,6 @@ class MemoryStore:
         """See ParticipantStore."""
         return await self._run("published", self._database.published)
 
-    async def admit(
-        self, commands: Sequence[Command], accepted_since_us: OfEach, accepted_after: OfEach = 0
-    ) -> list[AdmissionResult]:
-        """See ParticipantStore."""
-        if not self._settled:
-            raise InvariantBroken("commands of earlier activations are not known to be settled")
-        return await self._run("admit", lambda: self._database.admit(commands, accepted_since_us, accepted_after))
-
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """See ParticipantStore."""
         return await self._run("publish", lambda: self._publish(completions, position))
@@ -295,14 +182,6 @@ class MemoryStore:
     async def log_offset_of(self, ledger_offset: int) -> int | None:
         """See ParticipantStore."""
         return await self._run("log_offset", lambda: self._database.log_offset_of(ledger_offset))
-
-    async def pending(self, limit: int) -> list[Command]:
-        """See ParticipantStore."""
-        while await self._run("carry", self._database.carry):
-            pass
-        commands = await self._run("pending", lambda: self._database.pending(limit))
-        self._settled = self._settled or not commands
-        return commands
 
     async def _run(self, name: str, action: Callable[[], _T]) -> _T:
         async with self._session.statement(name) as connection:

@@ -19,9 +19,6 @@ from replica.store.reader import CompletionReader
 from replica.store.sqlite.kind import SQLITE
 from replica.store.tools import DatabaseKind, Tools
 
-_COMMANDS_MAX = 1_000_000  # settings bound what is in flight far below
-_TX_ID_AT = 5
-
 
 def kind_of(conninfo: str) -> DatabaseKind:
     """The kind of the database that a connection string leads to. No other code determines it."""
@@ -83,11 +80,6 @@ def adopt_topic(
     since the salvage was made, and StoreUnavailable.
     """
     return tools_of(conninfo).adopt_topic(lock_id, topic_id, check, salvage)
-
-
-def commands_in_flight(conninfo: str) -> list[bytes]:
-    """Transaction ids of the commands that were admitted and have no completion. Raises StoreUnavailable."""
-    return [bytes(row[_TX_ID_AT]) for row in tools_of(conninfo).pending(_COMMANDS_MAX)]
 
 
 def parse_conninfo(conninfo: str) -> dict[str, str]:

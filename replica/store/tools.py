@@ -22,7 +22,6 @@ class Tools:
     export_range: Callable[[int, int], Iterator[tuple[int, Completion]]]
     published_state: Callable[[], PublishedState]
     adopt_topic: Callable[[int, str, Callable[[Position], None], Salvage | None], Position | None]
-    pending: Callable[[int], list[tuple[Any, ...]]]
     archive_heads: Callable[[str, Mapping[str, Any]], list[tuple[Any, ...]]]
 
 

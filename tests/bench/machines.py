@@ -19,11 +19,11 @@ PASSIVE_CORE, PASSIVE_FRONT_ENDS = "passive core", "passive front ends"
 LEADING_BROKER, FOLLOWING_BROKER = "leading broker", "following broker"
 PRIMARY, STANDBY, HAPROXY = "Postgres", "Postgres standby", "HAProxy"
 REQUEST_LOG, INDEX = "request log, a broker", "index, a replica"
-COMPLETIONS, COMMANDS = "completions, a database", "accepted commands, a database"
+COMPLETIONS = "completions, a database"
 CLIENTS_IN, CLIENTS_OUT = "clients to HAProxy", "HAProxy to clients"
 WAL = "Postgres primary to standby"
 WAYS = (CLIENTS_IN, CLIENTS_OUT, WAL)
-PLACES = (REQUEST_LOG, INDEX, COMPLETIONS, COMMANDS)
+PLACES = (REQUEST_LOG, INDEX, COMPLETIONS)
 
 
 class SizingError(ValueError):
@@ -92,7 +92,7 @@ class Role:
     keeps: Mapping[str, int]  # place: how many times its size it may take
 
 
-_DATABASE = {COMPLETIONS: 1, COMMANDS: 1}
+_DATABASE = {COMPLETIONS: 1}
 _INDEX = {INDEX: 2}  # RocksDB keeps old and new files while it compacts
 ROLES = (
     Role("replica, active", 1, (ACTIVE_CORE, ACTIVE_FRONT_ENDS), _INDEX),

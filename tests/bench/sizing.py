@@ -37,7 +37,7 @@ BROKERS = REPLICAS = 3
 METADATA_MAX_S = CONNECTIONS_END_MAX_S = 10.0
 ON_MACHINES = {part: role.machines for role in machines.ROLES for part in role.parts}
 ON_ONE_MACHINE = (machines.ACTIVE_CORE, machines.ACTIVE_FRONT_ENDS, machines.LEADING_BROKER)
-TABLES = {machines.COMPLETIONS: "completion", machines.COMMANDS: "command_accepted"}
+TABLES = {machines.COMPLETIONS: "completion"}
 THREAD = "thread "
 
 

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 
 from ha.clock import SystemClock
 from replica.store.desk import Desk
-from tests.contracts.store_contract import REJECTED, NewStore, activated, at, command, completion, serving
+from tests.contracts.store_contract import NewStore, activated, at, command, completion
 
 NewDesk = Callable[[], AbstractAsyncContextManager[Desk]]
 """A desk on a connection of its own, to the database of `new_store`."""
@@ -39,17 +39,6 @@ class DeskContract:
             assert (seen.published_offset, seen.ledger_end) == (20, 2)
             await store.prune(1, 2**62)
             assert (await desk.look()).pruned_to == 1
-
-    async def test_it_shows_whether_commands_are_pending(self, new_desk: NewDesk, new_store: NewStore) -> None:
-        store = await serving(new_store)
-        async with new_desk() as desk:
-            assert (await desk.look()).is_settled
-            await store.admit([command(1), command(2)], 0)
-            assert not (await desk.look()).is_settled
-            await store.publish([completion(command(1), 11)], at(11))
-            assert not (await desk.look()).is_settled
-            await store.publish([completion(command(2), 12, REJECTED)], at(12))
-            assert (await desk.look()).is_settled
 
     async def test_it_finds_the_record_of_a_completion(self, new_desk: NewDesk, new_store: NewStore) -> None:
         store = await activated(new_store)

@@ -1,9 +1,6 @@
-"""The contract of a completion reader. A class that inherits it provides the fixtures `new_store` and `reader`, and
-`sweep` if it prunes."""
+"""The contract of a completion reader. A class that inherits it provides the fixtures `new_store` and `reader`."""
 
 from __future__ import annotations
-
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -12,25 +9,21 @@ from replica.store.interface import ParticipantStore, Pruned
 from replica.store.one_connection import SCAN_DETAIL_BYTES
 from replica.store.reader import WINDOW_DETAIL_BYTES, CompletionReader
 from tests.contracts.store_contract import (
-    FRESH,
     REJECTED,
     NewStore,
-    accepted,
     activated,
     at,
     command,
     completion,
-    serving,
 )
 
 COUNT = 30
 DETAIL_MAX_BYTES = 800_000  # a conflict of 9,999 states
-Sweep = Callable[[], Awaitable[object]]  # deletes what may be gone, where that is not done at once
 
 
 async def publish_some(new_store: NewStore) -> None:
     """Thirty completions: three for each of the log offsets 100, 110, 120, …; those of even commands are conflicts."""
-    store = await serving(new_store)
+    store = await activated(new_store)
     for n in range(0, COUNT, 3):
         done = [
             completion(command(m), 100 + 10 * (n // 3), REJECTED, detail=b"<%d>" % m)
@@ -43,7 +36,7 @@ async def publish_some(new_store: NewStore) -> None:
 
 async def publish_over_time(new_store: NewStore) -> ParticipantStore:
     """Ten completions, recorded at 1,000, 2,000, … microseconds; the store that published them."""
-    store = await serving(new_store)
+    store = await activated(new_store)
     for n in range(1, 11):
         await store.publish([completion(command(n), n, recorded_us=1_000 * n)], at(n))
     return store
@@ -99,7 +92,7 @@ class ReaderContract:
     async def test_bytes_are_bounded_where_rows_are(self, new_store: NewStore, reader: CompletionReader) -> None:
         """Goal: no question fetches more than its bytes and one row, or searches more, and none sticks. Method: the
         largest conflicts, of which a few would do, between small ones; read all, then a history of all."""
-        store, state = await serving(new_store), b"<a state>"
+        store, state = await activated(new_store), b"<a state>"
         largest = state + b"d" * DETAIL_MAX_BYTES
         for n in range(12):
             detail = state if n % 4 == 0 else largest
@@ -145,7 +138,7 @@ class PruningContract:
         assert await store.prune(None, 5_001) == Pruned(5, 5)
         assert await store.prune(None, 2_000) == Pruned(5, 5)
         assert await store.prune(None, 10**9) == Pruned(10, 10)
-        assert (await (await serving(new_store)).published()).pruned_to == 10
+        assert (await (await activated(new_store)).published()).pruned_to == 10
 
     async def test_offsets_are_found_above_the_bound(self, new_store: NewStore, reader: CompletionReader) -> None:
         """Goal: what is pruned is not needed to find the rest. Method: prune, then search."""
@@ -154,42 +147,3 @@ class PruningContract:
         assert await reader.first_at(2, 10) == 5
         assert await reader.first_at(7, 10) == 7
         assert [offset for offset, _ in await reader.read(4, 10)][:2] == [5, 6]
-
-    async def test_what_is_pruned_is_forgotten_and_what_is_not_is_remembered(
-        self, new_store: NewStore, reader: CompletionReader, sweep: Sweep
-    ) -> None:
-        """Goal: a double forgets what the real one forgets. Method: a period over all, before and after pruning; the
-        next activation learns from when on everything is remembered."""
-        store = await publish_over_time(new_store)
-        assert (await store.published()).pruned_us == 0
-        assert await store.admit([command(3), command(4)], 0) == [accepted(3), accepted(4)]
-        await store.prune(3, 5_001)
-        await sweep()
-        assert await store.admit([command(3), command(4)], 0) == [FRESH, accepted(4)]
-        for asked in (store, await activated(new_store)):
-            published = await asked.published()
-            assert (published.pruned_to, published.pruned_us) == (3, 3_000)
-
-    async def test_a_bound_that_does_not_move_keeps_its_time(self, new_store: NewStore, sweep: Sweep) -> None:
-        """Goal: the time is that of the bound. Method: move it, then to a lower one and to one not safe."""
-        store = await publish_over_time(new_store)
-        await store.prune(5, 10**9)
-        await sweep()
-        for up_to, before_us in ((2, 10**9), (8, 6_001), (None, 0)):
-            await store.prune(up_to, before_us)
-            assert (await store.published()).pruned_us == 5_000
-
-
-class InFlightByCompletionsContract:
-    """Of a store whose completions show which of the admitted commands are still in flight."""
-
-    async def test_what_tells_which_commands_are_in_flight_is_not_pruned(
-        self, new_store: NewStore, reader: CompletionReader
-    ) -> None:
-        """Goal: the next activation still knows what to settle. Method: a command admitted between publications."""
-        store = await publish_over_time(new_store)
-        await store.admit([command(20), command(21)], 0)
-        await store.publish([completion(command(20), 11, recorded_us=11_000)], at(11))
-        await store.publish([completion(command(30), 12, recorded_us=12_000)], at(12))
-        assert await store.prune(None, 10**9) == Pruned(10, 10)
-        assert await (await activated(new_store)).pending(10) == [command(21)]

@@ -18,7 +18,6 @@ from replica.local.replica import ReplicaProcess
 from replica.log.raft.log import RaftLog
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.notary.errors import LogUnavailable
-from replica.notary.rules import DEDUPLICATING_FROM
 from tests.faults.load import ClientLoad, LoadBroken, Outage, client_load, outage_around
 
 BEFORE_S = 1.0  # of load before the fault
@@ -115,9 +114,7 @@ async def all_back(cluster: LocalCluster) -> bool:
 
 
 def _is_back(health: ReplicaHealth) -> bool:
-    """Under rules 1 the holder of the lock serves alone, whatever is configured."""
-    serves = health.active or health.serving == "one" or health.rules_in_force < DEDUPLICATING_FROM
-    return serves and (health.leads or health.ready)
+    return (health.active or health.serving == "one") and (health.leads or health.ready)
 
 
 async def _log_nodes_answer(cluster: LocalCluster) -> bool:

@@ -38,7 +38,6 @@ from tests.contracts.store_contract import (
     at,
     command,
     completion,
-    serving,
 )
 
 VARIABLE = "NOTARY_TEST_ORACLE"
@@ -171,7 +170,7 @@ async def test_a_statement_is_never_cancelled(world: World, login: dict[str, str
 
 async def test_every_field_is_stored_as_it_was(new_store: NewStore, login: dict[str, str]) -> None:
     """Goal: long parties, large and empty details come back. Method: publish, read by the export."""
-    store = await serving(new_store)
+    store = await activated(new_store)
     parties = tuple(f"CN={number:03}{'é' * 250}" for number in range(16))
     details = [b"", b"x", b"y" * 3_000, b"z" * 2_000_000]
     done = [completion(command(n), n, REJECTED, detail=detail) for n, detail in enumerate(details, 1)]

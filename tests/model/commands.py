@@ -1,8 +1,8 @@
-"""Commands decided in the log (rules 2), in miniature: acceptances, periods, indexes that lag or lead, the raise.
+"""Commands decided in the log, in miniature: acceptances, periods, indexes that lag or lead.
 
 Fencing is not modelled again: protocol.py shows that a record counts only with the activation in force. Here a
 fail-over simply drops what was in flight. But a deposed active may go on answering from its index, until it notices.
-This model covers everything that rules 2 add:
+This model covers everything else:
 
 - a record is judged by the newest acceptance of its command *below its own offset*, by the log's time, within the
   period that it asks for; a notarised verdict adds an acceptance, a deduplicated one adds none;
@@ -10,9 +10,7 @@ This model covers everything that rules 2 add:
   late, or from a slow clock, is not judged by its own stamp;
 - the active answers from its own index what was accepted before with the same transaction, without logging it; what was
   accepted with another one is refused by the log only;
-- acceptances are a table of their own, written before the states: a crash in between leaves it ahead;
-- until the raise, the database remembers commands, as pending and as accepted; every acceptance is indexed already;
-- an older release reads the log without indexing acceptances: an index is *complete* only up to an offset of its own.
+- completions are judged again when they are published, on the index as it is then.
 
 `Rules` has one switch per rule; its defaults are ours. `violations` compares with a specification written apart.
 """
@@ -31,7 +29,6 @@ class Verdict(StrEnum):
     ACCEPTED = "accepted"
     DEDUPLICATED = "deduplicated"
     REUSED = "the command belongs to another transaction"
-    SETTLED = "settled: not logged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +41,11 @@ class Rules:
     expires: bool = True  # else an acceptance older than the period counts as well
     deduplicated_adds_none: bool = True
     repeats_add_one: bool = True  # a transaction that another command had notarised is accepted for this one as well
-    waits_for_complete: bool = True  # rules 2 are neither written nor applied with an index that is not complete
-    settles_always: bool = True  # else only the activation that raises the rules settles what rules 1 left pending
     looks_up_by_log_time: bool = True  # the active judges what it finds by the later of its clock and the log's time
     first_offset: bool = True  # a deduplicated success names where the transaction was first notarised
-    older_release_lags: bool = True  # else an older release carries the mark of completeness along with its position
     refuses_by_log: bool = True  # else the active refuses from its index as well what another transaction holds
     takes_newest: bool = True  # else the first acceptance of a command decides for ever
     above_after: bool = True  # else the acceptance at the very offset that a record names counts as well
-    indexes_rules_1: bool = True  # acceptances are indexed before the raise already
-    commands_first: bool = True  # else the states are written first, with the mark of the acceptances
     highest_stamp: bool = True  # else a record is judged by its own stamp
     own_period: bool = True  # else the period of the accepted one counts, not that of the one that is judged
 
@@ -73,12 +65,10 @@ class Submission(NamedTuple):
 
 
 class Record(NamedTuple):
-    """In the log: a request with its stamp; a barrier that names its rules; or a settlement of what was pending."""
+    """In the log: a request with its stamp, or a barrier."""
 
-    rules: int
     submission: Submission | None = None
     stamp: int = 0
-    settles: frozenset[Submission] = frozenset()
 
 
 class Acceptance(NamedTuple):
@@ -100,31 +90,21 @@ class Completion(NamedTuple):
 
 
 class Index(NamedTuple):
-    """What a replica made of the log. `complete`: how far `acceptances` are known to be all."""
+    """What a replica made of the log."""
 
     position: int = 0
-    rules: int = 1
     highest: int = 0
     notarised: frozenset[tuple[str, int]] = frozenset()
     acceptances: frozenset[Acceptance] = frozenset()
-    complete: int = 0  # beyond the position after a crash between the two tables' writes
-
-
-class Replica(NamedTuple):
-    index: Index = Index()
-    is_new: bool = True  # of the release that knows rules 2
 
 
 class Database(NamedTuple):
-    raised: int = 1
-    pending: frozenset[Submission] = frozenset()
-    accepted: frozenset[tuple[str, str, int]] = frozenset()  # command, transaction, time it was judged at
     published: int = 0
     completions: tuple[Completion, ...] = ()
 
 
 class State(NamedTuple):
-    replicas: tuple[Replica, Replica] = (Replica(), Replica())
+    indexes: tuple[Index, Index] = (Index(), Index())
     active: str | None = None
     deposed: str | None = None  # was active, and has not noticed yet that it is no more
     serving: bool = False
@@ -135,8 +115,6 @@ class State(NamedTuple):
     sent: int = 0  # submissions of the scenario that clients have sent
     wrong: str | None = None  # an answer that was given without the log, and that the log contradicts
     failovers: int = 0
-    swaps: int = 0
-    crashes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +122,7 @@ class Scenario:
     """What clients do, and how often each misfortune may strike."""
 
     submissions: tuple[Submission, ...]
-    raises: bool = False  # an operator may raise the rules, else they are 2 from the start
     failovers: int = 1
-    swaps: int = 0  # of a replica's release, there or back
-    crashes: int = 0  # between the writes of the two tables
     unnoticed: bool = False  # a deposed active goes on answering from its index
     clock_max: int = 2
     lag: int = 0  # how far the clock of B lags
@@ -155,11 +130,6 @@ class Scenario:
 
 
 Step = tuple[str, State]
-
-
-def start(scenario: Scenario) -> State:
-    """Nothing has happened; where nobody raises, the rules are 2 already."""
-    return State(database=Database(raised=1 if scenario.raises else 2))
 
 
 # ------------------------------------------------------------------------------------------------ how a log is read
@@ -171,13 +141,12 @@ def judge(index: Index, record: Record, offset: int, judged: int, clock: int, ru
     assert submission is not None
     firsts = [at for tx, at in index.notarised if tx == submission.tx and at < offset]
     first = min(firsts, default=None)
-    if record.rules >= 2:
-        found = _newest(index, submission.command, offset, rules)
-        now = judged if rules.by_log_time else clock
-        if found is not None and _counts(found, submission, now, rules):
-            if found.tx != submission.tx:
-                return Completion(submission, Verdict.REUSED)
-            return Completion(submission, Verdict.DEDUPLICATED, first if rules.first_offset else found.offset)
+    found = _newest(index, submission.command, offset, rules)
+    now = judged if rules.by_log_time else clock
+    if found is not None and _counts(found, submission, now, rules):
+        if found.tx != submission.tx:
+            return Completion(submission, Verdict.REUSED)
+        return Completion(submission, Verdict.DEDUPLICATED, first if rules.first_offset else found.offset)
     return Completion(submission, Verdict.ACCEPTED, offset if first is None else first)
 
 
@@ -199,18 +168,12 @@ def _newest(index: Index, command: str, offset: int, rules: Rules) -> Acceptance
     return newest if newest is not None and newest.offset < offset else None
 
 
-def apply(
-    index: Index, record: Record, clock: int, rules: Rules, is_new: bool = True
-) -> tuple[Index, list[Completion]]:
+def apply(index: Index, record: Record, clock: int, rules: Rules) -> tuple[Index, list[Completion]]:
     """Read the record at the index's position."""
     offset = index.position
-    keeps_up = index.complete >= offset and (is_new or not rules.older_release_lags)
-    index = index._replace(
-        position=offset + 1, complete=max(index.complete, offset + 1) if keeps_up else index.complete
-    )
+    index = index._replace(position=offset + 1)
     if record.submission is None:
-        settled = [Completion(one, Verdict.SETTLED) for one in sorted(record.settles)]
-        return index._replace(rules=max(index.rules, record.rules)), settled
+        return index, []
     judged = max(index.highest, record.stamp) if rules.highest_stamp else record.stamp
     completion = judge(index, record, offset, judged, clock, rules)
     index = index._replace(highest=judged)
@@ -220,7 +183,7 @@ def apply(
         index = index._replace(notarised=index.notarised | {(record.submission.tx, offset)})
     adds = is_first or (accepted and rules.repeats_add_one)
     adds = adds or (completion.verdict is Verdict.DEDUPLICATED and not rules.deduplicated_adds_none)
-    if adds and is_new and rules.indexes_acceptances and (record.rules >= 2 or rules.indexes_rules_1):
+    if adds and rules.indexes_acceptances:
         command, tx, period = record.submission[1:4]
         acceptance = Acceptance(command, tx, judged, offset, period)
         index = index._replace(acceptances=index.acceptances | {acceptance})
@@ -243,15 +206,14 @@ def successors(state: State, rules: Rules, scenario: Scenario) -> Iterator[Step]
     """Everything that can happen next, each with a name for the story."""
     if state.clock < scenario.clock_max:
         yield "time passes", state._replace(clock=state.clock + 1)
-    yield from _operators(state, rules, scenario)
     for record in sorted(state.flight, key=lambda record: record.submission or ()):
         landed = state._replace(log=(*state.log, record), flight=state.flight - {record})
         assert record.submission is not None
         yield f"{record.submission.name} lands", landed
     for name in REPLICAS:
-        yield from _reading(state, name, rules, scenario)
-        if state.active is None and name != state.deposed and _may_activate(state, name, rules):
-            yield f"{name} activates", _activate(state, name)
+        yield from _reading(state, name, rules)
+        if state.active is None and name != state.deposed and _index(state, name).position == len(state.log):
+            yield f"{name} activates", state._replace(log=(*state.log, Record()), active=name)
         if state.active == name:
             yield from _publishing(state, name, rules)
             yield from _serving(state, name, rules, scenario)
@@ -269,9 +231,9 @@ def _deposing(state: State, rules: Rules, scenario: Scenario) -> Iterator[Step]:
         return
     yield f"{state.deposed} notices", state._replace(deposed=None)
     if state.sent < len(scenario.submissions):
-        submission, index = scenario.submissions[state.sent], _replica(state, state.deposed).index
+        submission, index = scenario.submissions[state.sent], _index(state, state.deposed)
         found = _answerable(index, submission, state.clock, rules)
-        if index.rules >= 2 and found is not None:
+        if found is not None:
             taken = state._replace(sent=state.sent + 1)
             yield (
                 f"{state.deposed} answers {submission.name}, deposed",
@@ -279,118 +241,39 @@ def _deposing(state: State, rules: Rules, scenario: Scenario) -> Iterator[Step]:
             )
 
 
-def _operators(state: State, rules: Rules, scenario: Scenario) -> Iterator[Step]:
-    database = state.database
-    if scenario.raises and database.raised == 1 and all(replica.is_new for replica in state.replicas):
-        yield "an operator raises the rules", state._replace(database=database._replace(raised=2))
-    in_force = max((record.rules for record in state.log), default=1)
-    if state.swaps >= scenario.swaps or in_force >= 2 or database.raised >= 2:
-        return
-    for name in REPLICAS:
-        if name in (state.active, state.deposed):
-            continue
-        replica = _replica(state, name)
-        title = f"{name} goes {'back to the older' if replica.is_new else 'to the newer'} release"
-        swapped = _with(state, name, replica._replace(is_new=not replica.is_new))
-        yield title, swapped._replace(swaps=state.swaps + 1)
+def _index(state: State, name: str) -> Index:
+    return state.indexes[REPLICAS.index(name)]
 
 
-def _replica(state: State, name: str) -> Replica:
-    return state.replicas[REPLICAS.index(name)]
-
-
-def _with(state: State, name: str, replica: Replica) -> State:
-    first, second = state.replicas
-    return state._replace(replicas=(replica, second) if name == "A" else (first, replica))
-
-
-def _reading(state: State, name: str, rules: Rules, scenario: Scenario) -> Iterator[Step]:
-    """Read on by one record; or read the whole log again in the background, to complete what is indexed of commands."""
-    replica = _replica(state, name)
-    index = replica.index
-    if replica.is_new and index.complete < index.position:
-        whole = read_all(state.log[: index.position])[0]
-        filled = index._replace(acceptances=whole.acceptances, complete=index.position)
-        yield f"{name} completes its commands", _with(state, name, replica._replace(index=filled))
+def _reading(state: State, name: str, rules: Rules) -> Iterator[Step]:
+    """Read on by one record."""
+    index = _index(state, name)
     if index.position == len(state.log) or name == state.deposed:
         return
-    record = state.log[index.position]
-    if record.rules >= 2 and (not replica.is_new or (rules.waits_for_complete and index.complete < index.position)):
-        return
-    read, _ = apply(index, record, state.clock, rules, replica.is_new)
-    yield f"{name} reads on", _with(state, name, replica._replace(index=read))
-    if (
-        state.crashes < scenario.crashes
-        and name != state.active
-        and replica.is_new
-        and index.complete >= index.position
-    ):
-        if rules.commands_first:
-            torn = index._replace(acceptances=read.acceptances, complete=read.complete)
-        else:
-            torn = read._replace(acceptances=index.acceptances)
-        crashed = _with(state, name, replica._replace(index=torn))
-        yield f"{name} crashes between the two tables", crashed._replace(crashes=state.crashes + 1)
-
-
-def _may_activate(state: State, name: str, rules: Rules) -> bool:
-    """It has read to the end, and writes what was raised only with a complete index of commands."""
-    replica = _replica(state, name)
-    index = replica.index
-    if index.position < len(state.log):
-        return False
-    writes = max(state.database.raised, index.rules)
-    return writes == 1 or (replica.is_new and (not rules.waits_for_complete or index.complete >= index.position))
-
-
-def _activate(state: State, name: str) -> State:
-    """The barrier is in the log, read and in force: one step, as protocol.py has looked at what may go wrong there."""
-    replica = _replica(state, name)
-    writes = max(state.database.raised, replica.index.rules)
-    return state._replace(log=(*state.log, Record(writes)), active=name)
+    read, _ = apply(index, state.log[index.position], state.clock, rules)
+    first, second = state.indexes
+    yield f"{name} reads on", state._replace(indexes=(read, second) if name == "A" else (first, read))
 
 
 def _publishing(state: State, name: str, rules: Rules) -> Iterator[Step]:
-    """Publish what the log decides up to the index, judged again on the index as it is now; settle; then serve."""
-    replica, database = _replica(state, name), state.database
-    index = replica.index
-    if database.published < index.position:
+    """Publish what the log decides up to the index, judged again on the index as it is now; then serve."""
+    index = _index(state, name)
+    if state.database.published < index.position:
         yield f"{name} publishes", state._replace(database=_published(state, index, rules))
-        return
-    if state.serving or index.position < len(state.log):
-        return
-    raises = index.rules >= 2 and all(record.rules == 1 for record in state.log[: index.position - 1])
-    if database.pending and (rules.settles_always or index.rules == 1 or raises):
-        record = Record(index.rules, settles=database.pending)
-        if state.log[-1] != record:
-            yield f"{name} settles", state._replace(log=(*state.log, record))
-        return
-    yield f"{name} serves", state._replace(serving=True)
+    elif not state.serving and index.position == len(state.log):
+        yield f"{name} serves", state._replace(serving=True)
 
 
 def _published(state: State, newer: Index, rules: Rules) -> Database:
     database = state.database
     before = read_all(state.log[: database.published], rules, state.clock)[0]
     completions = list[Completion]()
-    accepted = set(database.accepted)
     for offset in range(database.published, newer.position):
         record = state.log[offset]
-        before, settled = apply(before, record, state.clock, rules)
-        if record.submission is None:
-            completions += settled
-            continue
-        again = judge(newer, record, offset, before.highest, state.clock, rules)
-        completions.append(again)
-        if again.verdict is Verdict.ACCEPTED:
-            accepted = {one for one in accepted if one[0] != record.submission.command}
-            accepted.add((record.submission.command, record.submission.tx, before.highest))
-    done = {completion.submission for completion in completions}
-    return database._replace(
-        pending=database.pending - done,
-        accepted=frozenset(accepted),
-        published=newer.position,
-        completions=(*database.completions, *completions),
-    )
+        before, _ = apply(before, record, state.clock, rules)
+        if record.submission is not None:
+            completions.append(judge(newer, record, offset, before.highest, state.clock, rules))
+    return Database(newer.position, (*database.completions, *completions))
 
 
 def _serving(state: State, name: str, rules: Rules, scenario: Scenario) -> Iterator[Step]:
@@ -399,10 +282,7 @@ def _serving(state: State, name: str, rules: Rules, scenario: Scenario) -> Itera
         return
     submission = scenario.submissions[state.sent]
     taken = state._replace(sent=state.sent + 1)
-    index = _replica(state, name).index
-    if index.rules == 1:
-        yield f"{name} takes {submission.name}", _admit_by_database(taken, submission, _clock(state, name, scenario))
-        return
+    index = _index(state, name)
     on_its_way = any(record.submission.command == submission.command for record in _unread(state, index))
     clock = _clock(state, name, scenario)
     found = _answerable(index, submission, clock, rules)
@@ -411,7 +291,7 @@ def _serving(state: State, name: str, rules: Rules, scenario: Scenario) -> Itera
     elif on_its_way and not scenario.many_writers:
         yield f"{name} finds {submission.name} in flight", taken
     else:
-        sent = taken._replace(flight=taken.flight | {Record(2, submission, clock)})
+        sent = taken._replace(flight=taken.flight | {Record(submission, clock)})
         yield f"{name} sends {submission.name}", sent
 
 
@@ -437,20 +317,6 @@ def _clock(state: State, name: str, scenario: Scenario) -> int:
     return max(0, state.clock - scenario.lag) if name == "B" else state.clock
 
 
-def _admit_by_database(state: State, submission: Submission, clock: int) -> State:
-    """As rules 1 have it: pending before it is logged; what is pending or accepted within the period is not logged."""
-    database = state.database
-    if any(one.command == submission.command for one in database.pending):
-        return state
-    for command, tx, judged in database.accepted:
-        if command == submission.command and clock - judged <= submission.period:
-            return _answered(state, submission, Acceptance(command, tx, judged, -1), clock)
-    return state._replace(
-        database=database._replace(pending=database.pending | {submission}),
-        flight=state.flight | {Record(1, submission, clock)},
-    )
-
-
 def _answered(state: State, submission: Submission, found: Acceptance, clock: int) -> State:
     """An answer without the log: note what is wrong with it, by the log's own acceptances.
 
@@ -463,7 +329,7 @@ def _answered(state: State, submission: Submission, found: Acceptance, clock: in
             state if is_true else state._replace(wrong=f"{submission.name} was told a success that is not in the log")
         )
     by_log = max(accepting, key=lambda one: one.offset, default=None)
-    now = clock if found.offset < 0 else max(clock, max((one.stamp for one in state.log), default=0))
+    now = max(clock, max((one.stamp for one in state.log), default=0))
     if by_log is None or by_log.tx == submission.tx:
         return state._replace(wrong=f"{submission.name} was refused by an acceptance that is not the log's newest")
     if now - by_log.judged > submission.period:
@@ -480,7 +346,6 @@ class Violation(StrEnum):
     OTHER_COMPLETION = "the completions are not those of the log"
     INDEX_DIVERGED = "an index is not what the log makes of it"
     WRONG_ANSWER = "an answer that was not logged is not borne out by the log"
-    LEFT_PENDING = "the active serves while a command of rules 1 has no completion and cannot get one"
     OTHER_OFFSET = "a deduplicated success names another place than the first success"
 
 
@@ -493,15 +358,8 @@ def violations(state: State, rules: Rules) -> Iterator[Violation]:
         yield Violation.OTHER_COMPLETION
     yield from _accepted_within(state.log, rules, state.clock)
     yield from _against_the_specification(state.log, rules, state.clock)
-    for replica in state.replicas:
-        seen = replica.index
-        whole = read_all(state.log[: seen.position], rules, state.clock)[0]
-        known = frozenset(one for one in seen.acceptances if one.offset < seen.position)
-        if seen.notarised != whole.notarised or (seen.complete >= seen.position and known != whole.acceptances):
-            yield Violation.INDEX_DIVERGED
-    in_flight = {record.submission for record in (*state.flight, *state.log) if record.submission is not None}
-    if state.serving and any(one not in in_flight for one in state.database.pending):
-        yield Violation.LEFT_PENDING
+    if any(seen != read_all(state.log[: seen.position], rules, state.clock)[0] for seen in state.indexes):
+        yield Violation.INDEX_DIVERGED
 
 
 def _accepting(log: tuple[Record, ...]) -> list[Acceptance]:
@@ -514,8 +372,7 @@ def _accepting(log: tuple[Record, ...]) -> list[Acceptance]:
         command, tx, period, after = record.submission[1:]
         before = next((one for one in reversed(accepting) if one.command == command), None)
         within = before is not None and highest - before.judged <= period and before.offset > after
-        counts = record.rules >= 2 and within
-        if not counts:
+        if not within:
             accepting.append(Acceptance(command, tx, highest, offset))
     return accepting
 
@@ -523,7 +380,7 @@ def _accepting(log: tuple[Record, ...]) -> list[Acceptance]:
 def _accepted_within(log: tuple[Record, ...], rules: Rules, clock: int) -> Iterator[Violation]:
     """Whatever judged it: two accepting completions of a command, and the second one's period reaches the first."""
     accepted, highest = dict[str, tuple[int, int]](), 0
-    completions = iter([one for one in read_all(log, rules, clock)[1] if one.verdict is not Verdict.SETTLED])
+    completions = iter(read_all(log, rules, clock)[1])
     for offset, record in enumerate(log):
         if record.submission is None:
             continue
@@ -538,7 +395,7 @@ def _accepted_within(log: tuple[Record, ...], rules: Rules, clock: int) -> Itera
 
 def _against_the_specification(log: tuple[Record, ...], rules: Rules, clock: int) -> Iterator[Violation]:
     requests = [(offset, record) for offset, record in enumerate(log) if record.submission is not None]
-    verdicts = [one for one in read_all(log, rules, clock)[1] if one.verdict is not Verdict.SETTLED]
+    verdicts = read_all(log, rules, clock)[1]
     expected = {one.offset for one in _accepting(log)}
     firsts = dict[str, int]()
     for (offset, _), completion in zip(requests, verdicts, strict=True):

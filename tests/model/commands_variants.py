@@ -11,7 +11,6 @@ from tests.model.commands import (
     State,
     Submission,
     Violation,
-    start,
     successors,
     violations,
 )
@@ -27,7 +26,6 @@ RETRIED = Scenario((FIRST, AGAIN, LATER), many_writers=True, failovers=0)
 REUSED = Scenario((FIRST, OTHER, THIRD), many_writers=True, failovers=0)
 TWO_COMMANDS = Scenario((FIRST, SAME_TX, NEXT_TX), clock_max=1, many_writers=True)
 LAGGING_CLOCK = Scenario((FIRST, BETWEEN, THIRD), lag=2)
-RAISED = Scenario((FIRST, OTHER), raises=True, failovers=2, clock_max=1)
 DEPOSED = Scenario((FIRST, OTHER, Submission("s3", "c1", "T2", period=3)), unnoticed=True)
 AFTER = Scenario(
     (FIRST, Submission("s2", "c1", "T2", 9, after=1), Submission("s3", "c1", "T3", 9, after=1)),
@@ -35,9 +33,7 @@ AFTER = Scenario(
     clock_max=0,
 )
 PERIODS = Scenario((Submission("s1", "c1", "T1", 0), OTHER), many_writers=True, clock_max=1)
-TORN = Scenario((FIRST, OTHER), crashes=2, failovers=2, clock_max=1)
-TORN_RAISE = Scenario((FIRST, OTHER), raises=True, crashes=1, failovers=1, swaps=2, clock_max=0)
-RELEASES = Scenario((FIRST, OTHER), raises=True, failovers=2, swaps=2, clock_max=0)
+FAILED_OVER = Scenario((FIRST, OTHER), failovers=2, clock_max=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +63,11 @@ UNSAFE = (
         10,
     ),
     Variant("offset of the acceptance answered", Rules(first_offset=False), RETRIED, Violation.OTHER_OFFSET, 12),
-    Variant(
-        "rules 2 with commands that are not complete",
-        Rules(waits_for_complete=False),
-        RELEASES,
-        Violation.OTHER_COMPLETION,
-        19,
-    ),
-    Variant(
-        "older release moves the mark of completeness",
-        Rules(older_release_lags=False),
-        RELEASES,
-        Violation.OTHER_COMPLETION,
-        19,
-    ),
     Variant("refused from the index", Rules(refuses_by_log=False), DEPOSED, Violation.WRONG_ANSWER, 12),
     Variant("first acceptance decides for ever", Rules(takes_newest=False), REUSED, Violation.ACCEPTED_TWICE, 12),
     Variant("acceptance at the named offset counts", Rules(above_after=False), AFTER, Violation.REFUSED_FREE, 9),
-    Variant("acceptances of rules 1 not indexed", Rules(indexes_rules_1=False), RAISED, Violation.ACCEPTED_TWICE, 15),
-    Variant("states written first", Rules(commands_first=False), TORN, Violation.INDEX_DIVERGED, 8),
     Variant("judged by the record's own stamp", Rules(highest_stamp=False), LAGGING_CLOCK, Violation.REFUSED_FREE, 20),
     Variant("period of the accepted one", Rules(own_period=False), PERIODS, Violation.ACCEPTED_TWICE, 9),
-    Variant("only the raiser settles", Rules(settles_always=False), RAISED, Violation.LEFT_PENDING, 14),
     Variant(
         "refused from the index by the own clock alone",  # a success is true whatever the clock
         Rules(looks_up_by_log_time=False, refuses_by_log=False),
@@ -102,13 +81,10 @@ SCENARIOS = {
     "reused": REUSED,
     "two commands": TWO_COMMANDS,
     "lagging clock": LAGGING_CLOCK,
-    "raised": RAISED,
-    "releases": RELEASES,
+    "failed over": FAILED_OVER,
     "deposed": DEPOSED,
     "after an offset": AFTER,
     "periods": PERIODS,
-    "torn": TORN,
-    "torn raise": TORN_RAISE,
 }
 
 
@@ -126,7 +102,7 @@ def _explore(rules: Rules, scenario: Scenario, wanted: set[Violation]) -> Found:
     def looks_for(state: State) -> str | None:
         return next((violation.value for violation in violations(state, rules) if violation in wanted), None)
 
-    return search(start(scenario), lambda state: successors(state, rules, scenario), looks_for)
+    return search(State(), lambda state: successors(state, rules, scenario), looks_for)
 
 
 def main() -> None:

@@ -28,7 +28,6 @@ from replica.notary.errors import Code
 from replica.notary.receipts import receipt_to_document
 from replica.notary.records import RECORD_MAX_BYTES
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref, make_request, state_ref
-from tests.simulation.doubles.database import VALUE_REFUSED
 from tests.simulation.plan import START_US, Damage, Hostile, Operation, Transaction
 
 if TYPE_CHECKING:
@@ -292,16 +291,14 @@ class Stranger:
         except Exception as error:
             world.blame(f"the core failed on what a stranger sent: {error!r}")
             return True
-        if hostile.damage is Damage.VALUE_REFUSED:
-            return True  # the log takes it, and no database is asked before
         if isinstance(answer, Notarised | Accepted):
             honoured = f"a deduplication period of {hostile.deduplication_s:g} s was honoured"
             world.blame(honoured if hostile.damage is Damage.PERIOD else f"{hostile.damage} was taken")
         return True
 
 
-_RECORDED = (Damage.REQUEST_UNREADABLE, Damage.RECORD_TOO_LARGE, Damage.VALUE_REFUSED)
-"""They are recorded, in the database or in the log."""
+_RECORDED = (Damage.REQUEST_UNREADABLE, Damage.RECORD_TOO_LARGE)
+"""They may be recorded in the log."""
 
 
 def _damaged(number: int, damage: Damage, request: Request) -> Submission:
@@ -314,8 +311,6 @@ def _damaged(number: int, damage: Damage, request: Request) -> Submission:
             raw = b"NOTARY" + raw[6:]
         case Damage.RECORD_TOO_LARGE:
             raw += bytes(RECORD_MAX_BYTES)
-        case Damage.VALUE_REFUSED:
-            command += VALUE_REFUSED
     return Submission(raw, CLIENT_KEY, _SIGNATURE, STRANGER, command, (PARTY,), command)
 
 

@@ -307,10 +307,10 @@ class Misfortune:
         return True
 
     def _back_up(self, fault: Fault) -> None:
-        """Take a backup now, with commands in flight; restore it later, to a server that continues from there."""
+        """Take a backup now; restore it later, to a server that continues from there."""
         world = self._world
         backup = world.primary.tables.copied()
-        world.story.tell("database", "backup", in_flight=len(backup.in_flight), ledger_end=len(backup.completions))
+        world.story.tell("database", "backup", ledger_end=len(backup.completions))
         world.loop.call_later(fault.duration_s, self._bring_back, backup, bool(fault.amount))
 
     def _bring_back(self, backup: Tables, elsewhere: bool) -> None:

@@ -165,7 +165,6 @@ class Damage(StrEnum):
     PERIOD = "period"  # a deduplication period that no notary can honour
     REQUEST_CUT = "request_cut"  # too short to name a transaction
     REQUEST_UNREADABLE = "request_unreadable"  # it names a transaction, but no reader accepts the rest as a request
-    VALUE_REFUSED = "value_refused"  # a name that no database takes
     RECORD_TOO_LARGE = "record_too_large"
     NOTE_NESTED = "note_nested"
     NOTE_FORGED = "note_forged"

@@ -85,7 +85,6 @@ def _survivors(world: World, base: Position) -> Survivors:
         published=published,
         completions=[completion for completion in kept if completion.log_offset > base.offset],
         complete_from=complete_from(base, tables.pruned_to, kept[0] if kept else None, published),
-        in_flight=[command.tx_id for command in tables.in_flight.values()],
         earlier=list(world.salvages.held.values()),
     )
 

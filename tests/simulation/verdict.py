@@ -75,11 +75,9 @@ def judge_run(world: World) -> Summary:
 def _check_accepted(world: World) -> None:
     """Every submission that was accepted has a completion, whatever failed in between.
 
-    Except those in commits that the database lost: until it is logged, an acceptance rests on a synchronous standby.
+    Except those of records that the log lost.
     """
-    tables = world.primary.tables
-    known = [*tables.in_flight.values(), *(completion for _, completion in tables.completions)]
-    complete = {(c.command_id, c.submission_id) for c in known}
+    complete = {(c.command_id, c.submission_id) for _, c in world.primary.tables.completions}
     for command, submission in sorted(world.accepted - complete - world.forgotten):
         if not world.splits:
             world.blame(f"submission {submission} of {command} was accepted and has no completion")

@@ -199,7 +199,7 @@ class OwnLedger:
         core, completions = self._replica.core, self._world.primary.tables.completions
         applied = -1 if core is None else core.participant.follower.applied_offset
         end = sum(completion.log_offset <= applied for _, completion in completions)
-        return Published(None, end, self._replica.pruned_to, 0)
+        return Published(None, end, self._replica.pruned_to)
 
     async def prune_to(self, bound: int) -> None:
         """Let all up to there go."""

@@ -21,7 +21,7 @@ from replica.notary.answers import Answer, DeduplicationBound
 from replica.notary.errors import IndexUnreadable
 from replica.notary.salvage import NO_SALVAGES, Salvage, Salvages
 from replica.participant import Participant
-from tests.simulation.clients import AFTER_HEALING_MAX, STRANGER, Balancer, Client, Content, Stranger
+from tests.simulation.clients import AFTER_HEALING_MAX, Balancer, Client, Content, Stranger
 from tests.simulation.doubles.database import DatabaseServer, Tables
 from tests.simulation.doubles.log import SimulatedLog, Topic
 from tests.simulation.followers import Follower
@@ -288,9 +288,6 @@ class World:
         ]
         if behind:
             missing.append(f"not told of every completion: {behind}")
-        in_flight = [command for command in self.primary.tables.in_flight.values() if command.user_id != STRANGER]
-        if in_flight:
-            missing.append(f"{len(in_flight)} commands in flight")
         return missing
 
     def _left_over(self) -> list[str]:
@@ -419,8 +416,6 @@ class World:
         old, self.primary = self.primary, primary
         self.service_pauses.forget()
         self.primary.interrupted = old.interrupted | {old.holder()} - {""}
-        kept = self.primary.tables.in_flight
-        self.forgotten |= {(c.command_id, c.submission_id) for at, c in old.tables.in_flight.items() if at not in kept}
         self.servers.append(self.primary)
         self.sessions_cut_short()
         if old_lives_on:

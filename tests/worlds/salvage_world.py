@@ -47,7 +47,6 @@ class LostTail:
     archived: int
     applied: Sequence[int]
     published: int
-    in_flight: Sequence[bytes] = ()
     complete_from: int | None = None
     ledger_end: int = 0
 
@@ -63,7 +62,6 @@ class LostTail:
             published=self.published,
             completions=completions_in(self.log, self.archived, self.published),
             complete_from=self.archived if self.complete_from is None else self.complete_from,
-            in_flight=self.in_flight,
             ledger_end=self.ledger_end,
         )
 

@@ -140,7 +140,7 @@ async def _wait_until_published(cluster: LocalCluster) -> None:
         active = await cluster.active()
         health = None if active is None else (await cluster.healths())[active.name]
         status = await ledgers.status()
-        return health is not None and status.in_flight == 0 and status.published_offset >= health.applied_offset
+        return health is not None and status.published_offset >= health.applied_offset
 
     try:
         async with asyncio.timeout(PUBLISHED_MAX_S):

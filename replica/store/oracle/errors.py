@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import oracledb
 
-from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, StoreUnavailable, ValuesRefused
+from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, StoreUnavailable
 
 _NOT_OUR_SCHEMA = {
     904,  # invalid identifier
@@ -21,12 +21,6 @@ _TAKES_NO_WRITES = {
     16000,  # database open for read-only access
     30006,  # resource busy, wait timeout
 }  # fmt: skip
-_TAKES_NO_SUCH_VALUE = {
-    1426,  # numeric overflow
-    1438,  # larger than the column's precision
-    1461,  # a LONG value for another column: a text that is too long
-    12899,  # too large for the column
-}
 
 
 def error_number(error: oracledb.Error) -> int:
@@ -42,6 +36,4 @@ def translate(name: str, error: oracledb.Error) -> NotaryError | InvariantBroken
         return StoreMismatch(f"{detail}; run `notary store migrate`, and give the rights of sql/oracle/roles.sql")
     if number in _TAKES_NO_WRITES or isinstance(error, oracledb.OperationalError) or error.args[0].isrecoverable:
         return StoreUnavailable(detail)
-    if name == "admit" and number in _TAKES_NO_SUCH_VALUE:
-        return ValuesRefused(detail)
     return InvariantBroken(detail)

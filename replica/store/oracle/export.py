@@ -43,7 +43,7 @@ def published_state(login: Mapping[str, str]) -> PublishedState:
     """See replica.store.postgres.export."""
     with export_completions(login) as export, plain_cursor("published", login) as cursor:
         cursor.execute(named_statement("published"), fetch_lobs=False)
-        ((position, ledger_end, pruned_to, _),) = cursor.fetchall()
+        ((position, ledger_end, pruned_to),) = cursor.fetchall()
         return PublishedState(export.topic_id, position, int(ledger_end), int(pruned_to))
 
 

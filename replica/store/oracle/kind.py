@@ -14,7 +14,7 @@ PROTECTED_BY = "an Oracle database beyond this machine: use a tcps connect strin
 
 def tools(conninfo: str) -> Tools:
     """See DatabaseKind."""
-    from replica.store.oracle import adopt, archive_heads, export, lost
+    from replica.store.oracle import adopt, archive_heads, export
 
     login = parse_oracle(conninfo)
     return Tools(
@@ -22,7 +22,6 @@ def tools(conninfo: str) -> Tools:
         export_range=partial(export.export_range, login),
         published_state=partial(export.published_state, login),
         adopt_topic=partial(adopt.adopt_topic, login),
-        pending=partial(lost.pending, login),
         archive_heads=partial(archive_heads.run_once, login),
     )
 

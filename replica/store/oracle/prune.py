@@ -20,7 +20,6 @@ def delete_pruned(login: Mapping[str, str], report: Callable[[int], None]) -> in
             if oldest is None or oldest > pruned_to:
                 return deleted
             up_to = min(int(pruned_to), int(oldest) + CHUNK_ROWS - 1)
-            cursor.execute(named_statement("forget_accepted"), {"up_to": up_to})
             cursor.execute(named_statement("delete_completions"), {"up_to": up_to})
             cursor.connection.commit()
             deleted += up_to - int(oldest) + 1

@@ -20,7 +20,7 @@ async def read_status(login: Mapping[str, str]) -> StoreStatus:
     if row is None:
         raise StoreMismatch("the database has lost its participant row; restore it from a backup")
     ledger_id, bound, epoch, replica, granted_at, *numbers = row
-    published_offset, ledger_end, in_flight, schema_version = map(int, numbers)
+    published_offset, ledger_end, schema_version = map(int, numbers)
     return StoreStatus(
         ledger_id,
         bound_topic_id(bound),
@@ -29,7 +29,6 @@ async def read_status(login: Mapping[str, str]) -> StoreStatus:
         None if granted_at is None else granted_at.replace(tzinfo=UTC),
         published_offset,
         ledger_end,
-        in_flight,
         schema_version,
         salvages_named(bound),
     )

@@ -6,9 +6,8 @@ rows. docs/decisions/0006 has the choices and reasons.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import cache
 from typing import Any, Protocol
 
 import oracledb
@@ -16,25 +15,12 @@ import oracledb
 from replica.notary.errors import InvariantBroken, StoreMismatch
 from replica.notary.formats import Formats
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
-from replica.store.in_flight import InFlight, Known
-from replica.store.interface import (
-    AdmissionResult,
-    Command,
-    Completion,
-    OfEach,
-    Pruned,
-    Published,
-    Reach,
-    is_for_the_log,
-    is_remembered,
-    published_of,
-)
+from replica.store.interface import Completion, Pruned, Published
 from replica.store.oracle.errors import translate
 from replica.store.oracle.migrate import newest_version
 from replica.store.schema import check_bound, check_version, read_statement
 
 CHARACTER_SET = "AL32UTF8"
-LIST_MAX = 1_000  # expressions that Oracle takes in one list
 PARTIES_JOINT = "\n"  # party names are printable text, so it cannot occur in one
 
 
@@ -67,15 +53,10 @@ def named_statement(name: str) -> str:
 
 
 class OracleStore:
-    """See ParticipantStore.
-
-    Commands in flight are known in memory as well as in the database, as in the store on Postgres.
-    """
+    """See ParticipantStore."""
 
     def __init__(self, session: StatementSession) -> None:
         self._session = session
-        self._in_flight = InFlight()
-        self._settled = False  # commands of earlier activations
         self._published_offset: int | None = None  # None until it was asked for
 
     async def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
@@ -116,21 +97,20 @@ class OracleStore:
     async def published(self) -> Published:
         """See ParticipantStore."""
         async with self._transaction("published") as connection:
-            ((position, ledger_end, pruned_to, recorded),) = await connection.rows(named_statement("published"))
-        pruned_us = None if recorded is None else int(recorded)
+            ((position, ledger_end, pruned_to),) = await connection.rows(named_statement("published"))
         read = None if position is None else decode_position(position)
-        found = published_of(read, int(ledger_end), int(pruned_to), pruned_us)
+        found = Published(read, int(ledger_end), int(pruned_to))
         self._published_offset = BEGIN if found.position is None else found.position.offset
         return found
 
     async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
-        """See ParticipantStore. Here commands in flight have rows of their own; no completion is needed to find them.
+        """See ParticipantStore.
 
         The times of judgement rise with the ledger offsets, so this is a binary search, one round trip for each step.
         Only this session moves the bound or the ledger end.
         """
         async with self._transaction("prune") as connection:
-            ((_, ledger_end, found, _),) = await connection.rows(named_statement("published"))
+            ((_, ledger_end, found),) = await connection.rows(named_statement("published"))
             pruned_to = int(found)
             low, high = pruned_to + 1, int(ledger_end) + 1
             while low < high:
@@ -144,36 +124,6 @@ class OracleStore:
                 pruned_to = wanted
         return Pruned(pruned_to, safe_to)
 
-    async def pending(self, limit: int) -> list[Command]:
-        """See ParticipantStore."""
-        async with self._transaction("pending") as connection:
-            rows = await connection.rows(named_statement("pending"), {"row_count": limit})
-            self._settled = self._settled or not rows
-        return [
-            Command(change_id, user, command, parties(act_as), submission, tx_id, digest, int(submitted_us))
-            for change_id, user, command, act_as, submission, tx_id, digest, submitted_us in rows
-        ]
-
-    async def admit(
-        self, commands: Sequence[Command], accepted_since_us: OfEach, accepted_after: OfEach = 0
-    ) -> list[AdmissionResult]:
-        """See ParticipantStore."""
-        if not self._settled:
-            raise InvariantBroken("commands of earlier activations are not known to be settled")
-        async with self._transaction("admit") as connection:
-            fresh = self._in_flight.fresh(commands)
-            accepted = await _accepted(connection, list(fresh), Reach(commands, accepted_since_us, accepted_after))
-            for change_id, known in list(accepted.items()):
-                if is_for_the_log(fresh[change_id], known.tx_id, known.content_digest):
-                    del accepted[change_id]
-                else:
-                    del fresh[change_id]
-            if fresh:
-                rows = [_row_of_command(command) for command in fresh.values()]
-                await connection.run_many(named_statement("admit"), rows, commit=True)
-            self._in_flight.add(fresh.values())
-            return self._in_flight.outcomes(commands, fresh, accepted)
-
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """See ParticipantStore."""
         if self._published_offset is None or position.offset <= self._published_offset:
@@ -185,11 +135,6 @@ class OracleStore:
             rows = [_row_of_completion(at, completion) for at, completion in enumerate(completions, ledger_start + 1)]
             if rows:
                 await connection.run_many(named_statement("complete"), rows)
-                await connection.run_many(named_statement("settle"), _only(_SETTLE, rows))
-            both = zip(rows, completions, strict=True)
-            accepting = {row["change_id"]: row for row, one in both if is_remembered(one, position)}  # the last counts
-            if accepting:
-                await connection.run_many(named_statement("accept"), _only(_ACCEPT, accepting.values()))
             ledger_end = ledger_start + len(rows)
             moved = {
                 "ledger_end": ledger_end,
@@ -198,7 +143,6 @@ class OracleStore:
             }
             await connection.run(named_statement("move_position"), moved, commit=True)
             self._published_offset = position.offset
-            self._in_flight.remove(self._in_flight.landing(completions))
         return ledger_end
 
     async def log_offset_of(self, ledger_offset: int) -> int | None:
@@ -221,55 +165,10 @@ class OracleStore:
             raise translate(name, error) from error
 
 
-_SETTLE = ("change_id", "submission_id")
-_ACCEPT = ("change_id", "tx_id", "content_digest", "notarised_offset", "recorded_us", "ledger_offset")
-
-
 async def _counters(connection: Connection) -> tuple[int, int, int]:
     """Epoch, ledger end and published offset. No other session moves them until the transaction ends."""
     ((epoch, ledger_end, published_offset),) = await connection.rows(named_statement("counters"))
     return int(epoch), int(ledger_end), int(published_offset)
-
-
-async def _accepted(connection: Connection, change_ids: Sequence[bytes], reach: Reach) -> dict[bytes, Known]:
-    """The known commands among them, whose acceptance counts."""
-    known: dict[bytes, Known] = {}
-    for start in range(0, len(change_ids), LIST_MAX):
-        part = change_ids[start : start + LIST_MAX]
-        length = _list_length(len(part))
-        values: dict[str, Any] = {f"id_{at}": part[min(at, len(part) - 1)] for at in range(length)}
-        values |= {"accepted_since_us": reach.since_us, "accepted_after": reach.after}
-        rows = await connection.rows(_accepted_statement(length), values)
-        for change_id, tx_id, digest, notarised_offset, ledger_offset, accepted_us, submission_id in rows:
-            offset = int(ledger_offset)
-            if not reach.covers(change_id, int(accepted_us), offset):
-                continue
-            known[change_id] = Known(tx_id, digest, int(notarised_offset), submission_id or "", 0, offset)
-    return known
-
-
-def _list_length(count: int) -> int:
-    """The next power of two: the statement cache then keeps few texts, instead of one for each batch size."""
-    return min(LIST_MAX, 1 << (count - 1).bit_length())
-
-
-@cache
-def _accepted_statement(length: int) -> str:
-    names = ", ".join(f":id_{at}" for at in range(length))
-    return named_statement("accepted").replace(":change_ids", names)
-
-
-def _row_of_command(command: Command) -> dict[str, Any]:
-    return {
-        "change_id": command.change_id,
-        "user_id": command.user_id,
-        "command_id": command.command_id,
-        "submission_id": command.submission_id,
-        "tx_id": command.tx_id,
-        "content_digest": command.content_digest,
-        "submitted_us": command.submitted_us,
-        "act_as": PARTIES_JOINT.join(command.act_as),
-    }
 
 
 def _row_of_completion(ledger_offset: int, completion: Completion) -> dict[str, Any]:
@@ -290,10 +189,6 @@ def _row_of_completion(ledger_offset: int, completion: Completion) -> dict[str, 
         "act_as": PARTIES_JOINT.join(completion.act_as),
         "detail": completion.detail or None,  # an empty RAW is NULL here
     }
-
-
-def _only(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: row[name] for name in names} for row in rows]
 
 
 def parties(act_as: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Columns of a batch as Postgres arrays in their binary form, built by hand.
 
-psycopg accepts lists, but that takes twice the client's processor time of a whole admission, on the path of every
-request. Here a column is one `bytes.join`.
+psycopg accepts lists, but that takes twice the client's processor time of a whole publication. Here a
+column is one `bytes.join`.
 
 The form: dimensions, whether there may be NULLs, element type, number of elements, first index (each 32 bits), then for
 each element its length (-1 for NULL) and its bytes.
@@ -19,18 +19,13 @@ from psycopg.pq import Format
 from replica.notary.errors import InvariantBroken
 
 ID_BYTES = 32  # change ids, transaction ids and content digests are all SHA-256 values or as long as one
-_BOOL, _BYTEA, _INT8, _TEXT = 16, 17, 20, 25  # Postgres's numbers of the element types, the same for ever
-_BOOL_ARRAY, _BYTEA_ARRAY, _INT8_ARRAY, _TEXT_ARRAY = 1000, 1001, 1016, 1009
+_BYTEA, _INT8, _TEXT = 17, 20, 25  # Postgres's numbers of the element types, the same for ever
+_BYTEA_ARRAY, _INT8_ARRAY, _TEXT_ARRAY = 1001, 1016, 1009
 
 _header = struct.Struct(">iiiii").pack
 _length = struct.Struct(">i").pack
 _int8 = struct.Struct(">iq").pack
 _NULL = _length(-1)
-_TRUE, _FALSE = _length(1) + b"\1", _length(1) + b"\0"
-
-
-class BoolArray(bytes):
-    """bool[]"""
 
 
 class ByteaArray(bytes):
@@ -43,11 +38,6 @@ class Int8Array(bytes):
 
 class TextArray(bytes):
     """text[]"""
-
-
-def bools(values: Sequence[bool]) -> BoolArray:
-    """A boolean column."""
-    return BoolArray(_header(1, 0, _BOOL, len(values), 1) + b"".join([_TRUE if value else _FALSE for value in values]))
 
 
 def ids(values: Sequence[bytes]) -> ByteaArray:
@@ -92,10 +82,6 @@ class _ArrayDumper(Dumper):
         return obj
 
 
-class _BoolArrayDumper(_ArrayDumper):
-    oid = _BOOL_ARRAY
-
-
 class _ByteaArrayDumper(_ArrayDumper):
     oid = _BYTEA_ARRAY
 
@@ -111,7 +97,6 @@ class _TextArrayDumper(_ArrayDumper):
 def register(connection: psycopg.AsyncConnection[object]) -> None:
     """Make a connection understand these types. May be repeated."""
     adapters = connection.adapters
-    adapters.register_dumper(BoolArray, _BoolArrayDumper)
     adapters.register_dumper(ByteaArray, _ByteaArrayDumper)
     adapters.register_dumper(Int8Array, _Int8ArrayDumper)
     adapters.register_dumper(TextArray, _TextArrayDumper)

@@ -38,7 +38,7 @@ def published_state(conninfo: str) -> PublishedState:
         row = connection.execute(named_statement("published")).fetchone()
         if row is None:
             raise StoreMismatch("the database has no participant row")
-        position, ledger_end, pruned_to, _ = row
+        position, ledger_end, pruned_to = row
         return PublishedState(export.topic_id, position, ledger_end, pruned_to)
 
 

@@ -14,14 +14,13 @@ PROTECTED_BY = "a database beyond this machine: database.conninfo needs sslmode=
 
 def tools(conninfo: str) -> Tools:
     """See DatabaseKind."""
-    from replica.store.postgres import adopt, archive_heads, export, lost
+    from replica.store.postgres import adopt, archive_heads, export
 
     return Tools(
         export_completions=partial(export.export_completions, conninfo),
         export_range=partial(export.export_range, conninfo),
         published_state=partial(export.published_state, conninfo),
         adopt_topic=partial(adopt.adopt_topic, conninfo),
-        pending=partial(lost.pending, conninfo),
         archive_heads=partial(archive_heads.run_once, conninfo),
     )
 

@@ -66,9 +66,9 @@ class LedgerFile:
     def progress(self) -> Published:
         """How far the ledger goes, and up to where its completions may be gone."""
         with _errors_named():
-            row = self._connection.execute("SELECT position, ledger_end, pruned_to, pruned_us FROM progress").fetchone()
-        position, ledger_end, pruned_to, pruned_us = row
-        return Published(position_of(position), ledger_end, pruned_to, pruned_us)
+            row = self._connection.execute("SELECT position, ledger_end, pruned_to FROM progress").fetchone()
+        position, ledger_end, pruned_to = row
+        return Published(position_of(position), ledger_end, pruned_to)
 
     def append(self, completions: Sequence[Completion], begun: Sequence[Begun], position: Position) -> int:
         """Add what a run of records decided, with dense ledger offsets, and move the position. Returns the ledger end.
@@ -88,14 +88,13 @@ class LedgerFile:
             return end + len(rows)
 
     def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
-        """Move the bound as ParticipantStore.prune does. Nothing is in flight here: old enough is safe."""
+        """Move the bound as ParticipantStore.prune does. Old enough is safe."""
         with _errors_named(), self._transaction() as execute:
             ((pruned_to, end),) = execute("SELECT pruned_to, ledger_end FROM progress").fetchall()
             safe_to = self._newest_before(recorded_before_us, pruned_to, end)
             wanted = safe_to if up_to is None else up_to
             if pruned_to < wanted <= safe_to:
-                _, completion = self._at(wanted)
-                execute("UPDATE progress SET pruned_to = ?, pruned_us = ?", (wanted, completion.recorded_us))
+                execute("UPDATE progress SET pruned_to = ?", (wanted,))
                 pruned_to = wanted
             return Pruned(pruned_to, safe_to)
 

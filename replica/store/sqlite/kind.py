@@ -29,7 +29,6 @@ def tools(conninfo: str) -> Tools:
         export_range=partial(looking.export_range, file),
         published_state=partial(looking.published_state, file),
         adopt_topic=_refused,
-        pending=lambda limit: [],
         archive_heads=_refused,
     )
 

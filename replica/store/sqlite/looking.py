@@ -67,7 +67,6 @@ def read_status(files: Sequence[Path]) -> StoreStatus:
             None if newest is None else newest.granted_at,
             _offset(position),
             ledger_end,
-            0,  # nothing is accepted before it is in the log
             VERSION,
         )
 

@@ -1,7 +1,7 @@
 """The participant store of an activation whose replica derives its own ledger: it waits for it, and writes nothing.
 
-Under rules 2 the log decides about commands and about the activation in force, so there is nothing that only the active
-could write: no admission, no pending command, no grant of an epoch. Every replica's ledger follows.
+The log decides about commands and about the activation in force, so there is nothing that only the active could write,
+not even the grant of an epoch. Every replica's ledger follows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 from replica.notary.errors import InvariantBroken
 from replica.notary.formats import Formats
 from replica.notary.position import BEGIN, Position
-from replica.store.interface import AdmissionResult, Command, Completion, OfEach, Pruned, Published
+from replica.store.interface import Completion, Pruned, Published
 from replica.store.schema import check_bound
 
 
@@ -70,12 +70,6 @@ class EmbeddedStore:
             self._end = progress.ledger_end
         return progress
 
-    async def admit(
-        self, commands: Sequence[Command], accepted_since_us: OfEach, accepted_after: OfEach = 0
-    ) -> list[AdmissionResult]:
-        """Raises InvariantBroken: under rules 2 nothing is admitted by a store."""
-        raise InvariantBroken("an embedded ledger has no deduplication of its own: rules 2 decide in the log")
-
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """Return once the ledger has these completions where they belong. Raises InvariantBroken when it has others."""
         if self._end is None:
@@ -97,7 +91,3 @@ class EmbeddedStore:
     async def log_offset_of(self, ledger_offset: int) -> int | None:
         """See ParticipantStore."""
         return await self._ledger.log_offset_of(ledger_offset)
-
-    async def pending(self, limit: int) -> list[Command]:
-        """None: nothing is accepted before it is in the log."""
-        return []

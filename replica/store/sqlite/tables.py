@@ -28,8 +28,7 @@ CREATE TABLE progress (
     topic_id   TEXT    NOT NULL,
     position   BLOB,
     ledger_end INTEGER NOT NULL DEFAULT 0,
-    pruned_to  INTEGER NOT NULL DEFAULT 0,
-    pruned_us  INTEGER NOT NULL DEFAULT 0
+    pruned_to  INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE completion (
     ledger_offset INTEGER PRIMARY KEY,

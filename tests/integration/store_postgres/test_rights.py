@@ -30,8 +30,6 @@ BESIDES: dict[str, dict[str, set[str]]] = {
                 "published_offset",
                 "published_position",
                 "pruned_to",
-                "pruned_us",
-                "pruned_us_of",
             )
         }
     },
@@ -41,15 +39,12 @@ BESIDES: dict[str, dict[str, set[str]]] = {
             *(f"UPDATE {column}" for column in ("ended_at", "end_reason", "found_over_at", "found_over_by")),
         }
     },
-    "admission": {WRITER: {"INSERT", "DELETE"}},
-    "command_accepted": {WRITER: {"INSERT", "UPDATE"}, PRUNER: {"DELETE"}},
     "completion": {WRITER: {"INSERT"}, PRUNER: {"DELETE"}},
     "failover_pause": {WRITER: {"INSERT", "UPDATE", "DELETE"}},
     "archive_head": {ARCHIVIST: {"INSERT", "UPDATE"}},
     "operator_trail": {WRITER: {"INSERT"}},
     "worker_numbers": {WRITER: {"UPDATE drawn"}},
     "schema_version": {},
-    "command_in_flight": {},
     "leader_history": {},
     "published_state": {},
 }
@@ -127,7 +122,11 @@ async def test_no_role_has_powers_beyond_tables(owner: psycopg.AsyncConnection[t
 HARM = {
     READER: ("INSERT INTO failover_pause (keeper, reason) VALUES ('r', 'x')", "UPDATE participant SET epoch = 9"),
     WRITER: ("UPDATE participant SET record_format = 9", "DELETE FROM completion", "UPDATE archive_head SET lines = 0"),
-    ARCHIVIST: ("UPDATE participant SET epoch = 9", "DELETE FROM archive_head", "INSERT INTO admission SELECT"),
+    ARCHIVIST: (
+        "UPDATE participant SET epoch = 9",
+        "DELETE FROM archive_head",
+        "INSERT INTO epoch_grant VALUES (9, 'r')",
+    ),
     PRUNER: ("UPDATE participant SET pruned_to = 9", "UPDATE completion SET outcome = ''", "DELETE FROM epoch_grant"),
 }
 

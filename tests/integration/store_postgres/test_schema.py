@@ -17,13 +17,11 @@ from replica.store.postgres.status import read_status
 from replica.store.postgres.store import PostgresStore
 from replica.store.schema import Migration
 from tests.contracts.store_contract import (
-    FRESH,
-    IN_FLIGHT,
     TOPIC,
+    activated,
     at,
     command,
     completion,
-    serving,
 )
 from tests.integration.conftest import MakeDatabase
 from tests.integration.store_postgres.world import MIGRATION_LOCK, looking, open_session, rows, sessions
@@ -108,7 +106,6 @@ FORBIDDEN = [
     "UPDATE completion SET outcome = 'NOTARISED'",
     "DELETE FROM completion",
     "TRUNCATE completion",
-    "DELETE FROM command_accepted",
     "DELETE FROM participant",
     "UPDATE participant SET ledger_id = gen_random_uuid()",
     "UPDATE participant SET rules_version = 2",
@@ -139,10 +136,8 @@ async def test_a_replica_needs_no_more_than_the_writer_s_rights(dsn: str, postgr
         async def make() -> PostgresStore:
             return store
 
-        await serving(make)
-        assert await store.admit([command(1)], 0) == [FRESH]
+        await activated(make)
         assert await store.publish([completion(command(1), 7)], at(7)) == 1
-        assert await store.admit([command(2), command(2)], 0) == [FRESH, IN_FLIGHT]
         assert await migrate(writer, MIGRATION_LOCK) == []
     for login in (writer, reader):
         for statement in FORBIDDEN:

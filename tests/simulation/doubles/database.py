@@ -14,10 +14,9 @@ from ha.lock import notes
 from ha.lock.interface import DatabaseIdentity, ReleaseNote
 from ha.lock.memory import ConnectionGone, MemoryLockServer, MemoryLockSession
 from ha.settings import ElectionSettings
-from replica.notary.errors import ValuesRefused
 from replica.notary.formats import Formats
 from replica.notary.position import Position
-from replica.store.interface import AdmissionResult, Command, Completion, OfEach, Pruned
+from replica.store.interface import Completion, Pruned
 from replica.store.memory import MemoryDatabase
 from tests.simulation.doubles.clock import SimulatedClock
 from tests.simulation.process import Process, current_process
@@ -25,7 +24,6 @@ from tests.simulation.story import Story
 from tests.simulation.weather import Skies
 
 _T = TypeVar("_T")
-VALUE_REFUSED = "\ufdd0"  # no database of this world stores it
 _OF_ALL_COPIES = ("published_ever", "contradictions", "bounds_ever")  # kept when a backup is restored
 _HOLDER_SEEN_S = 2.0  # a passive that polled less often may have seen the lock free all the time
 _RELEASE_KNOWN_S = 5.0  # a passive that saw a release on purpose may not have looked since
@@ -69,14 +67,6 @@ class Tables(MemoryDatabase):
         if commits and self._history:
             vars(standby).update({k: copy(v) for k, v in self._history[-min(commits, len(self._history))].items()})
         return standby
-
-    def admit(
-        self, commands: Sequence[Command], accepted_since_us: OfEach, accepted_after: OfEach = 0
-    ) -> list[AdmissionResult]:
-        if any(VALUE_REFUSED in command.command_id for command in commands):
-            raise ValuesRefused("admit: a value that the database does not take")
-        self._remember()
-        return super().admit(commands, accepted_since_us, accepted_after)
 
     def raise_rules(self, formats: Formats) -> None:
         """What an operator writes."""

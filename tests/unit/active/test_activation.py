@@ -95,7 +95,6 @@ def test_completions_are_dense_in_log_order_and_follow_the_log() -> None:
             assert [offset for offset, _ in completions] == list(range(1, 8))
             assert [c.log_offset for _, c in completions] == list(range(1, 8))
             assert [c.outcome for _, c in completions] == [NOTARISED] * 3 + [Code.STATE_CONFLICT.name] * 4
-            assert not world.shared.database.in_flight
 
     run_virtually(story())
 

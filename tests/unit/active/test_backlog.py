@@ -79,7 +79,7 @@ async def test_a_backlog_is_published_to_its_end() -> None:
         MemoryLog(topic),
         index,
         store,  # type: ignore[arg-type]
-        published=Published(None, 0, 0, 0),
+        published=Published(None, 0, 0),
         applied_to=first[-1].position,
         settings=SMALL,
     )

@@ -39,7 +39,7 @@ class Ledger:
     """A ledger up to the record 11, with two completions."""
 
     async def reached(self, offset: int) -> Published:
-        return Published(Position(RAISED_VERSION, "log", 11), 2, 1, 0)
+        return Published(Position(RAISED_VERSION, "log", 11), 2, 1)
 
     async def log_offset_of(self, ledger_offset: int) -> int | None:
         return {2: 9}.get(ledger_offset)
@@ -102,13 +102,7 @@ async def test_a_desk_shows_the_own_ledger_as_one_pair_and_asks_the_clocks_now_a
     numbers = count()
     desk = LogDesk(Ledger(), words, lambda: "raft:9f", clock, lambda size: next(numbers).to_bytes(size, "big"))
     seen = await desk.look()
-    assert (seen.wall_us, seen.published_offset, seen.ledger_end, seen.pruned_to, seen.is_settled) == (
-        7,
-        11,
-        2,
-        1,
-        True,
-    )
+    assert (seen.wall_us, seen.published_offset, seen.ledger_end, seen.pruned_to) == (7, 11, 2, 1)
     assert (await desk.look()).wall_us is None
     clock.now_s += CLOCK_EVERY_S
     words.wall_us = None  # no majority

@@ -13,7 +13,7 @@ class OwnLedger:
     """A ledger of which one reads the progress, and that may be pruned."""
 
     def __init__(self) -> None:
-        self.progress = Published(None, 0, 0, 0)
+        self.progress = Published(None, 0, 0)
         self.pruned: list[int] = []
 
     async def reached(self, offset: int) -> Published:
@@ -21,7 +21,7 @@ class OwnLedger:
 
     async def prune_to(self, bound: int) -> None:
         self.pruned.append(bound)
-        self.progress = Published(None, self.progress.ledger_end, bound, 0)
+        self.progress = Published(None, self.progress.ledger_end, bound)
 
 
 async def test_a_ledger_follows_the_bound_once_it_covers_it() -> None:
@@ -31,16 +31,16 @@ async def test_a_ledger_follows_the_bound_once_it_covers_it() -> None:
     bound = SharedBound(log, ledger, ledger.prune_to, clock=None)  # type: ignore[arg-type]
     await bound.look()
     await log.say(NewWord(PRUNED, 0, written(Bound(7))))
-    ledger.progress = Published(None, 6, 0, 0)
+    ledger.progress = Published(None, 6, 0)
     await bound.look()
     assert ledger.pruned == []
-    ledger.progress = Published(None, 9, 0, 0)
+    ledger.progress = Published(None, 9, 0)
     await bound.look()
     await bound.look()
     assert ledger.pruned == [7]
     await log.say(NewWord(PRUNED, 1, written(Bound(9))))
     await bound.look()
-    ledger.progress = Published(None, 12, 0, 0)
+    ledger.progress = Published(None, 12, 0)
     await bound.look()
     assert ledger.pruned == [7, 9, 9]
 

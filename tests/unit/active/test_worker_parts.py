@@ -113,7 +113,7 @@ def test_a_range_is_used_only_under_activations_of_the_database_that_gave_it() -
     assert needs_range(short, barrier(1))
 
 
-def test_workers_write_under_rules_2_and_never_after_a_release() -> None:
+def test_workers_write_and_never_after_a_release() -> None:
     """Goal: no worker writes where only the holder may, or nobody. Method: each kind of barrier."""
 
     def position(in_force: BarrierRecord | None) -> Position:
@@ -121,7 +121,6 @@ def test_workers_write_under_rules_2_and_never_after_a_release() -> None:
 
     assert writable(None) is None
     assert writable(position(None)) is None
-    assert writable(position(barrier(1, format=1, rules=1))) is None
     assert writable(position(barrier(1, release_text("topic", "R1")))) is None
     assert writable(position(barrier(1, claim_text("topic", 4)))) is not None  # whether it may number is another matter
     assert writable(position(barrier(1))) == barrier(1)
@@ -311,7 +310,6 @@ FIT = WorkerFacts(
     lag_records=10,
     is_paused=False,
     is_writable=True,
-    is_settled=True,
     may_number=True,
     why_not_stamp=None,
     oldest_unread_s=1.9,

@@ -346,7 +346,7 @@ def test_a_narrow_terminal_cuts_nothing(folder: Path, monkeypatch: pytest.Monkey
         activation_steps_s={},
         lock_answer_age_s=0.4,
     )
-    store = {"epoch": 123_456, "replica": "r1", "published_offset": 1_234_567_890_122, "in_flight": 123_456}
+    store = {"epoch": 123_456, "replica": "r1", "published_offset": 1_234_567_890_122, "ledger_end": 123_456}
     store["ledger_end"] = 1_234_567_890_121
     for found in (health, None):
         shown = io.StringIO()

@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ha.errors import LeaseNotPrepared, LockLost
+from ha.errors import LockLost
 from ha.lock.interface import ReleaseNote
 from replica.log.interface import LogEnd, LogWriter
 from replica.log.memory import MemoryLog, MemoryTopic
-from replica.notary.records import BarrierRecord, encode_record
 from tests.contracts.lock_contract import CLOCK, SETTINGS, LockContract, World, opened
 from tests.worlds.lease_world import lease_world
 
@@ -72,16 +71,6 @@ async def test_of_two_claims_at_once_one_is_in_force_and_the_other_is_lost(world
     assert (len(lost), len(granted)) in [(1, 1), (0, 1)]
     for session in (first, second):
         await session.close()
-
-
-async def test_an_old_log_is_raised_before_a_lease_leads_it(topic: MemoryTopic) -> None:
-    """Goal: no claim that readers would not judge. Method: a log under rules 1; the session does not open."""
-    async with lease_world(lambda: MemoryLog(topic)) as world:
-        topic.store(encode_record(BarrierRecord(99, b"a" * 16, "R1", "postgres:1:1", 1, 1)))
-        session = world.session("R2")
-        with pytest.raises(LeaseNotPrepared) as refusal:
-            await session.open()
-        assert not refusal.value.retry
 
 
 async def test_a_log_that_does_not_take_records_counts_for_nothing(world: World, topic: MemoryTopic) -> None:

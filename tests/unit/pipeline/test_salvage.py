@@ -41,7 +41,7 @@ def entry(offset: int, key: bytes, name: bytes) -> LostEntry:
 
 def test_an_index_that_has_everything_leaves_nothing_lost() -> None:
     """Goal: what an index recorded stays, published or not. Method: merge; count what is accepted."""
-    header, entries = some_tail(in_flight=[tx(9)]).merged()
+    header, entries = some_tail().merged()
     assert {one.key for one in entries if one.key[:1] == TX_KEY} == {TX_KEY + tx(n) for n in (4, 5, 6, 9)}
     assert {one.key for one in entries if one.key[:1] == STATE_KEY} == {
         STATE_KEY + state(n) for n in (8, 9, 10, 11, 12, 13, 18)
@@ -56,12 +56,6 @@ def test_what_only_completions_tell_stays_notarised_and_its_states_are_counted()
     assert (header.last, header.states_unknown, header.accepted_loss) == (7, 2, 2)
     without, _ = some_tail(applied=()).merged()
     assert (without.applied, without.states_unknown) == (-1, 3)
-
-
-def test_commands_in_flight_that_no_index_knows_are_counted() -> None:
-    """Goal: who may have been answered is counted. Method: one known to the index, two known to nobody."""
-    header, _ = some_tail(in_flight=[tx(9), tx(20), tx(21)]).merged()
-    assert (header.unaccounted, header.accepted_loss) == (2, 2)
 
 
 def test_the_furthest_index_counts_and_the_others_must_agree() -> None:

@@ -11,8 +11,8 @@ from ha.settings import ElectionSettings
 from replica.notary.errors import StoreUnavailable
 from replica.store.interface import Published
 from replica.store.memory import MemoryDatabase, MemoryReader, MemoryStore
-from tests.contracts.reader_contract import InFlightByCompletionsContract, PruningContract, ReaderContract, Sweep
-from tests.contracts.store_contract import FRESH, TOPIC, Ends, NewStore, StoreContract, activated, at, command, serving
+from tests.contracts.reader_contract import PruningContract, ReaderContract
+from tests.contracts.store_contract import TOPIC, Ends, NewStore, StoreContract, activated, at, command, completion
 
 
 @pytest.fixture
@@ -52,31 +52,22 @@ def reader(database: MemoryDatabase) -> MemoryReader:
     return MemoryReader(lambda: database)
 
 
-@pytest.fixture
-def sweep() -> Sweep:
-    async def nothing() -> None:
-        """It forgets at once."""
-
-    return nothing
-
-
-class TestMemoryReader(ReaderContract, PruningContract, InFlightByCompletionsContract):
-    """See ReaderContract, PruningContract and InFlightByCompletionsContract."""
+class TestMemoryReader(ReaderContract, PruningContract):
+    """See ReaderContract and PruningContract."""
 
 
 async def test_what_a_lost_session_did_is_unknown_but_whole(
     new_store: NewStore, server: MemoryLockServer, database: MemoryDatabase
 ) -> None:
-    """Goal: no statement of a dead session takes effect. Method: kill the sessions, then admit."""
-    store = await serving(new_store)
-    assert await store.admit([command(1)], 0) == [FRESH]
+    """Goal: no statement of a dead session takes effect. Method: kill the sessions, then publish."""
+    store = await activated(new_store)
+    assert await store.publish([completion(command(1), 7)], at(7)) == 1
     server.end_all()
     with pytest.raises(LockLost):
-        await store.admit([command(2)], 0)
+        await store.publish([completion(command(2), 8)], at(8))
     with pytest.raises(LockLost):
         await store.published()
-    assert list(database.in_flight.values()) == [command(1)]
-    assert database.published() == Published(None, 0)
+    assert database.published() == Published(at(7), 1)
 
 
 async def test_grants_are_kept_for_people(new_store: NewStore, database: MemoryDatabase) -> None:

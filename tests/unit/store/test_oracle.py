@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -27,25 +26,20 @@ from replica.store.oracle.export import export_completions
 from replica.store.oracle.login import render_oracle
 from replica.store.oracle.migrate import migrate, newest_version, statements_of
 from replica.store.oracle.status import read_status
-from replica.store.oracle.store import LIST_MAX, OracleStore
+from replica.store.oracle.store import OracleStore
 from replica.store.reader import CompletionReader
 from replica.store.schema import LOCK_WAIT_S, Migration, read_migrations
-from tests.contracts.reader_contract import PruningContract, ReaderContract, Sweep, publish_over_time
+from tests.contracts.reader_contract import PruningContract, ReaderContract, publish_over_time
 from tests.contracts.store_contract import (
-    FRESH,
-    IN_FLIGHT,
     REJECTED,
     TOPIC,
     Ends,
     NewStore,
     StoreContract,
-    accepted,
     activated,
-    agrees_with_memory,
     at,
     command,
     completion,
-    serving,
 )
 from tests.oracle import driver
 from tests.oracle.server import CONTACT_LOST, ENDED, KILLED, NO_TABLE, OracleServer
@@ -127,21 +121,13 @@ async def reader(server: OracleServer) -> AsyncIterator[CompletionReader]:
     await made.close()
 
 
-@pytest.fixture
-def sweep(server: OracleServer) -> Sweep:
-    async def delete() -> None:
-        await participant_database(render_oracle(LOGIN), "NOTARY").delete_pruned(lambda _: None)
-
-    return delete
-
-
 class TestOracleReader(ReaderContract, PruningContract):
     """See ReaderContract and PruningContract."""
 
 
 async def test_a_page_of_large_conflicts_is_bounded_in_bytes(new_store: NewStore, reader: CompletionReader) -> None:
     """Goal: no page fills the memory. Method: details of 1 MB and of nothing, read page by page."""
-    store = await serving(new_store)
+    store = await activated(new_store)
     details = [b"x" * 1_000_000] * 6 + [b""] * 600
     done = [completion(command(n), n, REJECTED, detail=detail) for n, detail in enumerate(details)]
     await store.publish(done, at(len(done)))
@@ -157,7 +143,7 @@ async def test_a_reader_comes_back_after_its_server_ended_it(
     new_store: NewStore, reader: CompletionReader, server: OracleServer
 ) -> None:
     """Goal: a connection that ended while nobody read costs no caller an error. Method: kill it, read."""
-    store = await serving(new_store)
+    store = await activated(new_store)
     await store.publish([completion(command(1), 7)], at(7))
     assert len(await reader.read(0, 1)) == 1
     server.end(server.sessions[-1], KILLED)
@@ -196,7 +182,7 @@ async def test_a_restored_topic_is_adopted_while_nobody_is_active(
     new_store: NewStore, server: OracleServer, opened: list[OracleLockSession]
 ) -> None:
     """Goal: the position goes with the topic, and not under an active replica. Method: held lock, refused, adopted."""
-    store = await serving(new_store)
+    store = await activated(new_store)
     await store.publish([completion(command(1), 7)], at(7))
     number, seen = lock_id("NOTARY", Counter.PARTICIPANT_WRITE), []
     await opened[-1].try_lock()
@@ -226,11 +212,9 @@ async def test_a_restored_topic_is_adopted_while_nobody_is_active(
 
 async def test_every_field_is_stored_as_it_was(new_store: NewStore, server: OracleServer) -> None:
     """Goal: the table has what the log has. Method: awkward texts and bytes, read back by the export."""
-    store = await serving(new_store)
+    store = await activated(new_store)
     names_of_sixteen = tuple(f"CN={number:03}{'é' * 250}" for number in range(16))
     of = msgspec.structs.replace(command(1), user_id='é{}",\\ NULL', submission_id="NULL", act_as=names_of_sixteen)
-    await store.admit([of], 0)
-    assert await (await activated(new_store)).pending(1) == [of]
     done = [
         completion(of, 7, REJECTED, recorded_us=2**62, detail=bytes(range(256))),
         completion(command(2), 8, detail=b""),
@@ -255,25 +239,20 @@ async def test_each_transaction_is_one_commit_in_a_bounded_number_of_round_trips
     await store.raise_epoch(0, "r")
     assert names(server) == ["counters", "found_over", "grant_epoch", "raise_epoch*"]
     server.calls.clear()
-    await store.pending(10)
     await store.published()
-    assert names(server) == ["pending", "published"]
+    assert names(server) == ["published"]
     for size in (1, 300):
-        server.calls.clear()
         batch = [command(1_000 * size + number) for number in range(size)]
-        await store.admit(batch, 0)
-        assert names(server) == ["accepted", "admit*"]
-        assert len(server.calls[1].rows) == size
         server.calls.clear()
         await store.publish([completion(of, size) for of in batch], at(size))
-        assert names(server) == ["counters", "complete", "settle", "accept", "move_position*"]
-        assert [len(call.rows) for call in server.calls] == [1, size, size, size, 1]
+        assert names(server) == ["counters", "complete", "move_position*"]
+        assert [len(call.rows) for call in server.calls] == [1, size, 1]
     server.calls.clear()
     await store.publish([], at(500))
     await store.publish([completion(command(1), 501, REJECTED)], at(501))
     assert names(server) == [
         *("counters", "move_position*"),
-        *("counters", "complete", "settle", "move_position*"),
+        *("counters", "complete", "move_position*"),
     ]
 
 
@@ -289,12 +268,10 @@ async def test_what_is_below_the_bound_is_deleted_and_nothing_else(
     await store.prune(5, 10**9)
     server.calls.clear()
     assert await database.delete_pruned(told.append) == 5
-    assert names(server) == [*["oldest_kept", "forget_accepted", "delete_completions"] * 3, "oldest_kept"]
+    assert names(server) == [*["oldest_kept", "delete_completions"] * 3, "oldest_kept"]
     assert await database.delete_pruned(told.append) == 0
     assert told == [2, 4, 5]
     assert rows(server, "SELECT MIN(ledger_offset), COUNT(*) FROM completion") == [(6, 5)]
-    assert rows(server, "SELECT MIN(ledger_offset), COUNT(*) FROM command_accepted") == [(6, 5)]
-    assert await store.admit([command(6), command(5)], 0) == [accepted(6), FRESH]
     assert await reader.first_at(3, 10) == 6
     with export_completions(LOGIN) as export:
         assert (export.pruned_to, [offset for offset, _ in export.rows]) == (5, [6, 7, 8, 9, 10])
@@ -302,39 +279,14 @@ async def test_what_is_below_the_bound_is_deleted_and_nothing_else(
 
 async def test_a_publication_goes_on_from_where_this_session_left_the_database(new_store: NewStore) -> None:
     """Goal: two stores never publish in turns. Method: another session publishes between two of ours."""
-    store, other = await serving(new_store), await serving(new_store)
+    store, other = await activated(new_store), await activated(new_store)
     await store.publish([completion(command(1), 1)], at(1))
     with pytest.raises(InvariantBroken, match="any more"):
         await other.publish([completion(command(2), 2)], at(2))
     assert (await (await activated(new_store)).published()).ledger_end == 1
 
 
-async def test_long_lists_of_commands_are_asked_in_parts_and_few_texts(
-    new_store: NewStore, server: OracleServer
-) -> None:
-    """Goal: Oracle's limit on lists is kept, and its shared pool is not filled with texts. Method: many sizes."""
-    store = await serving(new_store)
-    await store.admit([command(1)], 0)
-    await store.publish([completion(command(1), 7)], at(7))
-    server.calls.clear()
-    asked = [command(number) for number in range(1, 2 * LIST_MAX + 2)]
-    assert await store.admit(asked, 0) == [accepted(7), *[FRESH] * (2 * LIST_MAX)]
-    assert [len(call.rows[0]) - 2 for call in server.named("accepted")] == [LIST_MAX, LIST_MAX, 1]
-    for size in range(1, 40):
-        await store.admit([command(10_000 * size + number) for number in range(size)], 0)
-    assert len({call.text for call in server.named("accepted")}) == 8  # 1, 2, 4, ... 64, and LIST_MAX
-
-
-async def test_oracle_and_memory_agree(new_store: NewStore, server: OracleServer) -> None:
-    """Goal: what is proved with the double holds for the product's SQL. Method: 150 random steps, a few commands."""
-    memory = await agrees_with_memory(new_store, random.Random(11))
-    with export_completions(LOGIN) as export:
-        assert list(export.rows) == memory.completions
-
-
-# ---- what can go wrong ----
-
-STATEMENTS = ["counters", "complete", "settle", "accept", "move_position"]
+STATEMENTS = ["counters", "complete", "move_position"]
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
@@ -343,15 +295,12 @@ async def test_a_publication_on_a_session_that_ends_is_whole_or_nothing(
     new_store: NewStore, server: OracleServer, name: str, failure: tuple[int, str]
 ) -> None:
     """Goal: no half of a publication, and its outcome is reported as unknown. Method: each death at each statement."""
-    store = await serving(new_store)
-    await store.admit([command(1)], 0)
+    store = await activated(new_store)
     server.failures[name] = [failure]
     with pytest.raises(LockLost, match=f"ORA-{failure[0]:05}"):
         await store.publish([completion(command(1), 7)], at(7))
     assert rows(server, "SELECT ledger_end, published_offset FROM participant") == [(0, -1)]
     assert rows(server, "SELECT count(*) FROM completion") == [(0,)]
-    after = await activated(new_store)
-    assert await after.pending(10) == [command(1)]
 
 
 FULL = (1653, "unable to extend table NOTARY.COMPLETION by 128 in tablespace USERS")
@@ -377,44 +326,30 @@ TAKEN = (1, "unique constraint (NOTARY.COMPLETION_PK) violated")
 async def test_an_error_in_a_transaction_undoes_it_and_keeps_the_session(
     new_store: NewStore, server: OracleServer, failure: tuple[int, str], error: type[Exception]
 ) -> None:
-    """Goal: a definite answer costs nothing but itself. Method: each kind of error behind two writes, then again."""
-    store = await serving(new_store)
-    await store.admit([command(1)], 0)
-    server.failures["accept"] = [failure]
+    """Goal: a definite answer costs nothing but itself. Method: each kind of error behind a write, then again."""
+    store = await activated(new_store)
+    server.failures["move_position"] = [failure]
     with pytest.raises(error, match=f"ORA-{failure[0]:05}"):
         await store.publish([completion(command(1), 7)], at(7))
     assert rows(server, "SELECT count(*) FROM completion") == [(0,)]
-    assert await store.admit([command(1)], 0) == [IN_FLIGHT]
     assert await store.publish([completion(command(1), 7)], at(7)) == 1
-
-
-@pytest.mark.parametrize("name", ["accepted", "admit"])
-async def test_an_admission_that_fails_leaves_nothing_pending(
-    new_store: NewStore, server: OracleServer, name: str
-) -> None:
-    """Goal: what was not recorded is not in flight. Method: a full disk, then the same command again."""
-    store = await serving(new_store)
-    server.failures[name] = [FULL]
-    with pytest.raises(StoreUnavailable):
-        await store.admit([command(1)], 0)
-    assert await store.admit([command(1)], 0) == [FRESH]
 
 
 async def test_a_write_that_nobody_waits_for_any_more_reaches_its_end(
     new_store: NewStore, server: OracleServer, opened: list[OracleLockSession]
 ) -> None:
     """Goal: a write is never cancelled; its session is closed. Method: no answer; the user's task is cancelled."""
-    store = await serving(new_store)
-    server.stalled.add("admit")
-    task = asyncio.create_task(store.admit([command(1)], 0))
-    while not server.named("admit"):
+    store = await activated(new_store)
+    server.stalled.add("move_position")
+    task = asyncio.create_task(store.publish([completion(command(1), 7)], at(7)))
+    while not server.named("move_position"):
         await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert opened[-1].closed
     assert server.session_of("r1").ended is not None
-    assert await (await activated(new_store)).pending(10) == [command(1)]
+    assert (await (await activated(new_store)).published()).ledger_end == 1
 
 
 async def test_a_character_set_that_loses_texts_is_refused(new_store: NewStore, server: OracleServer) -> None:
@@ -442,13 +377,12 @@ async def test_a_database_without_a_schema_says_what_to_do(bare_server: OracleSe
 
 
 async def test_status_tells_people_where_things_are(new_store: NewStore) -> None:
-    """Goal: one look shows who leads and how far. Method: an activation, two commands, one published."""
-    store = await serving(new_store)
-    await store.admit([command(1), command(2)], 0)
+    """Goal: one look shows who leads and how far. Method: an activation, one completion."""
+    store = await activated(new_store)
     await store.publish([completion(command(1), 7)], at(7))
     status = await read_status(LOGIN)
     assert (status.topic_id, status.epoch, status.replica) == (TOPIC, 1, "r")
-    assert (status.published_offset, status.ledger_end, status.in_flight) == (7, 1, 1)
+    assert (status.published_offset, status.ledger_end) == (7, 1)
     assert status.schema_version == newest_version()
     assert status.granted_at is not None
     assert status.granted_at.tzinfo is not None
@@ -466,13 +400,13 @@ async def test_migrations_are_applied_once_and_under_their_lock(bare_server: Ora
 
 
 @pytest.mark.parametrize("noted", [False, True])
-@pytest.mark.parametrize("cut", range(1, 10))
+@pytest.mark.parametrize("cut", range(1, 11))
 async def test_a_migration_that_is_cut_goes_on_where_it_was(
     bare_server: OracleServer, monkeypatch: pytest.MonkeyPatch, cut: int, noted: bool
 ) -> None:
     """Goal: a change of a schema cannot be undone, so it can be continued. Method: die at and behind each statement."""
     texts = statements_of(read_migrations("oracle")[0])
-    assert len(texts) == 9
+    assert len(texts) == 10
     done = bare_server.carry_out
     steps = 0
 

@@ -23,7 +23,7 @@ BLOCKS = {f"lock {name}": getattr(lock, name) for name in ("REQUEST", "NOTE", "R
 QUERIES = {
     **{f"lock {name}": getattr(lock, name) for name in ("CHECK", "PROFILE", "PARAMETERS", "LOOK", "IDENTITY")},
     **{name: getattr(migrate, name) for name in ("_VERSIONS", "_KNOWN", "_BEGIN", "_STEP", "_END")},
-    **{name: named_statement(name).replace(":change_ids", ":id_0, :id_1") for name in NAMES if name != "roles"},
+    **{name: named_statement(name) for name in NAMES if name != "roles"},
     **{
         f"{migration.name} {number}": text
         for migration in read_migrations("oracle")

@@ -43,7 +43,7 @@ def updated(text: str) -> set[tuple[str, str]]:
 
 def test_updates_and_grants_are_read() -> None:
     """Goal: the test below is no rubber stamp. Method: what both are known to have."""
-    assert granted()["command_accepted"] is None
+    assert granted()["archive_head"] is None
     assert {"epoch", "ledger_end", "published_offset"} <= (granted()["participant"] or set())
     assert ("participant", "pruned_to") in updated(POSTGRES.joinpath("prune.sql").read_text())
     assert ("epoch_grant", "found_over_at") in updated(POSTGRES.joinpath("raise_epoch.sql").read_text())

@@ -15,14 +15,14 @@ import pytest
 from replica.notary.errors import InvariantBroken, StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
 from replica.notary.position import BEGIN, Position
-from replica.store.interface import Completion, ParticipantStore, Pruned
+from replica.store.interface import Completion, ParticipantStore
 from replica.store.memory import MemoryDatabase
 from replica.store.sqlite.file import Begun, LedgerFile
 from replica.store.sqlite.ledger import EmbeddedLedger, open_or_make_anew
 from replica.store.sqlite.reader import SqliteReader
 from replica.store.sqlite.store import EmbeddedStore
 from replica.store.sqlite.tables import FILE, LedgerDamaged, restored, stored
-from tests.contracts.reader_contract import PruningContract, ReaderContract, Sweep, publish_over_time
+from tests.contracts.reader_contract import PruningContract, ReaderContract
 from tests.contracts.store_contract import REJECTED, TOPIC, NewStore, at, command, completion
 from tests.waiting import eventually
 
@@ -73,30 +73,8 @@ async def reader(tmp_path: Path) -> AsyncIterator[SqliteReader]:
     await made.close()
 
 
-@pytest.fixture
-def sweep() -> Sweep:
-    async def nothing() -> None:
-        """It deletes at once."""
-
-    return nothing
-
-
 class TestSqliteReader(ReaderContract, PruningContract):
     """See ReaderContract and PruningContract."""
-
-    async def test_what_is_pruned_is_forgotten_and_what_is_not_is_remembered(
-        self, new_store: NewStore, reader: SqliteReader, sweep: Sweep
-    ) -> None:
-        """Goal: a pruned ledger knows its bound and the bound's time. Method: prune, ask anew. Commands are remembered
-        by the index and not here."""
-        store = await publish_over_time(new_store)
-        assert await store.prune(3, 5_001) == Pruned(3, 5)
-        assert await store.log_offset_of(3) is None
-        assert await store.log_offset_of(4) == 4
-        published = await (await new_store()).published()
-        assert (published.pruned_to, published.pruned_us, published.ledger_end) == (3, 3_000, 10)
-        with pytest.raises(StoreUnavailable):
-            await reader.read(2, 10)
 
 
 def some(count: int, first: int = 0) -> list[Completion]:
@@ -385,8 +363,6 @@ async def test_a_store_that_has_other_completions_is_refused(ledger: EmbeddedLed
     assert await store.publish(some(2), at(20)) == 2
     with pytest.raises(InvariantBroken):
         await store.publish(some(1, 9), at(20))
-    with pytest.raises(InvariantBroken):
-        await store.admit([command(1)], 0)
 
 
 async def test_it_agrees_with_the_double(tmp_path: Path, new_store: NewStore) -> None:

@@ -1,3 +1,2 @@
 -- The bound up to which completions may be deleted. What is safe was found out on this session, the only one to move it.
-UPDATE participant SET pruned_to = :pruned_to, pruned_us_of = :pruned_to,
-       pruned_us = (SELECT c.recorded_us FROM completion c WHERE c.ledger_offset = :pruned_to)
+UPDATE participant SET pruned_to = :pruned_to

@@ -1,6 +1,5 @@
--- Moves the bound up to which completions may be deleted, if that is safe: what a resubmission may still ask for stays,
--- and so does whatever determines which commands are in flight. The times that were judged at rise with the ledger offsets,
--- so a search by halves finds the newest that is old enough.
+-- Moves the bound up to which completions may be deleted, if that is safe: what a resubmission may still ask for stays.
+-- The times that were judged at rise with the ledger offsets, so a search by halves finds the newest that is old enough.
 WITH RECURSIVE search (low, high) AS (
     SELECT pruned_to + 1, ledger_end + 1 FROM participant
     UNION ALL
@@ -12,13 +11,11 @@ WITH RECURSIVE search (low, high) AS (
      WHERE low < high
 ),
 safe AS (
-    SELECT least(low - 1, (SELECT min(ledger_end) FROM admission)) AS safe_to FROM search WHERE low = high
+    SELECT low - 1 AS safe_to FROM search WHERE low = high
 ),
 moved AS (
     UPDATE participant
-       SET pruned_to = coalesce(%(up_to)s::bigint, safe_to), pruned_us_of = coalesce(%(up_to)s::bigint, safe_to),
-           pruned_us = (SELECT c.recorded_us FROM completion c
-                         WHERE c.ledger_offset = coalesce(%(up_to)s::bigint, safe_to))
+       SET pruned_to = coalesce(%(up_to)s::bigint, safe_to)
       FROM safe
      WHERE coalesce(%(up_to)s::bigint, safe_to) > pruned_to AND coalesce(%(up_to)s::bigint, safe_to) <= safe_to
     RETURNING pruned_to

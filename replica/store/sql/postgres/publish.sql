@@ -1,6 +1,5 @@
--- One transaction: position and ledger end, completions with dense offsets, commands that were accepted, admissions that
--- are over. Nothing happens unless the completions go on from the published position. A fenced session names its epoch,
--- which must be the newest.
+-- One transaction: position and ledger end, completions with dense offsets. Nothing happens unless the completions go on
+-- from the published position. A fenced session names its epoch, which must be the newest.
 WITH moved AS (
     UPDATE participant
        SET ledger_end = ledger_end + %(count)b::bigint, published_offset = %(offset)b::bigint,
@@ -22,20 +21,5 @@ completed AS (
            WITH ORDINALITY AS c (log_offset, change_id, user_id, command_id, act_as, submission_id, tx_id,
                                  content_digest, outcome, notarised_offset, recorded_us, detail, deduplication_us,
                                  deduplication_after, ordinal)
-),
-accepted AS (
-    INSERT INTO command_accepted (change_id, tx_id, content_digest, notarised_offset, accepted_us, ledger_offset)
-    SELECT change_id, tx_id, content_digest, notarised_offset, recorded_us, ledger_start + ordinal
-      FROM moved,
-           unnest(%(change_ids)b, %(tx_ids)b, %(content_digests)b, %(notarised_offsets)b, %(recorded_us)b, %(accepting)b)
-           WITH ORDINALITY AS c (change_id, tx_id, content_digest, notarised_offset, recorded_us, accepting, ordinal)
-     WHERE accepting
-    ON CONFLICT (change_id) DO UPDATE
-       SET tx_id = excluded.tx_id, content_digest = excluded.content_digest,
-           notarised_offset = excluded.notarised_offset, accepted_us = excluded.accepted_us,
-           ledger_offset = excluded.ledger_offset
-),
-over AS (
-    DELETE FROM admission a USING moved WHERE a.number = ANY (%(over)b) OR a.number <= %(over_until)b::bigint
 )
 SELECT ledger_end FROM moved

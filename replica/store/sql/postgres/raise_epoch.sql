@@ -1,4 +1,4 @@
--- The next epoch, and the newest number of an admission. An activation whose holder never said that it ended is noted as over.
+-- The next epoch. An activation whose holder never said that it ended is noted as over.
 WITH raised AS (
     UPDATE participant SET epoch = greatest(epoch, %(above)s::bigint) + 1 RETURNING epoch
 ),
@@ -9,4 +9,4 @@ found_over AS (
     UPDATE epoch_grant SET found_over_at = clock_timestamp(), found_over_by = %(replica)s
      WHERE ended_at IS NULL AND found_over_at IS NULL
 )
-SELECT epoch, (SELECT coalesce(max(number), 0) FROM admission) FROM raised
+SELECT epoch FROM raised

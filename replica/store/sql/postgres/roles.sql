@@ -37,22 +37,19 @@ $$;
 REVOKE CREATE ON SCHEMA public FROM PUBLIC;
 GRANT USAGE ON SCHEMA public TO notary_reader;
 
-GRANT SELECT ON schema_version, participant, epoch_grant, admission, command_accepted, completion,
-                command_in_flight, leader_history, published_state, archive_head, failover_pause, operator_trail,
-                worker_numbers
+GRANT SELECT ON schema_version, participant, epoch_grant, completion, leader_history, published_state, archive_head,
+                failover_pause, operator_trail, worker_numbers
     TO notary_reader;
 
-GRANT UPDATE (topic_id, epoch, ledger_end, published_offset, published_position, pruned_to, pruned_us, pruned_us_of)
+GRANT UPDATE (topic_id, epoch, ledger_end, published_offset, published_position, pruned_to)
     ON participant TO notary_writer;
 GRANT INSERT, UPDATE (ended_at, end_reason, found_over_at, found_over_by) ON epoch_grant TO notary_writer;
 GRANT INSERT, UPDATE, DELETE ON failover_pause TO notary_writer;
 GRANT UPDATE (drawn) ON worker_numbers TO notary_writer;
 GRANT INSERT ON operator_trail TO notary_writer; -- who may change or delete an entry could hide it
-GRANT INSERT, DELETE ON admission TO notary_writer;
-GRANT INSERT, UPDATE ON command_accepted TO notary_writer;
 GRANT INSERT ON completion TO notary_writer;
 
 GRANT INSERT, UPDATE ON archive_head TO notary_archivist;
 
 -- For the login that `notary store prune` uses; replicas move the bound, and delete nothing.
-GRANT DELETE ON completion, command_accepted TO notary_pruner;
+GRANT DELETE ON completion TO notary_pruner;

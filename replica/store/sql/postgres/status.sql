@@ -1,2 +1,2 @@
-SELECT ledger_id::text, topic_id, epoch, replica, granted_at, published_offset, ledger_end, in_flight, schema_version
+SELECT ledger_id::text, topic_id, epoch, replica, granted_at, published_offset, ledger_end, schema_version
   FROM published_state
