@@ -153,7 +153,7 @@ class LockLost(HaError):
 
     code = "HA_LOCK_LOST"
     remedy = (
-        "Nothing: the replica steps down, then tries for the lock again; the next active settles what was in flight."
+        "Nothing: the replica steps down, then tries for the lock again; the next active publishes what the log has."
     )
     retry = True
 

@@ -20,8 +20,8 @@ def weight_of(submission: Submission, states: int) -> int:
 
 
 class AdmissionBudget:
-    """How much is in flight, from the moment it is offered until it is answered; where the database remembers commands,
-    until its completion is published. `unpublished`: completions that wait for the database; they have a bound too."""
+    """How much is in flight, from the moment it is offered until it is answered. `unpublished`: completions that wait
+    for the database; they have a bound too."""
 
     def __init__(self, settings: CoreSettings) -> None:
         self._settings = settings

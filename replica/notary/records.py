@@ -12,7 +12,7 @@ fits a position and the database columns. No element may follow the last one, be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Annotated, NamedTuple
 
@@ -35,7 +35,7 @@ from replica.notary.untrusted import UNREADABLE
 FORMAT = 2  # the newest record format that this release reads
 ACTIVATION_ID_BYTES = 16
 RECORD_MAX_BYTES = 1_000_000  # the largest value a writer makes; a request of 9,999 states has about 361,000 bytes
-SETTLED_PER_RECORD = 1_000  # commands in one settlement record; see `settled_together` for its bytes
+SETTLED_PER_RECORD = 1_000  # commands in one settlement record
 BARRIER_TEXT_MAX = 255  # characters of a barrier's replica name and database
 BODY_MAX_BYTES = 65_536  # of an act
 NO_OFFSET = -1  # acceptances at any log offset count
@@ -244,21 +244,6 @@ def format_named(value: bytes) -> int:
     except UNREADABLE:
         return 0
     return named.format if named.kind and named.format in RECORD_FORMATS else 0
-
-
-def settled_together(commands: Sequence[SettledCommand]) -> tuple[SettledCommand, ...]:
-    """As many of the first commands as fit one settlement record; at least one unless there is none.
-
-    Their number is bounded, and so are their bytes: a thousand commands with the longest texts would not fit the log.
-    """
-    room = RECORD_MAX_BYTES - 100  # the head of the record has about 40 bytes
-    count = 0
-    for command in commands[:SETTLED_PER_RECORD]:
-        room -= len(_encoder.encode(command))
-        if room < 0:
-            break
-        count += 1
-    return tuple(commands[:count])
 
 
 def record_digest(value: bytes) -> bytes:

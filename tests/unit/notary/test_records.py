@@ -25,7 +25,6 @@ from replica.notary.records import (
     Undecodable,
     decode_record,
     encode_record,
-    settled_together,
 )
 from replica.notary.requests import Submission, make_request
 from tests.worlds.notary_logs import PARTY, activation, request_of, settled, submission_of, tx
@@ -221,7 +220,7 @@ def test_a_changed_byte_is_undecodable_or_another_record(at: int, change: int) -
 
 
 def test_the_largest_records_fit_the_log() -> None:
-    """Goal: RECORD_MAX_BYTES holds for every record that a writer makes. Method: the largest of each kind."""
+    """Goal: RECORD_MAX_BYTES holds for every record that a writer makes. Method: the largest request."""
     refs = [number.to_bytes(36, "big") for number in range(1, 10_000)]
     request = make_request(tx(1), refs, [], None, "p" * 512)
     act_as = tuple(f"{number:0512}" for number in range(16))
@@ -229,15 +228,3 @@ def test_the_largest_records_fit_the_log() -> None:
     largest = _request_with(submission=submission)
     assert isinstance(decode_record(largest, 1), RequestRecord)
     assert len(largest) < RECORD_MAX_BYTES
-    commands = [SettledCommand("u" * 255, f"{n:0255}", act_as, "s" * 255, tx(n), b"d" * 32) for n in range(1_000)]
-    left = commands
-    while left:
-        together = settled_together(left)
-        assert together == tuple(left[: len(together)]) != ()
-        assert len(encode_record(msgspec.structs.replace(SETTLEMENT, commands=together))) < RECORD_MAX_BYTES
-        left = left[len(together) :]
-
-
-def test_usual_commands_are_settled_by_the_thousand() -> None:
-    """Goal: few records settle many commands. Method: commands of usual length."""
-    assert len(settled_together([settled(number, "command") for number in range(2_000)])) == SETTLED_PER_RECORD
