@@ -1,5 +1,5 @@
-"""Keys in the log: an officer registers the clients' key, raises the rules to 3, revokes and registers it again, while
-the faults of a plan strike."""
+"""Keys in the log: an officer registers the clients' key, raises the rules to 3 and then to a made-up next version,
+revokes and registers the key again, while the faults of a plan strike."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from replica.notary.note_signatures import signed_note
 from replica.notary.parties import OFFICERS, PartyNote, encode_officers
 from replica.notary.records import ActRecord, RegistrationRecord
 from replica.notary.requests import TIME_MAX_US
+from tests.next_version.release import NEXT
 from tests.simulation.clients import CLIENT_KEY, PARTY
 from tests.simulation.draw import draw, leased, worded
 from tests.simulation.plan import START_US, Fault, FaultKind, Plan
@@ -77,29 +78,31 @@ class Officer:
         self.is_done = False
 
     async def run(self) -> None:
-        """Officers, the clients' key, rules 3, and then one change after the other; in the end the key is in force."""
+        """Officers, the clients' key, both raises, and then changes; in the end the key is in force."""
         random, world = self._random, self._world
         await self._until_effective(self._officers)
         await self._until_effective(lambda: self._registration(0, TIME_MAX_US - 1 - len(self._signed)))
         await asyncio.sleep(random.uniform(0.0, 0.2) * world.plan.duration_s)
-        await self._raise_rules()
-        world.story.tell("officer", "rules_raised")
-        if random.random() < 0.8 and (holder := world.holder()):
-            world.misfortune.switch_over(world.replica(holder))
+        for formats in (Formats(2, 3), NEXT):
+            await self._raise(formats)
+            world.story.tell("officer", "rules_raised", to=formats.rules)
+            if random.random() < 0.8 and (holder := world.holder()):
+                world.misfortune.switch_over(world.replica(holder))
+            await asyncio.sleep(random.uniform(0.0, 0.2) * world.plan.duration_s)
         while not world.healed:
             await asyncio.sleep(random.uniform(0.05, 0.25) * world.plan.duration_s)
             await self._try([self._change()])
         await self._until_effective(lambda: self._registration(0, TIME_MAX_US - 1 - len(self._signed)))
         self.is_done = True
 
-    async def _raise_rules(self) -> None:
+    async def _raise(self, formats: Formats) -> None:
         world = self._world
         while world.plan.worded:
             with suppress(LogUnavailable):
-                await SimulatedBoard(world, world.replicas[0].name).raise_formats(Formats(2, 3))
+                await SimulatedBoard(world, world.replicas[0].name).raise_formats(formats)
                 return
             await asyncio.sleep(_RETRY_S)
-        world.primary.tables.raise_rules(Formats(2, 3))
+        world.primary.tables.raise_rules(formats)
 
     def _change(self) -> PartyNote:
         now_us = START_US + round(self._world.loop.time() * 1e6)

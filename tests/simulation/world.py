@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from itertools import count
@@ -21,6 +22,7 @@ from replica.notary.answers import Answer, DeduplicationBound
 from replica.notary.errors import IndexUnreadable
 from replica.notary.salvage import NO_SALVAGES, Salvage, Salvages
 from replica.participant import Participant
+from tests.next_version.release import registered
 from tests.simulation.clients import AFTER_HEALING_MAX, Balancer, Client, Content, Stranger
 from tests.simulation.doubles.database import DatabaseServer, Tables
 from tests.simulation.doubles.log import SimulatedLog, Topic
@@ -62,7 +64,8 @@ class Outcome:
 
 def simulate(plan: Plan, make_world: Callable[[Plan], World] | None = None) -> Outcome:
     """Run a plan from start to end. The same plan gives the same outcome, event by event."""
-    return run_virtually(_run(plan, make_world or World))
+    with registered() if plan.registers else nullcontext():
+        return run_virtually(_run(plan, make_world or World))
 
 
 async def _run(plan: Plan, make_world: Callable[[Plan], World]) -> Outcome:

@@ -17,7 +17,9 @@ from replica.index.newest import newest_with
 from replica.notary.answers import Answer
 from replica.notary.counted import CountedRequest
 from replica.notary.parties import registration_id
+from replica.notary.reading import DecodedRequest, RunReader, VoidReason
 from replica.notary.rules import Verdict
+from tests.next_version.release import PRESENT
 from tests.simulation.mutants.registry import mutant
 from tests.simulation.parties import registering
 
@@ -81,3 +83,13 @@ def filter_is_silent(patch: MonkeyPatch) -> None:
         return refused
 
     patch.setattr(Admission, "_refuse_keys", silent)
+
+
+@mutant("a reader judges by the rules before the raise", registering)
+def rules_stay_as_they_were(patch: MonkeyPatch) -> None:
+    count = RunReader.count_request
+
+    def count_as_before(self: RunReader, decoded: DecodedRequest, rules_version: int) -> VoidReason | None:
+        return count(self, decoded, min(rules_version, PRESENT.rules))
+
+    patch.setattr(RunReader, "count_request", count_as_before)

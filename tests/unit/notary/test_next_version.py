@@ -53,7 +53,7 @@ def raised() -> LogMaker:
 
 def judged(maker: LogMaker) -> list[str]:
     """By the product; the reference judge agrees about each record."""
-    run = run_with_parties(maker.log)
+    run = run_with_parties(maker.log, cuts=list(range(len(maker.log))))  # one at a time: the fast way through the rules
     found = list(ReferenceJudge().judge(maker.log))
     by_reference = [one.outcome.lower() for one in found if isinstance(one, JudgedRequest)]
     by_product = [verdict.outcome.value for verdict in run.verdicts.values()]
@@ -97,9 +97,9 @@ def test_records_of_another_format_than_the_one_in_force_are_void() -> None:
     early = write(maker, 1, lot=1)
     assert format_named(maker.values[early]) == NEXT.records
     maker.barrier(2, format=NEXT.records, rules=NEXT.rules)
-    late = write(maker, 2, lot=None)
+    late = [write(maker, 2, lot=None), maker.act()]  # a note has the same fields in both, so the number alone tells
     assert judged(maker) == []
-    assert run_with_parties(maker.log).voids == dict.fromkeys((early, late), VoidReason.UNDECODABLE.value)
+    assert run_with_parties(maker.log).voids == dict.fromkeys((early, *late), VoidReason.UNDECODABLE.value)
 
 
 @pytest.mark.usefixtures("next_release")
