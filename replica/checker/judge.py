@@ -201,7 +201,7 @@ class ReferenceJudge:
             return JudgedBarrier(self.offset, record, repeated=True)
         if in_force is not None and record.epoch <= in_force.epoch:
             return JudgedVoid(self.offset, BARRIER_NOT_HIGHER)
-        if in_force is not None and in_force.rules_version in (2, 3) and _claimed(in_force) is not None:
+        if in_force is not None and in_force.rules_version > 1 and _claimed(in_force) is not None:
             witnessed = _claimed(record)
             if witnessed is not None and self.holder_wrote_at > witnessed:
                 return JudgedVoid(self.offset, HOLDER_WROTE)

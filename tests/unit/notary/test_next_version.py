@@ -16,7 +16,14 @@ from replica.notary.formats import Formats, known, of_barrier, to_write, why_not
 from replica.notary.parties import encode_officers
 from replica.notary.position import begin
 from replica.notary.reading import VoidReason, read_records
-from replica.notary.records import NO_OFFSET, RECORD_FORMATS, RequestRecordV2, encode_record, format_named
+from replica.notary.records import (
+    NO_OFFSET,
+    RECORD_FORMATS,
+    BarrierRecord,
+    RequestRecordV2,
+    encode_record,
+    format_named,
+)
 from tests.next_version.release import LOTS, NEXT, PRESENT, REFUSED_LOT, NextRequest, registered
 from tests.worlds.notary_logs import FOR_EVER, PARTY, TOPIC, LogMaker, request_of, submission_of
 from tests.worlds.party_logs import CLIENT_KEY, OFFICER_KEYS, run_with_parties
@@ -147,6 +154,18 @@ def test_the_check_of_a_history_judges_by_the_next_rules() -> None:
     sent = invoke_submission("p", 0, 1, request, submission_of(request, "c"))
     assert check([sent, Refused("p", 0, 2, "TIME_WINDOW_CLOSED", offset)], maker.log, scope=scope).findings == []
     assert check([sent, Ok("p", 0, 2, content_digest(request).hex(), offset, offset)], maker.log, scope=scope).findings
+
+
+@pytest.mark.usefixtures("next_release")
+def test_a_claim_under_the_next_rules_is_void_once_its_holder_wrote_again() -> None:
+    """Goal: the lease is defended under later rules, too. Method: a claim that does not know the holder's newest."""
+    maker = raised()
+    of_next = (f"lease:raft:log:{len(maker.values) - 1}", NEXT.records, NEXT.rules)
+    maker.raw(encode_record(BarrierRecord(3, maker.activation_id, "R3", *of_next)))
+    write(maker, 2, lot=1)
+    offset = maker.raw(encode_record(BarrierRecord(4, bytes(16), "R4", *of_next)))
+    assert judged(maker) == ["notarised", "notarised"]
+    assert run_with_parties(maker.log).voids == {offset: VoidReason.HOLDER_WROTE.value}
 
 
 def test_a_raise_waits_for_every_replica_to_know_the_next_version(next_release: None) -> None:
