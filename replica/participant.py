@@ -298,6 +298,7 @@ class Participant(Generic[SessionT]):
             raise ActivationFailed(error.detail, cause, error.code.name) from error
         except (NotaryError, InvariantBroken) as error:  # as if the follower had met it: damage sets the index aside
             self._break(error)
+            await self.marks.say()  # while the lock is held: whoever gets it next reads that
             raise
         steps_ms = {step: round(1000 * took_s, 1) for step, took_s in self.activation.steps_s.items()}
         log.info("activated", epoch=self.activation.epoch, steps_ms=steps_ms)

@@ -25,6 +25,7 @@ async def run_to_the_end(
     await asyncio.wait({leading, serving, participant.broken}, return_when=asyncio.FIRST_COMPLETED)
     if not leading.done():
         failure = _failure(participant.broken) or _failure(serving)
+        await participant.marks.say()  # before the lock is given up: whoever gets it next reads that
         election.stop(STOPPED if failure is None else ending_of(failure))
         await asyncio.wait({leading}, timeout=stop_max_s)
     ended = leading.done()

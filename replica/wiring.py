@@ -167,7 +167,15 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
     stack.callback(index.close)
     request_log = open_log(settings.log)
     stack.push_async_callback(request_log.close)
-    bulletin = Bulletin(settings.database.board, settings.name, lambda paused: participant.heed(paused))  # noqa: PLW0108 - it is built later
+    marks = MarkKeeper(
+        settings.name,
+        DiskSeenFile(settings.folder / SEEN_NAME),
+        clock,
+        tuple(_peers_of(settings)),
+        start.archived,
+        database=not isinstance(settings.database, EmbeddedLedgers),
+    )
+    bulletin = Bulletin(settings.database.board, settings.name, marks, lambda paused: participant.heed(paused))  # noqa: PLW0108 - it is built later
     ledger = _own_ledger(settings, start, request_log, index, clock)
     election = _election(settings, start, clock, bulletin, lambda: _lease_log(settings, request_log, participant))
     site = _site_guard(settings, clock, lambda error: participant.heed_site(error))  # noqa: PLW0108 - it is built later
@@ -183,9 +191,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         notes=bulletin,
         trace=_open_trace(stack, settings, clock),
         salvages=start.salvages,
-        marks=MarkKeeper(
-            settings.name, DiskSeenFile(settings.folder / SEEN_NAME), clock, tuple(_peers_of(settings)), start.archived
-        ),
+        marks=marks,
         lead=Lead(settings.core.exposed_max_records) if _is_exposed(settings) else NO_LEAD,
         ledger=ledger,
         make_worker=_make_worker(settings, ledger, request_log, clock),

@@ -121,6 +121,7 @@ class Opening:
         """
         parts = self._parts
         await parts.follower.reread()  # the writer may have reached another server
+        parts.mark_check.note_left(await self._store.contradicted_marks())
         highest = await parts.mark_check.compare((await self._store.published()).position)
         await until_applied(parts, lambda at: at.offset >= highest, "the newest mark")
 

@@ -6,6 +6,8 @@ mark, or has another record at its offset, has lost records, and may have grown 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import structlog
 
 from ha.clock import Clock
@@ -15,7 +17,7 @@ from replica.log.interface import RequestLog
 from replica.marks.judging import CONTRADICTED, Claim, Found, Meaning, Origin, contradiction, meaning
 from replica.marks.keeper import MarkKeeper
 from replica.notary.errors import Code, LogUnavailable
-from replica.notary.marks import mark_of
+from replica.notary.marks import ContradictedMark, mark_of
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import encode_record, record_digest
 from replica.notary.salvage import Salvages, salvage_named
@@ -73,6 +75,10 @@ class MarkCheck:
         await self._follower.wait_for(lambda position: position.offset >= highest)
         self._marks.note_checked()
         log.info("marks_hold", newest_offset=highest)
+
+    def note_left(self, left: Sequence[ContradictedMark]) -> None:
+        """What replicas have left in the database as it is now; `compare` counts it."""
+        self._marks.note_left(left)
 
     async def compare(self, published: Position | None) -> int:
         """Find every mark that is known now in the log. The highest of their offsets: it is to be applied before
@@ -147,3 +153,4 @@ class MarkCheck:
                 position = await self._follower.wait_for(lambda _: True)
                 await self._holds(claim, position.topic_id, await self._log.agreed_end_offset())
                 self._judged.add(key)
+                self._marks.note_judged(claim)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -14,14 +14,23 @@ from ha.clock import Clock
 from replica.marks.judging import Claim, Origin, Witness
 from replica.marks.seen_file import REFUTED_MAX, Seen, SeenFile, SeenState
 from replica.notary.errors import BadRequest, Code, SeenFileUnwritable
-from replica.notary.marks import NOTHING_TOLD, MarksTold, mark_of, mark_text, read_mark
-from replica.notary.position import BEGIN, Position
+from replica.notary.marks import (
+    NOTHING_TOLD,
+    ContradictedMark,
+    ContradictedMarks,
+    MarksTold,
+    mark_of,
+    mark_text,
+    read_mark,
+)
+from replica.notary.position import BEGIN, Position, encode_position
 
 log = structlog.get_logger()
 
 SYNC_EVERY_S = 0.2  # at most so often, and only while something changes
 LEAVE_S = 2.5  # peers look every second, and a look may take one
-HEAR_MAX_S = 3.0  # how long a start waits for what peers tell; who is away cannot hold up the others
+HEAR_MAX_S = 3.0  # how long a start waits for what peers and database tell; who is away cannot hold up the others
+SAY_MAX_S = 2.0  # how long an end waits for the database to take the mark
 
 
 class _Told:
@@ -52,8 +61,11 @@ class MarkKeeper:
         clock: Clock,
         peers: Collection[str] = (),
         archived: Position | None = None,
+        *,
+        database: bool = False,
     ) -> None:
-        """`peers`: the other replicas' names; others are not listened to. `archived`: the archive's mark."""
+        """`peers`: the other replicas' names; others have no health document that is listened to. `archived`: the
+        archive's mark. `database`: the replicas share one, and `exchange` is called with it."""
         self._archived = archived
         self._name = name
         self._file = seen_file
@@ -69,8 +81,15 @@ class MarkKeeper:
         self._late: dict[str, Position] = {}  # by peer: its own mark, when it was first heard after the start
         self._unheard = set(peers)
         self._all_heard = asyncio.Event()
-        if not peers:
-            self._all_heard.set()
+        self._database_unheard = database
+        self._note_heard()
+        self._rows: Sequence[ContradictedMark] = ()  # in the database
+        self._left: dict[str, _Told] = {}  # what they tell, by replica
+        self._left_here: ContradictedMark | None = None  # by this process
+        self._said = asyncio.Event()  # it is in the database
+        if not database:
+            self._said.set()
+        self._own_judged: Position | None = None  # what an earlier start left, and the log does not bear out
         self.checked = False  # the log has every mark that was known when it was compared last
         self.contradicted: Position | None = None
         self._contradicted_own = False
@@ -93,7 +112,7 @@ class MarkKeeper:
             *([] if found.contradicted is None else [_left_claim(found.contradicted, own=found.contradicted_own)]),
             *([] if self._archived is None else [Claim(self._archived, Origin.ARCHIVED)]),
             *(Claim(mark, Origin.PEER, name) for name, mark in found.peers.items()),
-            *(claim for name, told in self._told.items() for claim in self._claims_of(name, told)),
+            *(claim for name, told in self._everybody() for claim in self._claims_of(name, told)),
         ]
 
     def reports(self) -> list[Claim]:
@@ -101,10 +120,15 @@ class MarkKeeper:
         the mark with which a peer came that a start did not wait for: a standby may not read the log itself."""
         return [
             claim
-            for name, told in self._told.items()
+            for name, told in self._everybody()
             if told.contradicted is not None
             for claim in self._claims_of(name, told)
         ] + [Claim(mark, Origin.PEER, name) for name, mark in self._late.items()]
+
+    def _everybody(self) -> list[tuple[str, _Told]]:
+        """What peers tell, and what replicas left in the database: also this one, at an earlier start, perhaps with
+        another disk. That counts as a peer's."""
+        return [*self._told.items(), *self._left.items()]
 
     def _claims_of(self, name: str, told: _Told) -> Iterable[Claim]:
         marks = [told.applied, *told.synced.values()]
@@ -114,7 +138,7 @@ class MarkKeeper:
             yield self._own_claim(name, mark) if told.contradicted_own else Claim(mark, Origin.PEER, name)
 
     def _own_claim(self, name: str, mark: Position) -> Claim:
-        ending = self.refuted.keys() | {peer for peer, told in self._told.items() if told.contradicted_own}
+        ending = self.refuted.keys() | {peer for peer, told in self._everybody() if told.contradicted_own}
         return Claim(mark, Origin.PEER, name, self._witness(name), seconded=len(ending | {name}) > 1)
 
     def _witness(self, name: str) -> Witness:
@@ -203,8 +227,32 @@ class MarkKeeper:
             self.refuted.pop(name, None)
         self._asked_in[name] = self._readers
         self._unheard.discard(name)
-        if not self._unheard:
+        self._note_heard()
+
+    def _note_heard(self) -> None:
+        if not self._unheard and not self._database_unheard:
             self._all_heard.set()
+
+    def note_left(self, rows: Sequence[ContradictedMark]) -> None:
+        """What replicas that ended left in the database."""
+        self._database_unheard = False
+        self._note_heard()
+        if list(rows) == list(self._rows):
+            return
+        self._rows, self._left = tuple(rows), {}
+        for row in rows:
+            try:
+                told = _Told(MarksTold(contradicted=row.mark.hex(), contradicted_own=row.own_disk))
+            except BadRequest as error:
+                log.warning("peer_marks_unreadable", peer=row.replica, detail=error.detail)
+            else:
+                self._left[row.replica] = told
+        self.news.set()
+
+    def note_judged(self, claim: Claim) -> None:
+        """This replica goes on in spite of a report."""
+        if claim.peer == self._name:
+            self._own_judged = claim.mark
 
     def note_checked(self) -> None:
         """The log has every mark that was known: from now on the seen file goes on from what is applied."""
@@ -221,7 +269,7 @@ class MarkKeeper:
             self.refuted[name] = mark
 
     async def hear(self) -> None:
-        """Return once every peer was asked for its marks, after HEAR_MAX_S at the latest."""
+        """Return once every peer and the database were asked for marks, after HEAR_MAX_S at the latest."""
         with suppress(TimeoutError):
             async with asyncio.timeout(HEAR_MAX_S):
                 await self._all_heard.wait()
@@ -232,12 +280,43 @@ class MarkKeeper:
         if mark.offset > BEGIN and (self.contradicted is None or mark.offset < self.contradicted.offset):
             self.contradicted, self._contradicted_own = mark_of(mark), own
 
+    async def say(self) -> None:
+        """Call before the lock is given up: return once the database has the contradicted mark, if there is one, after
+        SAY_MAX_S at the latest."""
+        if self.contradicted is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SAY_MAX_S):
+                    await self._said.wait()
+
     async def leave(self) -> None:
         """Call before the process ends: leave a contradicted mark where peers look, and for the next start."""
         if self.contradicted is not None:
             await self._write()
             if self._told:
                 await self._clock.sleep_s(LEAVE_S)
+
+    # ---- the database ----
+
+    async def exchange(self, shared: ContradictedMarks) -> None:
+        """Read what replicas left in the database, and leave this one's contradicted mark there. What is refuted goes,
+        and what this replica left at an earlier start, once it goes on. Raises what `shared` raises."""
+        self.note_left(await shared.contradicted_marks())
+        if self.contradicted is not None:
+            mark = encode_position(self.contradicted)
+            left = ContradictedMark(self._name, mark, self._contradicted_own)
+            if left != self._left_here:
+                await shared.leave_mark(left)
+                self._left_here = left
+                self._said.set()
+            return
+        for row in self._rows:
+            told = self._left.get(row.replica)
+            if told is not None and self._is_over(row.replica, told):
+                await shared.take_mark_away(row)
+
+    def _is_over(self, name: str, told: _Told) -> bool:
+        is_refuted = told.contradicted_own and told.contradicted == self.refuted.get(name)
+        return is_refuted or (name == self._name and told.contradicted == self._own_judged)
 
     # ---- the seen file ----
 

@@ -6,7 +6,7 @@ the barrier in force there with its offset. It carries no sequence numbers, whic
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import msgspec
 
@@ -41,6 +41,29 @@ class MarksTold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NOTHING_TOLD = MarksTold()
+
+
+class ContradictedMark(msgspec.Struct, frozen=True):
+    """The mark with which a replica ended, because its log contradicts it, as it stands in the shared database for
+    peers that did not ask it in time. `own_disk`: a position on its own disk."""
+
+    replica: str
+    mark: bytes
+    own_disk: bool
+
+
+class ContradictedMarks(Protocol):
+    """The contradicted marks in the shared database, one a replica. Where replicas share none there are never any: then
+    peers' health documents and seen files are all there is. Every method raises StoreUnavailable and StoreMismatch."""
+
+    async def contradicted_marks(self) -> list[ContradictedMark]:
+        """By replica; PEERS_MAX of them at most."""
+
+    async def leave_mark(self, left: ContradictedMark) -> None:
+        """Replace the one of its replica. It is durable on return."""
+
+    async def take_mark_away(self, left: ContradictedMark) -> None:
+        """Delete it, unless its replica has left another one since."""
 
 
 def mark_of(position: Position) -> Position:

@@ -1,10 +1,10 @@
 """Notes that operators and replicas leave for one another in the database, on a connection of its own; or, without a
 database, as words in the log.
 
-There are two kinds of note. A pause must be visible to every replica, also to one without the lock. The
+There are three kinds of note. A pause must be visible to every replica, also to one without the lock. The
 reason why an activation ended comes from a replica that lost its lock session and could not record it there, or whose
-lock is a lease. The notary's answers depend on neither, so the lock's connection is not needed. A failed read or write
-is tried again; nothing here raises.
+lock is a lease. A mark that the log contradicts comes from a replica that ends for it (`replica/marks`). A failed read
+or write is tried again; nothing here raises.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import structlog
 
 from replica.notary.errors import InvariantBroken, NotaryError
 from replica.notary.formats import Formats
+from replica.notary.marks import ContradictedMarks
 from replica.store.trail_writing import TrailKeeper
 
 log = structlog.get_logger()
@@ -66,7 +67,14 @@ class PastActivation(msgspec.Struct, frozen=True):
     found_over_by: str | None
 
 
-class Board(TrailKeeper, Protocol):
+class Marks(Protocol):
+    """The marks of this replica, as far as the database is concerned."""
+
+    async def exchange(self, shared: ContradictedMarks) -> None:
+        """Read those of peers, and leave this replica's own."""
+
+
+class Board(TrailKeeper, ContradictedMarks, Protocol):
     """One connection to the database, never the lock's; or to the log. Every method raises StoreUnavailable and
     StoreMismatch, or LogUnavailable."""
 
@@ -107,11 +115,13 @@ class Bulletin:
         self,
         open_board: Callable[[str], AbstractAsyncContextManager[Board]],
         replica: str,
+        marks: Marks,
         heed: Callable[[bool], None] = lambda _: None,
     ) -> None:
         """`open_board` takes the name that the server shows for the connection. `heed` is told with each look whether
         service is paused."""
         self._heed = heed
+        self._marks = marks
         self.pause: Pause | None = None
         self._open_board = open_board
         self._replica = replica
@@ -122,8 +132,8 @@ class Bulletin:
         self._all_recorded = asyncio.Event()
 
     def is_barred(self) -> bool:
-        """Whether this replica must not ask for the lock. True until it was read once whether fail-over is paused: what
-        is not known may be a pause."""
+        """Whether this replica must not ask for the lock. True until the notes were read once: what is not known may be
+        a pause, or a mark that the log contradicts."""
         return not self._read or (self.pause is not None and self.pause.keeper not in (self._replica, NOBODY))
 
     @property
@@ -159,6 +169,7 @@ class Bulletin:
         while True:
             async with asyncio.timeout(ROUND_MAX_S):
                 self._note_pause(await board.paused())
+                await self._marks.exchange(board)
                 self._heed(self.pause is not None and self.pause.of_service)
                 self._read = self._reached = True
                 while self._unrecorded:

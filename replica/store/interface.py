@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from replica.notary.formats import Formats
+from replica.notary.marks import ContradictedMark
 from replica.notary.outcomes import NOTARISED as NOTARISED  # noqa: PLC0414  (a completion's outcome)
 from replica.notary.position import Position
 
@@ -103,6 +104,9 @@ class ParticipantStore(Protocol):
 
     async def published(self) -> Published:
         """The published position and the ledger end."""
+
+    async def contradicted_marks(self) -> list[ContradictedMark]:
+        """See ContradictedMarks: what replicas have left that ended."""
 
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """Publish completions in one transaction: add them in the order given with dense ledger offsets, and move the

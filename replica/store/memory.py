@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from replica.notary.errors import InvariantBroken, StoreUnavailable
 from replica.notary.formats import Formats
+from replica.notary.marks import PEERS_MAX, ContradictedMark
 from replica.notary.position import Position
 from replica.store.desk import DeskSeen, Drawn
 from replica.store.interface import Completion, Pruned, Published
@@ -32,6 +33,7 @@ class MemoryDatabase:
         self.completions: list[tuple[int, Completion]] = []
         self.pruned_to = 0
         self.service_paused = False
+        self.contradicted: dict[str, ContradictedMark] = {}  # by replica
         self.drawn = 0  # ranges of sequence numbers that were given away
 
     def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
@@ -82,6 +84,10 @@ class MemoryDatabase:
         found = (completion.log_offset for at, completion in self.completions if at == ledger_offset)
         return next(found, None)
 
+    def contradicted_marks(self) -> list[ContradictedMark]:
+        """See ContradictedMarks."""
+        return [left for _, left in sorted(self.contradicted.items())][:PEERS_MAX]
+
 
 class MemoryServerConnection(Protocol):
     """Runs a function at the server, if the session is still alive there."""
@@ -127,6 +133,30 @@ class MemoryDesk:
             await self._travel()
 
 
+class MemoryMarks:
+    """See ContradictedMarks. `travel` may raise what a network does."""
+
+    def __init__(self, database: MemoryDatabase, travel: Callable[[], Awaitable[None]]) -> None:
+        self._database = database
+        self._travel = travel
+
+    async def contradicted_marks(self) -> list[ContradictedMark]:
+        """See ContradictedMarks."""
+        await self._travel()
+        return self._database.contradicted_marks()
+
+    async def leave_mark(self, left: ContradictedMark) -> None:
+        """See ContradictedMarks."""
+        await self._travel()
+        self._database.contradicted[left.replica] = left
+
+    async def take_mark_away(self, left: ContradictedMark) -> None:
+        """See ContradictedMarks."""
+        await self._travel()
+        if self._database.contradicted.get(left.replica) == left:
+            del self._database.contradicted[left.replica]
+
+
 class MemorySession(Protocol):
     """The lock session as far as this double needs it."""
 
@@ -156,6 +186,10 @@ class MemoryStore:
     async def service_paused(self) -> bool:
         """See ParticipantStore."""
         return await self._run("service_paused", lambda: self._database.service_paused)
+
+    async def contradicted_marks(self) -> list[ContradictedMark]:
+        """See ParticipantStore."""
+        return await self._run("contradicted_marks", self._database.contradicted_marks)
 
     async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
         """See ParticipantStore."""

@@ -9,6 +9,7 @@ import pytest
 
 from replica.notary.errors import Code, InvariantBroken, SalvageMissing, StoreMismatch
 from replica.notary.formats import Formats
+from replica.notary.marks import MARK_MAX_BYTES, ContradictedMark, ContradictedMarks
 from replica.notary.position import Position
 from replica.notary.records import BarrierRecord
 from replica.notary.salvage import bound_name
@@ -168,3 +169,34 @@ class StoreContract:
             with pytest.raises(InvariantBroken):
                 await store.publish([completion(command(2), offset)], at(offset))
         assert await store.published() == Published(at(7), 1)
+
+
+class ContradictedMarksContract:
+    """Of the marks that replicas leave when they end. A class that inherits it provides `new_store` and `shared`."""
+
+    async def test_each_replica_has_one_and_everybody_reads_them(
+        self, new_store: NewStore, shared: ContradictedMarks
+    ) -> None:
+        """Goal: who comes later knows of it, and the table is bounded. Method: the largest mark, one more of the same
+        replica, one of another; read beside the lock and on its session."""
+        store = await activated(new_store)
+        assert await shared.contradicted_marks() == await store.contradicted_marks() == []
+        first = ContradictedMark("r2", b"\x00\xff" * (MARK_MAX_BYTES // 2), True)
+        second, other = ContradictedMark("r2", b"later", False), ContradictedMark("r1", b"other", True)
+        await shared.leave_mark(first)
+        assert await shared.contradicted_marks() == await store.contradicted_marks() == [first]
+        await shared.leave_mark(second)
+        await shared.leave_mark(other)
+        await shared.leave_mark(other)
+        assert await shared.contradicted_marks() == await store.contradicted_marks() == [other, second]
+
+    async def test_only_the_one_that_was_read_is_taken_away(self, shared: ContradictedMarks) -> None:
+        """Goal: a replica that ends meanwhile is heard. Method: take away what it has replaced since."""
+        old, new, other = (ContradictedMark(*of, True) for of in (("r2", b"old"), ("r2", b"new"), ("r1", b"old")))
+        for left in (old, other, new):
+            await shared.leave_mark(left)
+        await shared.take_mark_away(old)
+        assert await shared.contradicted_marks() == [other, new]
+        await shared.take_mark_away(new)
+        await shared.take_mark_away(new)
+        assert await shared.contradicted_marks() == [other]

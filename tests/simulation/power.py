@@ -19,10 +19,11 @@ from msgspec.structs import replace
 
 from replica.checker.history import Event, Ok, Refused, Unknown
 from replica.marks.seen_file import MemorySeenFile, Seen, SeenDisk, encode_slot
-from replica.notary.errors import LogRefused
+from replica.notary.errors import LogRefused, StoreUnavailable
 from replica.notary.position import BEGIN, Position, offset_of, version_of
 from replica.notary.records import BarrierRecord, Undecodable, decode_record, record_digest
 from replica.notary.requests import DIGEST_BYTES
+from replica.store.memory import MemoryMarks
 from tests.simulation.plan import Fault, FaultKind, Plan
 from tests.simulation.restoring import submissions_in
 
@@ -36,6 +37,7 @@ FOREIGN_S = 5.0  # time for who knows to end, and for others not to
 _STANDSTILL_S = 12.0  # by then every replica has started, and knows what its peers know
 SYNCED, REPLICATED = "synced", "replicated"
 SYNC_S = 0.003  # of a seen file
+_LOOK_S = 1.0  # between two at the database
 _TELL_S = 0.25  # between two looks at the peers' health documents
 _NOT_TOLD_SHARE = 0.05
 _BATCHES_LOST = (0, 1, 3, 30, 1_000_000)
@@ -170,6 +172,21 @@ async def tell_marks(world: World, core: Core) -> None:
                 told = peer.core.participant.marks.told() if there and peer.core is not None else None
                 core.participant.marks.note_told(peer.name, told)
         await asyncio.sleep(_TELL_S * random.uniform(0.9, 1.1))
+
+
+async def share_marks(world: World, core: Core) -> None:
+    """What a replica's bulletin does for marks: it looks at those in the database, and leaves its own."""
+    name, random = core.process.name, Random(f"{world.plan.seed}/{core.process.name}/shared marks/{world.loop.time()}")
+
+    async def travel() -> None:
+        await asyncio.sleep(random.uniform(0.0002, 0.003))
+        if not world.route(name).accepts or world.skies.of(name).database_cut:
+            raise StoreUnavailable("the database is away")
+
+    while True:
+        with suppress(StoreUnavailable):
+            await core.participant.marks.exchange(MemoryMarks(world.route(name).tables, travel))
+        await asyncio.sleep(_LOOK_S * random.uniform(0.9, 1.1))
 
 
 class Power:

@@ -45,7 +45,7 @@ from tests.simulation.doubles.disk import Disk, DiskIndex
 from tests.simulation.doubles.log import SimulatedLog
 from tests.simulation.followers import make_feed
 from tests.simulation.plan import ReplicaPlan
-from tests.simulation.power import SYNC_S, SYNCED, tell_marks
+from tests.simulation.power import SYNC_S, SYNCED, share_marks, tell_marks
 from tests.simulation.process import Process
 from tests.simulation.words import WatchedBulletin, WordedLease, raised_formats, shared_bound
 from tests.simulation.workers import heed_pauses, make_worker
@@ -278,6 +278,8 @@ class Replica:
         core.participant.start()
         beside = [] if core.bulletin is None else [core.bulletin.run(), shared_bound(self._world, self).run()]
         beside.append(tell_marks(self._world, core))
+        if not self._world.plan.lease:
+            beside.append(share_marks(self._world, core))
         if self._world.plan.all_serve and core.bulletin is None:
             beside.append(heed_pauses(self._world, core.participant))
         running = [asyncio.create_task(work) for work in beside]
@@ -314,7 +316,14 @@ class Replica:
             if not world.power.is_past(generation()):
                 world.recalled.append((self.name, asked, answer))
 
-        bulletin = WatchedBulletin(world, self.name) if plan.worded else None
+        marks = MarkKeeper(
+            self.name,
+            MemorySeenFile(self.seen, SYNC_S),
+            self.clock,
+            [other.name for other in world.replicas if other is not self],
+            database=not plan.lease,
+        )
+        bulletin = WatchedBulletin(world, self.name, marks) if plan.worded else None
 
         def lock_session() -> Any:
             route = world.route(self.name)
@@ -355,12 +364,7 @@ class Replica:
             settings=settings,
             random_bytes=random.randbytes,
             salvages=world.salvages,
-            marks=MarkKeeper(
-                self.name,
-                MemorySeenFile(self.seen, SYNC_S),
-                self.clock,
-                [other.name for other in world.replicas if other is not self],
-            ),
+            marks=marks,
             lead=NO_LEAD if plan.durability == SYNCED else Lead(settings.exposed_max_records),
             make_worker=make_worker(world, self) if plan.all_serve else None,
             may_lead=self.plan.may_lead,

@@ -16,6 +16,7 @@ from replica.active.lease_log import FollowedLease
 from replica.active.shared_bound import SharedBound
 from replica.following.follower import Follower
 from replica.log.interface import RequestLog
+from replica.marks.keeper import MarkKeeper
 from replica.notary import words as product
 from replica.notary.errors import LogUnavailable
 from replica.notary.formats import Formats
@@ -128,12 +129,12 @@ class SimulatedBoard(LedgerBoard):
 class WatchedBulletin(Bulletin):
     """Knows since when it bars its replica, and what ends it has said."""
 
-    def __init__(self, world: World, replica: str) -> None:
+    def __init__(self, world: World, replica: str, marks: MarkKeeper) -> None:
         @asynccontextmanager
         async def board(_: str) -> AsyncIterator[Board]:
             yield SimulatedBoard(world, replica)
 
-        super().__init__(board, replica)
+        super().__init__(board, replica, marks)
         self._world = world
         self._barred_since_s: float | None = None
 

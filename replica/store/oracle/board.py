@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 
 import oracledb
 
 from replica.notary.errors import Code, ConfigError, StoreMismatch
 from replica.notary.formats import Formats
+from replica.notary.marks import ContradictedMark
 from replica.store.bulletin import NO_PAUSE_OF_SERVICE, PastActivation, Pause
 from replica.store.oracle.errors import error_number, translate
 from replica.store.oracle.looking import open_cursor
-from replica.store.oracle.store import named_statement
+from replica.store.oracle.store import MARK_ROWS, named_statement, read_marks
 
 REASON_MAX_BYTES = 1_000
 LATE_S = 1.0
@@ -81,6 +83,21 @@ class OracleBoard:
         noted = _short(f"{reason} (recorded {age_s:.1f} s later)" if age_s >= LATE_S else reason)
         await self._change("end_epoch", {"epoch": epoch, "replica": replica, "reason": noted})
 
+    async def contradicted_marks(self) -> list[ContradictedMark]:
+        """See ContradictedMarks."""
+        return read_marks(await self._rows("contradicted_marks", MARK_ROWS))
+
+    async def leave_mark(self, left: ContradictedMark) -> None:
+        """See ContradictedMarks."""
+        digest = sha256(left.mark).digest()
+        values = {"replica": left.replica, "mark": left.mark, "digest": digest, "own_disk": int(left.own_disk)}
+        await self._change("delete_mark", {"replica": left.replica, "digest": None}, commit=False)
+        await self._change("insert_mark", values)
+
+    async def take_mark_away(self, left: ContradictedMark) -> None:
+        """See ContradictedMarks."""
+        await self._change("delete_mark", {"replica": left.replica, "digest": sha256(left.mark).digest()})
+
     async def newest_of_trail(self) -> bytes | None:
         """See TrailKeeper."""
         return next((line.encode() for (line,) in await self._rows("newest_of_trail")), None)
@@ -103,16 +120,17 @@ class OracleBoard:
 
     async def _rows(self, name: str, values: Mapping[str, object] | None = None) -> list[tuple[Any, ...]]:
         try:
-            await self._cursor.execute(named_statement(name), dict(values or {}))
+            await self._cursor.execute(named_statement(name), dict(values or {}), fetch_lobs=False)
             rows: list[tuple[Any, ...]] = await self._cursor.fetchall()
             return rows
         except oracledb.Error as error:
             raise translate(name, error) from None
 
-    async def _change(self, name: str, values: Mapping[str, object]) -> None:
+    async def _change(self, name: str, values: Mapping[str, object], *, commit: bool = True) -> None:
         try:
             await self._cursor.execute(named_statement(name), dict(values))
-            await self._cursor.connection.commit()
+            if commit:
+                await self._cursor.connection.commit()
         except oracledb.Error as error:
             raise translate(name, error) from None
 

@@ -6,7 +6,7 @@ rows. docs/decisions/0006 has the choices and reasons.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ import oracledb
 
 from replica.notary.errors import InvariantBroken, StoreMismatch
 from replica.notary.formats import Formats
+from replica.notary.marks import PEERS_MAX, ContradictedMark
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.store.interface import Completion, Pruned, Published
 from replica.store.oracle.errors import translate
@@ -21,6 +22,7 @@ from replica.store.oracle.migrate import newest_version
 from replica.store.schema import check_bound, check_version, read_statement
 
 CHARACTER_SET = "AL32UTF8"
+MARK_ROWS = {"row_count": PEERS_MAX}
 PARTIES_JOINT = "\n"  # party names are printable text, so it cannot occur in one
 
 
@@ -45,6 +47,11 @@ class StatementSession(Protocol):
 
     def statement(self, name: str) -> AbstractAsyncContextManager[Connection]:
         """The connection for one transaction at a time. A failure inside with an unknown outcome ends the session."""
+
+
+def read_marks(rows: Iterable[Sequence[Any]]) -> list[ContradictedMark]:
+    """The rows of `contradicted_marks`."""
+    return [ContradictedMark(replica, mark, bool(own_disk)) for replica, mark, own_disk in rows]
 
 
 def named_statement(name: str) -> str:
@@ -87,6 +94,11 @@ class OracleStore:
     async def service_paused(self) -> bool:
         """See ParticipantStore. Never: without a table of sequence numbers the active alone serves."""
         return False
+
+    async def contradicted_marks(self) -> list[ContradictedMark]:
+        """See ParticipantStore."""
+        async with self._transaction("contradicted_marks") as connection:
+            return read_marks(await connection.rows(named_statement("contradicted_marks"), MARK_ROWS))
 
     async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
         """See ParticipantStore."""

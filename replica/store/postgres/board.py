@@ -7,10 +7,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
+from msgspec.structs import asdict
 from psycopg import errors
 
 from replica.notary.errors import StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
+from replica.notary.marks import PEERS_MAX, ContradictedMark
 from replica.store.bulletin import NOBODY, PastActivation, Pause
 from replica.store.postgres.looking import to_look
 from replica.store.postgres.store import Connection, named_statement
@@ -70,6 +72,18 @@ class PostgresBoard:
     async def end_epoch(self, epoch: int, replica: str, reason: str, age_s: float) -> None:
         """See Board."""
         await self._rows("end_epoch", {"epoch": epoch, "replica": replica, "reason": reason, "age_s": age_s})
+
+    async def contradicted_marks(self) -> list[ContradictedMark]:
+        """See ContradictedMarks."""
+        return [ContradictedMark(*row) for row in await self._rows("contradicted_marks", {"limit": PEERS_MAX})]
+
+    async def leave_mark(self, left: ContradictedMark) -> None:
+        """See ContradictedMarks."""
+        await self._rows("leave_mark", asdict(left))
+
+    async def take_mark_away(self, left: ContradictedMark) -> None:
+        """See ContradictedMarks."""
+        await self._rows("take_mark_away", asdict(left))
 
     async def newest_of_trail(self) -> bytes | None:
         """See TrailKeeper."""

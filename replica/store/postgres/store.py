@@ -12,6 +12,7 @@ from psycopg import errors
 
 from replica.notary.errors import InvariantBroken, NotaryError, StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
+from replica.notary.marks import PEERS_MAX, ContradictedMark
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.store.bulletin import NOBODY
 from replica.store.interface import Completion, Pruned, Published
@@ -74,6 +75,12 @@ class PostgresStore:
         """See ParticipantStore."""
         async with self._statement("service_paused") as connection:
             return bool(await _rows(connection, "service_paused", {"keeper": NOBODY}))
+
+    async def contradicted_marks(self) -> list[ContradictedMark]:
+        """See ParticipantStore."""
+        async with self._statement("contradicted_marks") as connection:
+            rows = await _rows(connection, "contradicted_marks", {"limit": PEERS_MAX})
+        return [ContradictedMark(*row) for row in rows]
 
     async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
         """See ParticipantStore."""

@@ -23,6 +23,7 @@ import msgspec
 
 from replica.notary.errors import Code, ConfigError, LogTruncated, StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
+from replica.notary.marks import ContradictedMark
 from replica.notary.position import BEGIN
 from replica.notary.words import NOTHING_SAID, UNSAID, NewWord, WordsLog, replace, value_of
 from replica.store.bulletin import NO_PAUSE_OF_SERVICE, PastActivation, Pause
@@ -168,6 +169,16 @@ class LedgerBoard:
         if self._words is not None:
             end = Ended(epoch, replica, reason, datetime.now(UTC) - timedelta(seconds=age_s))
             await replace(self._words, slot_of(epoch), lambda value: ended(value, end))
+
+    async def contradicted_marks(self) -> list[ContradictedMark]:
+        """See ContradictedMarks. None: a log that has lost records would have lost these."""
+        return []
+
+    async def leave_mark(self, left: ContradictedMark) -> None:
+        """See ContradictedMarks. Peers' health documents and seen files tell it."""
+
+    async def take_mark_away(self, left: ContradictedMark) -> None:
+        """See ContradictedMarks."""
 
     async def newest_of_trail(self) -> bytes | None:
         """See TrailKeeper."""

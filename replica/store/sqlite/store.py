@@ -11,6 +11,7 @@ from typing import Protocol
 
 from replica.notary.errors import InvariantBroken
 from replica.notary.formats import Formats
+from replica.notary.marks import ContradictedMark
 from replica.notary.position import BEGIN, Position
 from replica.store.interface import Completion, Pruned, Published
 from replica.store.schema import check_bound
@@ -54,6 +55,10 @@ class EmbeddedStore:
     async def service_paused(self) -> bool:
         """See ParticipantStore. Never: a lease's claim is the barrier, and a release would end the lease."""
         return False
+
+    async def contradicted_marks(self) -> list[ContradictedMark]:
+        """See ParticipantStore. None: its replicas share no database."""
+        return []
 
     async def end_epoch(self, epoch: int, replica: str, reason: str) -> None:
         """See ParticipantStore. It is recorded in the background: the session writes nothing."""

@@ -8,11 +8,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from ha.clock import SystemClock
+from replica.marks.keeper import MarkKeeper
+from replica.marks.seen_file import MemorySeenFile
 from replica.notary.formats import Formats
+from replica.notary.marks import ContradictedMarks
 from replica.store.bulletin import Bulletin
 from replica.store.postgres.board import postgres_board
 from tests.contracts.store_contract import (
     TOPIC,
+    ContradictedMarksContract,
     Ends,
     NewStore,
     activated,
@@ -22,15 +27,29 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.postgres
 
 
+def keeper(replica: str) -> MarkKeeper:
+    return MarkKeeper(replica, MemorySeenFile(), SystemClock(), database=True)
+
+
 @asynccontextmanager
-async def bulletin_of(dsn: str, replica: str) -> AsyncIterator[Bulletin]:
-    bulletin = Bulletin(lambda name: postgres_board(dsn, name), replica)
+async def bulletin_of(dsn: str, replica: str, marks: MarkKeeper | None = None) -> AsyncIterator[Bulletin]:
+    bulletin = Bulletin(lambda name: postgres_board(dsn, name), replica, marks or keeper(replica))
     running = asyncio.create_task(bulletin.run())
     try:
         yield bulletin
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.fixture
+async def shared(dsn: str) -> AsyncIterator[ContradictedMarks]:
+    async with postgres_board(dsn, "test") as board:
+        yield board
+
+
+class TestContradictedMarks(ContradictedMarksContract):
+    """See ContradictedMarksContract."""
 
 
 async def test_a_pause_bars_everyone_but_the_keeper_until_it_is_over(

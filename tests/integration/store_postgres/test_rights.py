@@ -41,6 +41,7 @@ BESIDES: dict[str, dict[str, set[str]]] = {
     },
     "completion": {WRITER: {"INSERT"}, PRUNER: {"DELETE"}},
     "failover_pause": {WRITER: {"INSERT", "UPDATE", "DELETE"}},
+    "contradicted_mark": {WRITER: {"INSERT", "UPDATE", "DELETE"}},
     "archive_head": {ARCHIVIST: {"INSERT", "UPDATE"}},
     "operator_trail": {WRITER: {"INSERT"}},
     "worker_numbers": {WRITER: {"UPDATE drawn"}},

@@ -21,8 +21,10 @@ from replica.marks.keeper import MarkKeeper
 from replica.marks.lead import Lead
 from replica.marks.seen_file import Seen, SeenState
 from replica.notary.errors import LogUnavailable
+from replica.notary.marks import ContradictedMark
 from replica.notary.position import Position
 from replica.participant import Participant
+from replica.store.memory import MemoryMarks
 from tests.simulation.draw import draw
 from tests.simulation.mutants.registry import mutant
 from tests.simulation.plan import Fault, FaultKind, Plan
@@ -69,6 +71,18 @@ def _behind(seed: int) -> Plan:
         Fault(FaultKind.POWER_CUT, 3.0, duration_s=0.3),
     )
     return structs.replace(plan, duration_s=9.0, faults=faults)
+
+
+def _ends_unheard(seed: int) -> Plan:
+    """The same, and no replica hears of another: who had read it does not stall, and ends before anybody asks it."""
+    plan = _behind(seed)
+    faults = (
+        Fault(FaultKind.PEERS_APART, 0.5, duration_s=60.0),
+        Fault(FaultKind.PUBLICATION_HELD, 1.0, duration_s=6.0),
+        Fault(FaultKind.LOG_CUT, 1.2, plan.replicas[0].name, duration_s=2.0),
+        Fault(FaultKind.POWER_CUT, 3.0, duration_s=0.3),
+    )
+    return structs.replace(plan, faults=faults)
 
 
 def _late_witness(seed: int) -> Plan:
@@ -185,6 +199,19 @@ def first_contradiction_told(patch: MonkeyPatch) -> None:
             contradict(self, mark, own=own)
 
     patch.setattr(MarkKeeper, "contradict", first)
+
+
+@mutant("a replica that ends leaves its mark in no database", _ends_unheard)
+def no_mark_left_in_the_database(patch: MonkeyPatch) -> None:
+    async def nothing(self: MemoryMarks, left: ContradictedMark) -> None:
+        return
+
+    patch.setattr(MemoryMarks, "leave_mark", nothing)
+
+
+@mutant("marks that replicas left in the database are not read", _ends_unheard)
+def marks_in_the_database_not_read(patch: MonkeyPatch) -> None:
+    patch.setattr(MarkKeeper, "_everybody", lambda self: list(self._told.items()))
 
 
 @mutant("a seen file with a torn slot counts as none; syncs are slow, so that slots are torn", _both)

@@ -10,8 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from ha.errors import TransitionFailed
+from ha.lock.interface import LockOwner
 from replica.active import receipt_signer as receipt_desk
 from replica.log.memory import Delivery, MemoryTopic
+from replica.marks.keeper import MarkKeeper
 from replica.notary.answers import NotNow
 from replica.notary.errors import Code, IndexUnreadable, LogTruncated, SignerUnavailable
 from replica.notary.records import BarrierRecord, RequestRecord, decode_record
@@ -112,8 +114,10 @@ def test_a_log_that_the_index_was_not_read_from_is_refused(problem: str) -> None
     run_virtually(story())
 
 
-def test_nothing_is_written_to_a_log_that_lost_what_was_published() -> None:
-    """Goal: lost records can be brought back to their offsets. Method: truncate, lose the index too, start."""
+def test_nothing_is_written_to_a_log_that_lost_what_was_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: lost records can be brought back to their offsets, and whoever gets the lock next knows. Method: truncate,
+    lose the index too, start; who holds the lock while the mark is left in the database."""
+    holders: list[LockOwner | None] = []
 
     async def story() -> None:
         async with World() as world:
@@ -125,9 +129,16 @@ def test_nothing_is_written_to_a_log_that_lost_what_was_published() -> None:
             topic = world.shared.topic
             topic.truncate(topic.end_offset - 1)
             end = topic.end_offset
+            server = world.shared.lock_server
+
+            async def say(_: MarkKeeper) -> None:
+                holders.append(server.owner())
+
+            monkeypatch.setattr(MarkKeeper, "say", say)
             again = await world.replica(1)
             await asyncio.sleep(5)
             assert topic.end_offset == end
+            assert [None if one is None else one.name for one in holders] == [again.name]
             assert not again.participant.standing().active
             assert isinstance(
                 again.participant.broken.exception(), LogTruncated

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,13 +13,14 @@ from replica.following.follower import Follower
 from replica.following.mark_check import MarkCheck
 from replica.index.memory import MemoryIndex
 from replica.log.memory import MemoryLog, MemoryTopic
-from replica.marks.keeper import HEAR_MAX_S, SYNC_EVERY_S, MarkKeeper
+from replica.marks.keeper import HEAR_MAX_S, SAY_MAX_S, SYNC_EVERY_S, MarkKeeper
 from replica.marks.seen_file import MemorySeenFile, Seen, SeenDisk, SeenState
 from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable
-from replica.notary.marks import MarksTold, mark_text
-from replica.notary.position import Position
+from replica.notary.marks import ContradictedMark, MarksTold, mark_text
+from replica.notary.position import Position, encode_position
 from replica.notary.salvage import NO_SALVAGES
 from replica.settings import CoreSettings
+from replica.store.memory import MemoryDatabase, MemoryMarks
 from tests.simulation.virtual import run_virtually
 from tests.worlds.ha_world import LoopClock
 from tests.worlds.marks_world import LOG_ID, log_of, mark, other
@@ -46,7 +48,9 @@ class Reading:
     ) -> None:
         self.log = MemoryLog(topic)
         self.file = MemorySeenFile(disk)
-        self.marks = MarkKeeper("R1", self.file, CLOCK, peers)
+        self.tables = MemoryDatabase()
+        self.shared = MemoryMarks(self.tables, partial(asyncio.sleep, 0.01))
+        self.marks = MarkKeeper("R1", self.file, CLOCK, peers, database=True)
         self.follower = Follower(
             *(self.log, index or MemoryIndex(), CLOCK, SETTINGS, lambda a: self.marks.note_applied(a.position)),
             on_opened=self._note_opened,
@@ -58,6 +62,15 @@ class Reading:
 
     async def _note_opened(self) -> None:
         self.marks.note_opened()
+
+    async def _share(self) -> None:
+        while True:
+            await self.marks.exchange(self.shared)
+            await asyncio.sleep(0.1)
+
+    def leave(self, left: Position, *, own_disk: bool = True, replica: str = "R2") -> None:
+        """What a replica that is gone has left in the database."""
+        self.tables.contradicted[replica] = ContradictedMark(replica, encode_position(left), own_disk)
 
     def tell(self, *, applied: Position | None = None, damaged: Position | None = None, peer: str = "R2") -> None:
         """What a peer tells: how far it has read, or a position of its own that the log contradicts."""
@@ -74,7 +87,10 @@ class Reading:
         return True
 
     async def __aenter__(self) -> Reading:
-        works: list[Coroutine[Any, Any, None]] = [self.follower.run(), self.check.run(), self.marks.run()]
+        works: list[Coroutine[Any, Any, None]] = [
+            *(self.follower.run(), self.check.run(), self.marks.run()),
+            self._share(),
+        ]
         self.tasks = [asyncio.create_task(work) for work in works]
         return self
 
@@ -481,5 +497,89 @@ def test_a_silent_log_is_asked_again() -> None:
 
             reading.log.agreed_end_offset = silent  # type: ignore[method-assign]
             await reading.until_checked()
+
+    run_virtually(play())
+
+
+@pytest.mark.parametrize("replica", ["R2", "R1", "R7"])
+@pytest.mark.parametrize("is_early", [True, False])
+def test_what_a_replica_left_in_the_database_before_it_was_gone_is_believed(replica: str, *, is_early: bool) -> None:
+    """Goal: nobody serves a log that a replica saw cut, though it ended before anybody asked it; not that replica
+    either, with another disk. Method: the row before the start, and after it; the log grew again."""
+
+    async def play() -> None:
+        async with Reading(topic_of(log_of(9, fork=5))) as reading:
+            if is_early:
+                reading.leave(mark(6), replica=replica)
+            else:
+                await reading.until_checked()
+                reading.leave(mark(6), replica=replica)
+            await reading.until_ended()
+
+    with pytest.raises(LogRefused, match=f"{replica} says"):
+        run_virtually(play())
+
+
+def test_a_foreign_row_in_the_database_is_alarmed_and_not_obeyed() -> None:
+    """Goal: one cloned disk does not stop all. Method: rows of two replicas whose barrier this log never had, one of
+    them this replica's own from an earlier start: it goes on, so that one is over."""
+
+    async def play() -> None:
+        foreign = mark(9, log_of(10, marker=9))
+        async with Reading(topic_of(log_of(4))) as reading:
+            for replica in ("R1", "R2"):
+                reading.leave(foreign, own_disk=False, replica=replica)
+            await reading.until_checked()
+            assert await reading.serves_on()
+            assert reading.marks.foreign == {"R1", "R2"}
+            assert list(reading.tables.contradicted) == ["R2"]
+
+    run_virtually(play())
+
+
+def test_a_row_that_this_replica_refutes_is_taken_away() -> None:
+    """Goal: a damaged disk in the database does not stop a replica that comes later and cannot judge it. Method: as
+    where the peer tells it by itself."""
+
+    async def play() -> None:
+        topic = topic_of(log_of(15))
+        async with Reading(topic, peers=("R2",)) as reading:
+            reading.tell(applied=mark(8))
+            await reading.until_checked()
+            reading.leave(other(mark(6)))
+            assert await reading.serves_on()
+            assert reading.marks.refuted.keys() == {"R2"}
+            assert reading.tables.contradicted == {}
+
+    run_virtually(play())
+
+
+def test_the_database_has_the_mark_before_the_lock_is_given_up() -> None:
+    """Goal: whoever gets the lock next reads it. Method: a mark that the log contradicts on this disk; the comparison
+    of an activation; then a database that is away, which holds up nobody beyond a bound."""
+
+    async def play(*, is_away: bool) -> float:
+        disk = await disk_with(Seen(mark(5)))
+        async with Reading(topic_of(log_of(4)), disk) as reading:
+            if is_away:
+                reading.tasks[-1].cancel()
+            began_s = CLOCK.boottime_s()
+            with pytest.raises(LogTruncated):
+                await reading.check.compare(None)
+            await reading.marks.say()
+            left = [] if is_away else [ContradictedMark("R1", encode_position(mark(5)), True)]
+            assert reading.tables.contradicted_marks() == left
+            return CLOCK.boottime_s() - began_s
+
+    assert run_virtually(play(is_away=False)) < 1.0
+    assert run_virtually(play(is_away=True)) == pytest.approx(SAY_MAX_S, abs=0.5)
+
+
+def test_a_row_that_no_replica_writes_is_passed_over() -> None:
+    async def play() -> None:
+        async with Reading(topic_of(log_of(4))) as reading:
+            reading.tables.contradicted["R2"] = ContradictedMark("R2", b"\xff" * 9, True)
+            await reading.until_checked()
+            assert await reading.serves_on()
 
     run_virtually(play())

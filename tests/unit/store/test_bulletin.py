@@ -10,10 +10,15 @@ from typing import cast
 
 import pytest
 
+from ha.clock import SystemClock
+from replica.marks.keeper import MarkKeeper
+from replica.marks.seen_file import MemorySeenFile
 from replica.notary.errors import LogUnavailable
+from replica.notary.marks import ContradictedMark
 from replica.store.bulletin import Board, Bulletin, Pause
 from tests.waiting import eventually
 
+CLOCK = SystemClock()
 PAUSED = Pause("r1", "a disk", datetime(2026, 5, 1, tzinfo=UTC))
 
 
@@ -22,6 +27,7 @@ class BoardHere:
 
     def __init__(self) -> None:
         self.is_away = True
+        self.is_away_to_marks = False
         self.asked_count = 0
         self.said: Pause | None = PAUSED
 
@@ -34,6 +40,11 @@ class BoardHere:
         if self.is_away:
             raise LogUnavailable("no log node answers")
         return self.said
+
+    async def contradicted_marks(self) -> list[ContradictedMark]:
+        if self.is_away_to_marks:
+            raise LogUnavailable("no log node answers")
+        return []
 
     async def answers(self, count: int) -> None:
         """Return after that many more questions."""
@@ -50,13 +61,18 @@ async def test_nobody_leads_before_the_pause_was_read_once(monkeypatch: pytest.M
     the keeper and another replica."""
     monkeypatch.setattr("replica.store.bulletin.POLL_S", 0.01)
     board = BoardHere()
-    keeper, other = Bulletin(board.open, "r1"), Bulletin(board.open, "r2")
+    keeper, other = (
+        Bulletin(board.open, name, MarkKeeper(name, MemorySeenFile(), CLOCK, database=True)) for name in ("r1", "r2")
+    )
     running = [asyncio.create_task(one.run()) for one in (keeper, other)]
     try:
         await board.answers(6)
         assert keeper.is_barred()
         assert other.is_barred()
-        board.is_away = False
+        board.is_away, board.is_away_to_marks = False, True
+        await board.answers(6)
+        assert keeper.is_barred()  # a mark that the log contradicts would not have been read
+        board.is_away_to_marks = False
         await board.answers(6)
         assert (keeper.is_barred(), other.is_barred()) == (False, True)
         board.is_away = True

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+
 import pytest
 
 from ha.clock import SystemClock
@@ -10,9 +13,19 @@ from ha.lock.memory import MemoryLockServer, MemoryLockSession
 from ha.settings import ElectionSettings
 from replica.notary.errors import StoreUnavailable
 from replica.store.interface import Published
-from replica.store.memory import MemoryDatabase, MemoryReader, MemoryStore
+from replica.store.memory import MemoryDatabase, MemoryMarks, MemoryReader, MemoryStore
 from tests.contracts.reader_contract import PruningContract, ReaderContract
-from tests.contracts.store_contract import TOPIC, Ends, NewStore, StoreContract, activated, at, command, completion
+from tests.contracts.store_contract import (
+    TOPIC,
+    ContradictedMarksContract,
+    Ends,
+    NewStore,
+    StoreContract,
+    activated,
+    at,
+    command,
+    completion,
+)
 
 
 @pytest.fixture
@@ -45,6 +58,15 @@ def ends(database: MemoryDatabase) -> Ends:
 
 class TestMemoryStore(StoreContract):
     """See StoreContract."""
+
+
+@pytest.fixture
+def shared(database: MemoryDatabase) -> MemoryMarks:
+    return MemoryMarks(database, partial(asyncio.sleep, 0))
+
+
+class TestContradictedMarks(ContradictedMarksContract):
+    """See ContradictedMarksContract."""
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from ha.settings import ElectionSettings
 from replica.database import Login, participant_database
 from replica.notary.errors import Code, InvariantBroken, LogRefused, StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
+from replica.notary.marks import ContradictedMarks
 from replica.notary.position import Position, decode_position
 from replica.store.archive_head import ArchiveHead, ArchiveHeads
 from replica.store.open import adopt_topic, export_range, open_reader, published_state
@@ -33,6 +34,7 @@ from tests.contracts.reader_contract import PruningContract, ReaderContract, pub
 from tests.contracts.store_contract import (
     REJECTED,
     TOPIC,
+    ContradictedMarksContract,
     Ends,
     NewStore,
     StoreContract,
@@ -112,6 +114,16 @@ def ends(server: OracleServer) -> Ends:
 
 class TestOracleStore(StoreContract):
     """See StoreContract."""
+
+
+@pytest.fixture
+async def shared(server: OracleServer) -> AsyncIterator[ContradictedMarks]:
+    async with oracle_board(LOGIN, "test") as board:
+        yield board
+
+
+class TestContradictedMarks(ContradictedMarksContract):
+    """See ContradictedMarksContract."""
 
 
 @pytest.fixture
@@ -400,13 +412,13 @@ async def test_migrations_are_applied_once_and_under_their_lock(bare_server: Ora
 
 
 @pytest.mark.parametrize("noted", [False, True])
-@pytest.mark.parametrize("cut", range(1, 11))
+@pytest.mark.parametrize("cut", range(1, 12))
 async def test_a_migration_that_is_cut_goes_on_where_it_was(
     bare_server: OracleServer, monkeypatch: pytest.MonkeyPatch, cut: int, noted: bool
 ) -> None:
     """Goal: a change of a schema cannot be undone, so it can be continued. Method: die at and behind each statement."""
     texts = statements_of(read_migrations("oracle")[0])
-    assert len(texts) == 10
+    assert len(texts) == 11
     done = bare_server.carry_out
     steps = 0
 

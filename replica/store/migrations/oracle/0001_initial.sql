@@ -87,6 +87,15 @@ CREATE TABLE operator_trail (
     CONSTRAINT operator_trail_pk PRIMARY KEY (number_)
 )
 /
+-- The mark with which a replica ended: see the Postgres migration of this name. `digest`: SHA-256 of the mark.
+CREATE TABLE contradicted_mark (
+    replica  VARCHAR2(255 BYTE) NOT NULL,
+    mark     BLOB               NOT NULL,
+    digest   RAW(32)            NOT NULL,
+    own_disk NUMBER(1)          NOT NULL,
+    CONSTRAINT contradicted_mark_pk PRIMARY KEY (replica)
+)
+/
 -- For people.
 CREATE OR REPLACE VIEW leader_history AS
 SELECT epoch, replica, granted_at, LEAD(granted_at) OVER (ORDER BY epoch) AS succeeded_at,

@@ -95,6 +95,15 @@ CREATE TABLE worker_numbers (
 );
 INSERT INTO worker_numbers DEFAULT VALUES;
 
+-- The mark with which a replica ended, because its log contradicts it (docs/architecture.md): one row a replica, for peers
+-- that did not ask it before it was gone.
+CREATE TABLE contradicted_mark (
+    replica  text        PRIMARY KEY,
+    mark     bytea       NOT NULL CHECK (octet_length(mark) <= 2600),
+    own_disk boolean     NOT NULL,
+    left_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
 -- For people.
 CREATE VIEW leader_history AS
 SELECT epoch, replica, granted_at, lead(granted_at) OVER (ORDER BY epoch) AS succeeded_at,

@@ -38,13 +38,13 @@ REVOKE CREATE ON SCHEMA public FROM PUBLIC;
 GRANT USAGE ON SCHEMA public TO notary_reader;
 
 GRANT SELECT ON schema_version, participant, epoch_grant, completion, leader_history, published_state, archive_head,
-                failover_pause, operator_trail, worker_numbers
+                failover_pause, operator_trail, worker_numbers, contradicted_mark
     TO notary_reader;
 
 GRANT UPDATE (topic_id, epoch, ledger_end, published_offset, published_position, pruned_to)
     ON participant TO notary_writer;
 GRANT INSERT, UPDATE (ended_at, end_reason, found_over_at, found_over_by) ON epoch_grant TO notary_writer;
-GRANT INSERT, UPDATE, DELETE ON failover_pause TO notary_writer;
+GRANT INSERT, UPDATE, DELETE ON failover_pause, contradicted_mark TO notary_writer;
 GRANT UPDATE (drawn) ON worker_numbers TO notary_writer;
 GRANT INSERT ON operator_trail TO notary_writer; -- who may change or delete an entry could hide it
 GRANT INSERT ON completion TO notary_writer;

@@ -1,0 +1,2 @@
+-- Without a digest: whichever the replica has left.
+DELETE FROM contradicted_mark WHERE replica = :replica AND digest = NVL(:digest, digest)
