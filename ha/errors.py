@@ -31,6 +31,11 @@ class HaError(Exception):
         return f"{self.code}: {self.detail}. {self.remedy}"
 
 
+def reason_of(error: BaseException) -> str:
+    """Why something ended, as it stands in its history: without the remedy, which is for who meets the error."""
+    return (error.detail if isinstance(error, HaError) else str(error).strip()) or type(error).__name__
+
+
 class SettingsError(HaError):
     """The settings contradict each other."""
 

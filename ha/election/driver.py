@@ -55,7 +55,7 @@ from ha.election.states import (
     TryLock,
 )
 from ha.ending import STOPPED, Cause, Ending
-from ha.errors import ActivationFailed, HaError, TransitionFailed
+from ha.errors import ActivationFailed, HaError, TransitionFailed, reason_of
 from ha.invariant import InvariantBroken
 from ha.lock.interface import NEVER_S, LockOwner, LockSession, ReleaseNote, ServerLease
 from ha.settings import ElectionSettings
@@ -340,7 +340,7 @@ class Election(Generic[SessionT]):
         try:
             event = await question(number, session)
         except HaError as error:
-            await session.close(str(error))
+            await session.close(reason_of(error))
         else:
             self._post(event)
 

@@ -10,7 +10,7 @@ import asyncio
 from contextlib import AbstractAsyncContextManager
 from typing import Generic
 
-from ha.errors import HaError
+from ha.errors import HaError, reason_of
 from ha.lock.interface import (
     CLOSED,
     ConnectionT_co,
@@ -71,7 +71,7 @@ class LeaseBesideDatabase(Generic[ConnectionT_co]):
             await self.database.open()
             await self._lease.open()
         except BaseException as error:
-            await self.close(str(error))
+            await self.close(reason_of(error))
             raise
 
     async def try_lock(self) -> LockAnswer:
@@ -128,5 +128,5 @@ class LeaseBesideDatabase(Generic[ConnectionT_co]):
         try:
             await self.database.look()
         except HaError as error:
-            await self._lease.close(str(error))
+            await self._lease.close(reason_of(error))
             raise

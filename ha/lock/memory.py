@@ -21,6 +21,7 @@ from ha.errors import (
     ReadOnlyServer,
     ScopeMismatch,
     UnsafeCommitMode,
+    reason_of,
 )
 from ha.invariant import InvariantBroken
 from ha.lock.interface import (
@@ -343,7 +344,7 @@ class MemoryLockSession:
                     finally:
                         self._deadline = None
             except (ConnectionGone, TimeoutError) as error:
-                raise self._lose(f"{name}: {str(error) or type(error).__name__}") from error
+                raise self._lose(f"{name}: {reason_of(error)}") from error
             except (asyncio.CancelledError, GeneratorExit) as error:
                 self._lose(f"{name}: {type(error).__name__}")
                 raise
@@ -356,7 +357,7 @@ class MemoryLockSession:
         try:
             answer, wall_us = await connection.run(lambda: (question(), self._server.wall_us()))
         except HaError as error:
-            self._lose(str(error))
+            self._lose(reason_of(error))
             raise
         after_us = self._clock.wall_us()
         self._skew_s = clock_skew_s(before_us, wall_us, after_us)

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from ha.clock import Clock
-from ha.errors import HaError, LockLost, LockUnavailable, ReadOnlyServer
+from ha.errors import HaError, LockLost, LockUnavailable, ReadOnlyServer, reason_of
 from ha.invariant import InvariantBroken
 from ha.lock.deadline import answered_within
 from ha.lock.interface import CLOSED, NEVER_S, Grant, ReleaseNote
@@ -164,9 +164,9 @@ class DatabaseSession(ABC, Generic[ConnectionT]):
         if not broken:
             return
         if isinstance(error, HaError) or not isinstance(error, Exception):
-            self._lose(f"{name}: {str(error) or type(error).__name__}")  # our own error, or a cancelled task:
+            self._lose(f"{name}: {reason_of(error)}")  # our own error, or a cancelled task:
             return  # its exception is not changed
-        raise self._lose(f"{name}: {str(error).strip() or type(error).__name__}") from error
+        raise self._lose(f"{name}: {reason_of(error)}") from error
 
     def _note_clock(self, before_us: int, database_us: int, after_us: int) -> None:
         """Compare clocks: ours before a question and after its answer, the database's in between."""

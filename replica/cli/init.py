@@ -55,6 +55,7 @@ EXAMPLE: dict[str, Any] = {
             "name": f"r{number}",
             "host": f"notary-{number}.example",
             "api_port": 8081,
+            "proxy_port": 8084,
             "health_port": 8082,
             "admin_port": 8083,
         }
@@ -62,6 +63,7 @@ EXAMPLE: dict[str, Any] = {
     ],
     "database": {"conninfo": f"{_DATABASE} user=notary", "password_file": "database.password", "scope": "notary"},
     "log": _LOGS[Profile.REFERENCE],
+    "haproxy": {"sources": ["192.0.2.0/24"]},  # as the hosts: addresses of examples, to be replaced
     "api": {
         "registry_path": "parties.toml",
         "tls": {"certificate_file": "api.crt", "key_file": "api.key"},

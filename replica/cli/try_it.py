@@ -83,10 +83,12 @@ async def _play(client: NotaryClient, party: Party, notary_key: str | None) -> d
         success = success_of(await client.submit(first))
         refused = await client.submit(second)
         used_key = notary_key or (await client.describe()).notary_key
+    answer = msgspec.to_builtins(answer_to_document(success))
     shown = refused if isinstance(refused, ProblemDocument) else answer_to_document(refused)
     return {
         "request": msgspec.json.decode(encode_submission(first)),
-        "answer": msgspec.to_builtins(answer_to_document(success)),
+        "receipt": answer.pop("receipt"),  # where `notary verify` looks for it
+        "answer": answer,
         "notary_key": used_key,
         "notary_key_from": "the API itself: ask the operator for it"
         if notary_key is None
@@ -97,8 +99,7 @@ async def _play(client: NotaryClient, party: Party, notary_key: str | None) -> d
 
 
 def _show(found: dict[str, Any]) -> None:
-    answer = dict(found["answer"])
-    receipt = answer.pop("receipt")
+    answer, receipt = found["answer"], found["receipt"]
     _part("request, signed with the party's key", json.dumps(found["request"], indent=2))
     _part(f"answer: notarised at log offset {answer['log_offset']}", json.dumps(answer, indent=2))
     _part("receipt: the notary's signature, a proof without network", json.dumps(receipt, indent=2))

@@ -32,8 +32,9 @@ REQUIRED = object()
 _REFERENCE_HEAD = (
     "# Settings",
     "",
-    "For operators who look a setting up. `notary config reference` writes this page; `notary init` writes a file with",
-    "all texts; `notary config show` prints where each value comes from. The environment goes before the file:",
+    "For operators who look a setting up; a page to search. `notary config reference` writes this page;",
+    "`notary init` writes a file with all texts; `notary config show` prints where each value comes from. The",
+    "environment goes before the file:",
     "`NOTARY_ELECTION__LEASE_S` is `lease_s` in `[election]`. A setting that ends in `_file` names a file, mode 0600",
     "if it has a secret: secrets are never values.",
     "",

@@ -1,6 +1,6 @@
 """The void rule: which records of the log count, as one pure function that every reader uses.
 
-The barrier in force is the latest one whose epoch is above that of every barrier before it. A request or settlement
+A barrier comes into force if its epoch is above that of the barrier in force. A request or settlement
 counts only if it carries the activation id in force, is in the format in force, and has a sequence number that was not
 met before in that activation. A record that does not count has no effect, but is reported, for counts and alarms.
 
@@ -41,7 +41,7 @@ class VoidReason(Enum):
     UNDECODABLE = "undecodable"  # no record of the format in force
     NOT_IN_FORCE = "not_in_force"  # from an activation that is not in force: a deposed active's late record
     REPEAT = "repeat"  # the log's client sent a record twice
-    BARRIER_NOT_HIGHER = "barrier_not_higher"  # a barrier whose epoch is not above all before it
+    BARRIER_NOT_HIGHER = "barrier_not_higher"  # a barrier whose epoch is not above that of the one in force
     HOLDER_WROTE = "holder_wrote"  # a claim to a lease whose holder wrote after what the claimant had read
 
 

@@ -19,6 +19,7 @@ import msgspec
 
 from tests.faults.report import FaultsReport, ScenarioResult, line_of, read_report, report_path
 
+READER = "For whoever doubts a figure, or compares two releases; a page to search."
 PAGE = Path("docs/results.md")
 WORKERS_PAGE = Path("docs/results-workers.md")
 WORKERS = ("kafka-workers", "postgres-workers", "raft-workers", "embedded-workers")
@@ -51,9 +52,10 @@ def render(
 ) -> str:
     """The page, in Markdown."""
     parts = [
-        "# Results\n\nWritten by `python -m tests.faults.results` from the newest runs; do not edit. Each line can be "
-        "run again: `make faults`, `make soak`, `make bench`. An outage is the time between two successes that clients "
-        "saw, through HAProxy; one machine does everything at once, clients and checker included."
+        f"# Results\n\n{READER} Written by `python -m tests.faults.results` from the newest runs; do not edit. "
+        "Each line can be run again: `make faults`, `make soak`, `make bench`. An outage is the time between two "
+        "successes that clients saw, through HAProxy; one machine does everything at once, clients and checker "
+        "included."
     ]
     parts += [] if faults is None else [_faults("Faults on real parts", faults)]
     parts.append(_simulator(simulated, pins))
@@ -65,8 +67,9 @@ def render_workers(reports: Mapping[str, FaultsReport]) -> str:
     """The page of the runs where every replica serves, by profile, in Markdown."""
     totals = [report.totals for report in reports.values()]
     head = (
-        "# Results where every replica serves\n\nWritten by `python -m tests.faults.results kafka-workers` from the "
-        "newest runs; do not edit. Each line can be run again: `make faults SERVING=all`, with `LOG=postgres` or "
+        f"# Results where every replica serves\n\n{READER} Written by "
+        "`python -m tests.faults.results kafka-workers` from the newest runs; do not edit. Each line can be run again: "
+        "`make faults SERVING=all`, with `LOG=postgres` or "
         "`LOG=embedded`. An outage is the time between two successes that clients saw, through HAProxy where nothing "
         'else is said; "the active" is the holder of the lock. [What each fault meets](results/faults.md).\n\n'
         f"Together: **{sum(one.operations for one in totals):,} operations checked, "

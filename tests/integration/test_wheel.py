@@ -204,10 +204,10 @@ async def test_notary_up_needs_nothing_but_the_wheel(alone: Path, machine: dict[
         assert re.search(r"^ +embedded +is the profile", printed, re.MULTILINE)
         tried = json.loads(await notary("try", "--json"))
         assert (tried["verified"], tried["second"]["code"]) == (True, "STATE_CONFLICT")
-        for name in ("answer", "request"):
-            (tmp_path / f"{name}.json").write_text(json.dumps(tried[name]))
+        for name, document in (("tried", tried), ("request", tried["request"])):
+            (tmp_path / f"{name}.json").write_text(json.dumps(document))
         key = tried["notary_key"]
-        await notary("verify", "answer.json", "--request", "request.json", "--notary-key", key)
+        await notary("verify", "tried.json", "--request", "request.json", "--notary-key", key)
         before = json.loads(await notary("status", "--json"))["lock_owner"]
         await notary("switchover")
         assert json.loads(await notary("status", "--json"))["lock_owner"] not in (before, None)

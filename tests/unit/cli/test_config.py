@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from ledger_api.client import Access
 from replica.cli.config import DEFAULT, ENVIRONMENT, FILE, effective
 from replica.cli.init import EXAMPLE, TITLE, write_config
 from replica.cli.ledger import make_client
+from replica.cli.profiles import Profile
 from replica.config.client import ClientSettings
 from replica.config.file import REQUIRED, render_config, render_reference, tables
 from replica.config.load import load_config, make_config
@@ -29,6 +31,17 @@ def test_the_file_that_init_writes_loads_with_its_values_and_all_defaults(tmp_pa
     """Goal: a newcomer's first file is right. Method: write it, load it, compare with the example's own values."""
     write_config(tmp_path)
     assert load_config(tmp_path / "notary.toml") == make_config(EXAMPLE, tmp_path, "example")
+
+
+@pytest.mark.parametrize("profile", Profile)
+def test_the_front_ends_of_what_init_writes_know_whose_connection_haproxy_passes_on(
+    profile: Profile, tmp_path: Path
+) -> None:
+    """Goal: what one address may have is not what all that come through HAProxy share. Method: every profile's file."""
+    write_config(tmp_path, profile)
+    config = load_config(tmp_path / "notary.toml")
+    assert all(replica.proxy_port for replica in config.replicas)
+    assert not all(ip_network(one).is_loopback for one in config.haproxy_settings().proxies)
 
 
 def test_init_never_overwrites(tmp_path: Path) -> None:
@@ -58,7 +71,7 @@ def test_every_default_that_is_shown_is_the_default() -> None:
     assert sum(line != old for line, old in zip(lines, kept, strict=True)) > 60
     uncommented, example = _config(tomllib.loads("\n".join(lines))), _config(EXAMPLE)
     assert uncommented.haproxy_settings() == example.haproxy_settings()
-    assert uncommented.model_copy(update={"haproxy": {}}) == example
+    assert uncommented.model_copy(update={"haproxy": {}}) == example.model_copy(update={"haproxy": {}})
 
 
 def test_what_is_set_survives_a_round_trip() -> None:

@@ -26,9 +26,9 @@ def test_every_name_of_the_configuration_is_known(tmp_path: Path) -> None:
 
 
 def test_front_ends_listen_for_haproxy_where_a_port_says_so(tmp_path: Path) -> None:
-    assert replica_settings(config_with(tmp_path), "r1").proxy_document is None
-    replicas = [{**one, "proxy_port": 8084} for one in EXAMPLE["replicas"]]
-    config = config_with(tmp_path, replicas=replicas, haproxy={"sources": ["10.0.0.9"]})
+    without = [{**one, "proxy_port": None} for one in EXAMPLE["replicas"]]
+    assert replica_settings(config_with(tmp_path, replicas=without), "r1").proxy_document is None
+    config = config_with(tmp_path, haproxy={"sources": ["10.0.0.9"]})
     assert replica_settings(config, "r1").proxy_document == {
         "port": 8084,
         "sources": ("10.0.0.9/32",),
@@ -38,9 +38,8 @@ def test_front_ends_listen_for_haproxy_where_a_port_says_so(tmp_path: Path) -> N
 
 
 def test_front_ends_beyond_loopback_have_to_know_where_haproxy_is(tmp_path: Path) -> None:
-    replicas = [{**one, "proxy_port": 8084} for one in EXAMPLE["replicas"]]
     with pytest.raises(ValueError, match=r"say in haproxy\.sources which addresses HAProxy connects"):
-        config_with(tmp_path, replicas=replicas)
+        config_with(tmp_path, haproxy={})
 
 
 def test_a_port_is_given_once(tmp_path: Path) -> None:

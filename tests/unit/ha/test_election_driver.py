@@ -11,7 +11,7 @@ import pytest
 from ha.election.driver import Election, Role
 from ha.election.states import Handover
 from ha.ending import Cause, Ending
-from ha.errors import ScopeMismatch, TransitionFailed
+from ha.errors import LockLost, ScopeMismatch, TransitionFailed
 from ha.lock.memory import MemoryLockServer, MemoryLockSession
 from ha.settings import ElectionSettings
 from tests.simulation.virtual import run_virtually
@@ -62,6 +62,30 @@ def test_a_dead_active_is_followed_within_a_poll() -> None:
         assert await world.until(lambda: bool(world.leaders())) < SETTINGS.poll_max_s + 0.4
         assert leader_of(world) is not old
         old.start(after_failure=True)
+
+    play(story)
+
+
+def test_the_history_of_a_lost_lock_has_the_reason_and_no_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: "why it ended" answers that alone. Method: the active's question meets an error that has a remedy."""
+
+    async def story(world: World) -> None:
+        await world.until(lambda: len(world.leaders()) == 1)
+        service, endings = leader_of(world).service, list[Ending]()
+        step_down = service.step_down
+
+        async def note(ending: Ending) -> None:
+            endings.append(ending)
+            await step_down(ending)
+
+        async def lost(_: MemoryLockSession) -> None:
+            raise LockLost("the server went away")
+
+        monkeypatch.setattr(service, "step_down", note)
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryLockSession, "confirm", lost)
+            await world.until(lambda: bool(endings))
+        assert str(endings[0]) == "lock_lost: the server went away"
 
     play(story)
 

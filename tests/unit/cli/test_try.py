@@ -1,0 +1,57 @@
+"""`notary try`: what it prints for programs, `notary verify` reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from nacl.signing import SigningKey
+from typer.testing import CliRunner
+
+from ledger_api.client import NotaryClient, Party
+from replica.cli.main import app
+from replica.cli.try_it import _play
+from replica.notary.answers import Notarised, Refused
+from replica.notary.canonical import summarise
+from replica.notary.receipts import make_receipts
+from replica.notary.requests import Submission
+
+KEY = SigningKey(b"k" * 32)
+OTHER = SigningKey(b"o" * 32)
+
+
+class ClientHere:
+    """Notarises the first submission, and refuses the next ones."""
+
+    def __init__(self) -> None:
+        self.answered = 0
+
+    async def __aenter__(self) -> ClientHere:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return
+
+    async def submit(self, submission: Submission) -> Notarised | Refused:
+        self.answered += 1
+        tx_id, digest, _ = summarise(submission.request)
+        if self.answered > 1:
+            return Refused("STATE_CONFLICT", tx_id, 8)
+        made = make_receipts([(tx_id, digest)], bytes(KEY.verify_key), lambda message: KEY.sign(message).signature)
+        return Notarised(tx_id, digest, 7, 7, duplicate=False, receipt=made[0])
+
+
+def test_what_try_prints_is_an_input_of_verify(tmp_path: Path) -> None:
+    """Goal: a newcomer's next step works. Method: the document of --json as a file; the right key, another one."""
+    client, party = cast(NotaryClient, ClientHere()), Party("O=A,L=London,C=GB")
+    played = asyncio.run(_play(client, party, bytes(KEY.verify_key).hex()))
+    printed: dict[str, Any] = json.loads(json.dumps(played))
+    assert printed["verified"]
+    assert printed["answer"]["log_offset"] == 7
+    file = tmp_path / "tried.json"
+    file.write_text(json.dumps(printed))
+    for key, code in ((KEY, 0), (OTHER, 1)):
+        words = ["verify", str(file), "--notary-key", bytes(key.verify_key).hex()]
+        assert CliRunner().invoke(app, words).exit_code == code
