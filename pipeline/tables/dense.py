@@ -53,7 +53,8 @@ DECISIONS = pa.schema(
 """A record that counts and has rows."""
 
 BY_TABLE = pa.schema([(name, pa.struct(list(schema))) for name, schema in SCHEMAS.items()])
-"""A row of any table, in the column that is named for it; the other columns are null."""
+"""Rows of all tables, each in the column that is named for its table; null where a table has fewer rows. Two rows that
+stand side by side have nothing to do with each other."""
 
 DenseRecord = tuple[int, bytes | None, bytes | None]
 _OUTCOMES = tuple(Outcome)
@@ -221,8 +222,7 @@ def row_batches(decisions: Decisions, batches: Iterator[pa.RecordBatch]) -> Iter
     for batch in batches:
         values = [value or b"" for value in batch.column("value").to_pylist()]
         for records in _stretches(sorted(zip(batch.column("offset").to_pylist(), values, strict=True))):
-            for name, table in rows_of_stretch(decisions, records).items():
-                yield from (_in_column(name, part) for part in table.to_batches())
+            yield _side_by_side(rows_of_stretch(decisions, records))
 
 
 def _stretches(records: LogRecords) -> Iterator[LogRecords]:
@@ -231,9 +231,13 @@ def _stretches(records: LogRecords) -> Iterator[LogRecords]:
         yield [record for _, record in stretch]
 
 
-def _in_column(name: str, part: pa.RecordBatch) -> pa.RecordBatch:
-    rows = part.to_struct_array()
-    columns = [rows if field.name == name else pa.nulls(len(part), field.type) for field in BY_TABLE]
+def _side_by_side(tables: Mapping[str, pa.Table]) -> pa.RecordBatch:
+    """The rows of each table in its own column of BY_TABLE, from the top; so there are as few rows as can be."""
+    length = max(map(len, tables.values()))
+    columns = []
+    for field in BY_TABLE:
+        rows = [part.to_struct_array() for part in tables[field.name].to_batches()]
+        columns.append(pa.concat_arrays([*rows, pa.nulls(length - len(tables[field.name]), field.type)]))
     return pa.RecordBatch.from_arrays(columns, schema=BY_TABLE)
 
 

@@ -13,6 +13,7 @@ Delta refuses one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,9 +23,10 @@ from time import monotonic, thread_time
 from typing import NamedTuple
 from uuid import uuid4
 
-from pyspark import StorageLevel
+import pyarrow as pa
+from pyspark import StorageLevel, inheritable_thread_target
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -117,14 +119,33 @@ class SparkWriter:
         of_part = records.where(F.col("offset").between(self._judge.position.offset + 1, judged.offset))
         few = rows_of_few(judged)
         with _kept(of_part.mapInArrow(partial(row_batches, decisions), from_arrow_schema(BY_TABLE))) as rows:
-            for name, table in self._tables.items():
-                if judged.row_counts[name] or name == REQUESTS:  # the last one: it notes how far all of them are
-                    of_table = rows.where(F.col(name).isNotNull()).select(f"{name}.*")
-                    if len(few[name]):
-                        spark = records.sparkSession
-                        of_table = of_table.unionByName(spark.createDataFrame(few[name]))
-                    replace_rows(table, of_table, judged.offset)
-                    self._on_step(name)
+            frames = {
+                name: _of_table(name, rows, few[name])
+                for name in self._tables
+                if judged.row_counts[name] or name == REQUESTS
+            }
+            last = frames.pop(REQUESTS)  # it notes how far all of them are
+            for name in self._written_at_once(records.sparkSession, frames, judged.offset):
+                self._on_step(name)
+            replace_rows(self._tables[REQUESTS], last, judged.offset)
+            self._on_step(REQUESTS)
+
+    def _written_at_once(self, session: SparkSession, frames: Mapping[str, DataFrame], offset: int) -> Iterator[str]:
+        """Write tables side by side, as most of a commit is waiting; each one's name when it is written.
+
+        Raises what a table's writing raises, after all have ended.
+        """
+        with ThreadPoolExecutor(max(len(frames), 1)) as threads:
+            write = inheritable_thread_target(session)(replace_rows)
+            names = {threads.submit(write, self._tables[name], rows, offset): name for name, rows in frames.items()}
+            for future in as_completed(names):
+                future.result()
+                yield names[future]
+
+
+def _of_table(name: str, rows: DataFrame, few: pa.Table) -> DataFrame:
+    of_table = rows.where(F.col(name).isNotNull()).select(f"{name}.*")
+    return of_table.unionByName(rows.sparkSession.createDataFrame(few)) if len(few) else of_table
 
 
 def replace_rows(table: Table, rows: DataFrame, offset: int) -> None:

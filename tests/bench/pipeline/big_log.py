@@ -17,9 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from replica.notary.records import BarrierRecord, RequestRecord, encode_record
+from replica.notary.records import NO_OFFSET, BarrierRecord, RequestRecordV2, encode_record
 from replica.notary.requests import STATE_REF_BYTES, Request, Submission, TimeWindow
 from replica.notary.terms import Terms, encode_canonical
+from tests.bench.filler import DEDUPLICATION_US
 
 TOPIC_ID = "bench-topic"
 FILE_RECORDS = 1 << 20
@@ -56,7 +57,8 @@ class _Template:
         request = Request(_TX_MARK, refs[: shape.inputs], refs[shape.inputs :], window, _PARTY)
         canonical = encode_canonical(request, Terms("anonymous", _TX_MARK.hex(), (_PARTY,)))
         submission = Submission(canonical, b"\xe3" * 32, b"\xe4" * 64, "anonymous", _TX_MARK.hex(), (_PARTY,), "0" * 36)
-        raw = encode_record(RequestRecord(1, _ACTIVATION, _FIRST_SEQUENCE, _FIRST_STAMP_US, submission))
+        head = (2, _ACTIVATION, _FIRST_SEQUENCE, _FIRST_STAMP_US)
+        raw = encode_record(RequestRecordV2(*head, submission, DEDUPLICATION_US, NO_OFFSET))
         self.shape = shape
         self.raw = np.frombuffer(raw, np.uint8)
         self.sequence_at = 22
@@ -115,7 +117,7 @@ def ready_values(records: int, seed: int = 1) -> list[bytes]:
 def _files(records: int, seed: int) -> Iterator[list[bytes]]:
     rng = np.random.default_rng(seed)
     templates = [_Template(shape) for shape in SHAPES]
-    values = [encode_record(BarrierRecord(1, _ACTIVATION, "r1", "postgres:1:1", 1, 1))]
+    values = [encode_record(BarrierRecord(1, _ACTIVATION, "r1", "postgres:1:1", 2, 2))]
     spent: list[Array] = [rng.integers(0, 256, (1000, STATE_REF_BYTES), np.uint8)]
     for start in range(0, records, GROUP_RECORDS):
         count = min(GROUP_RECORDS, records - start)

@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 from nacl.signing import SigningKey
 
 from replica.native.lanes import Check
-from replica.notary.records import BarrierRecord, RequestRecord, encode_record
+from replica.notary.records import NO_OFFSET, BarrierRecord, RequestRecordV2, encode_record
 from replica.notary.requests import Request, Submission
 from replica.notary.terms import Terms, encode_canonical
+from tests.bench.filler import DEDUPLICATION_US
 
 FILES = 16  # one task each
 _PARTY = "O=Party 000,L=London,C=GB"
@@ -45,7 +46,7 @@ def _write_file(path: Path, first: int, end: int) -> list[Check]:
     """A file with the records of these offsets; returns what verifies its requests."""
     key = SigningKey(bytes(range(32)))
     public_key = bytes(key.verify_key)
-    values = [] if first else [encode_record(BarrierRecord(1, _ACTIVATION, "r1", "postgres:1:1", 1, 1))]
+    values = [] if first else [encode_record(BarrierRecord(1, _ACTIVATION, "r1", "postgres:1:1", 2, 2))]
     checks = []
     for number in range(max(first, 1), end):
         tx_id = number.to_bytes(32, "big")
@@ -54,7 +55,9 @@ def _write_file(path: Path, first: int, end: int) -> list[Check]:
         canonical = encode_canonical(Request(tx_id, inputs, (), None, _PARTY), terms)
         signature = key.sign(canonical).signature
         submission = Submission(canonical, public_key, signature, "anonymous", tx_id.hex(), (_PARTY,), "0" * 36)
-        values.append(encode_record(RequestRecord(1, _ACTIVATION, number, number, submission)))
+        values.append(
+            encode_record(RequestRecordV2(2, _ACTIVATION, number, number, submission, DEDUPLICATION_US, NO_OFFSET))
+        )
         checks.append((public_key, canonical, signature))
     offsets = pa.array(range(first, end), pa.int64())
     pq.write_table(pa.table({"offset": offsets, "value": pa.array(values, pa.binary())}), path)

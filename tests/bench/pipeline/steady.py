@@ -31,7 +31,12 @@ def generate(
             late_s = max(late_s, monotonic() - began_s - sent / rate_per_s)
         due = min(due, sent + TOGETHER_MAX)
         for value in values[sent:due]:
-            producer.produce(settings.topic, value, partition=PARTITION)
+            while True:
+                try:
+                    producer.produce(settings.topic, value, partition=PARTITION)
+                    break
+                except BufferError:  # the broker is behind
+                    producer.poll(_TICK_S)
         sent = due
         producer.poll(0)
         sleep(_TICK_S)
