@@ -32,14 +32,14 @@ def test_no_seed_breaks_a_promise_while_keys_come_and_go() -> None:
 
 
 def test_no_seed_breaks_a_promise_under_a_lease() -> None:
-    """Goal: the same where claims name the rules, and the raise is a word in the log. Method: seeds; in a quarter of
+    """Goal: the same where claims name the rules, and the raise is a word in the log. Method: seeds; in a fifth of
     them at least a key is refused by what the log says."""
     refused_by_keys = 0
     for seed in LEASED_SEEDS:
         outcome = simulate(registering_by_lease(seed))
         assert outcome.violations == [], f"seed {seed}"
         refused_by_keys += any(HEARD.search(line) and "code=" in line for line in outcome.story.lines())
-    assert refused_by_keys >= len(LEASED_SEEDS) // 4
+    assert refused_by_keys >= len(LEASED_SEEDS) // 5
 
 
 @pytest.mark.parametrize("seed", SEEDS[:6])
