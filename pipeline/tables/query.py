@@ -53,6 +53,7 @@ BATCH_RECORDS = 50_000  # in one batch, which also bounds the memory of the driv
 LOG_OFFSET = SCHEMAS[REQUESTS].names[0]
 _POLL_S = 0.2
 _KEPT = StorageLevel.MEMORY_AND_DISK
+COMMITS_AT_ONCE = 4  # most of a commit is waiting for the disk and for Spark
 COMMITS_MAX = 3  # of one batch, where others change the table meanwhile
 _CONTENDED = "DELTA_CONCURRENT"
 
@@ -131,11 +132,11 @@ class SparkWriter:
             self._on_step(REQUESTS)
 
     def _written_at_once(self, session: SparkSession, frames: Mapping[str, DataFrame], offset: int) -> Iterator[str]:
-        """Write tables side by side, as most of a commit is waiting; each one's name when it is written.
+        """Write tables side by side; each one's name when it is written.
 
         Raises what a table's writing raises, after all have ended.
         """
-        with ThreadPoolExecutor(max(len(frames), 1)) as threads:
+        with ThreadPoolExecutor(COMMITS_AT_ONCE) as threads:
             write = inheritable_thread_target(session)(replace_rows)
             names = {threads.submit(write, self._tables[name], rows, offset): name for name, rows in frames.items()}
             for future in as_completed(names):

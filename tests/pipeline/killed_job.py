@@ -29,6 +29,7 @@ from pipeline.jobs.slices import parquet_log
 from pipeline.log_copy import LogCopier
 from pipeline.session import spark_session
 from pipeline.sources.topic import look_at
+from pipeline.tables import query
 from pipeline.tables.query import SparkWriter, run_query
 from pipeline.tables.write import open_judge, open_writer
 from replica.log.kafka.settings import KafkaSettings
@@ -83,7 +84,9 @@ def tables(place: str, index: str) -> None:
 
 
 def tables_on_spark(place: str, index: str, log: str) -> None:
-    """As `notary tables run --engine spark` does, with a log in files, of which each is a batch."""
+    """As `notary tables run --engine spark` does, with a log in files, of which each is a batch. Tables are written one
+    after the other, so that each gap between two commits can be hit."""
+    query.COMMITS_AT_ONCE = 1
     session = spark_session("killed", "local[2]", shuffle_partitions=2, delta=True)
     stream = session.readStream.schema("offset bigint, value binary").option("maxFilesPerTrigger", 1).parquet(log)
     with open_judge(place_of(place), Path(index), TOPIC) as (tables, judge):
