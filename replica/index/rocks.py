@@ -114,9 +114,12 @@ class RocksIndex:
             self._at = self._read_position(folder)
             self._check_complete(folder)
             self._noted = {key[:-_OFFSET_BYTES]: value for kind in _NOTED for key, value in self.entries(kind)}
-        except IndexUnreadable:
-            self._db.close()
-            raise
+            return
+        except IndexUnreadable as error:
+            failure = error.with_traceback(None)
+            failure.__context__ = None  # frames of both have an iterator, and it would keep the folder locked
+        self._db.close()
+        raise failure
 
     def position(self) -> Position | None:
         """See Index."""
