@@ -26,15 +26,20 @@ class Violation(PromiseBroken):
 
 
 async def audit(
-    cluster: LocalCluster, histories: Sequence[Path], first_offset: int = 0, *, partial: bool = False
+    cluster: LocalCluster,
+    histories: Sequence[Path],
+    first_offset: int = 0,
+    *,
+    partial: bool = False,
+    python: str = sys.executable,
 ) -> dict[str, Any]:
     """Check every answer in the histories; records below `first_offset` are older than them. Raises Violation.
 
-    The histories must hold every attempt of every client from there on, unless they are `partial`. Returns the summary
-    of what was looked at.
+    The histories must hold every attempt of every client from there on, unless they are `partial`. `python`: of the
+    release that checks. Returns the summary of what was looked at.
     """
     await wait_until_published(cluster)
-    argv = [sys.executable, "-m", "replica.cli", "check", *map(str, histories), "--config", str(cluster.config_path)]
+    argv = [python, "-P", "-m", "replica.cli", "check", *map(str, histories), "--config", str(cluster.config_path)]
     argv += ["--json", "--first-offset", str(first_offset), *(["--partial"] if partial else [])]
     process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
     printed, _ = await process.communicate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -69,8 +70,8 @@ async def all_well(stage: Stage) -> None:
 
 
 @asynccontextmanager
-async def under_load(stage: Stage, name: str) -> AsyncIterator[ClientLoad]:
-    """A client that submits all the time; afterwards every answer is checked against the log."""
+async def under_load(stage: Stage, name: str, checker: str = sys.executable) -> AsyncIterator[ClientLoad]:
+    """A client that submits all the time; then every answer is checked against the log, by `checker`'s release."""
     cluster = stage.cluster
     await all_well(stage)
     log = open_log(cluster.config.log.settings)
@@ -85,5 +86,5 @@ async def under_load(stage: Stage, name: str) -> AsyncIterator[ClientLoad]:
         yield load
     finally:
         await load.stop()
-    summary = await audit(cluster, [load.history], first_offset)
+    summary = await audit(cluster, [load.history], first_offset, python=checker)
     assert summary["answers"]["NOTARISED"] > 10, "a run without load proves nothing"
