@@ -110,16 +110,13 @@ class RocksIndex:
             self._db = _open(folder)
         except Exception as error:  # rocksdict raises nothing more specific
             raise _unreadable(f"the index in {folder} cannot be opened", error) from None
+        self._noted: dict[bytes, bytes] | None = None  # read when it is first asked for: a start reads no block
         try:
             self._at = self._read_position(folder)
             self._check_complete(folder)
-            self._noted = {key[:-_OFFSET_BYTES]: value for kind in _NOTED for key, value in self.entries(kind)}
-            return
-        except IndexUnreadable as error:
-            failure = error.with_traceback(None)
-            failure.__context__ = None  # frames of both have an iterator, and it would keep the folder locked
-        self._db.close()
-        raise failure
+        except IndexUnreadable:
+            self._db.close()
+            raise
 
     def position(self) -> Position | None:
         """See Index."""
@@ -211,6 +208,8 @@ class RocksIndex:
         except Exception as error:
             self._fail("a write failed", error)
         self._at = at
+        if self._noted is None:
+            return
         for kind in _NOTED:
             of_kind = keys[bisect_left(keys, kind) : bisect_left(keys, bytes([kind[0] + 1]))]
             self._noted |= {key[:-_OFFSET_BYTES]: entries[key] for key in of_kind}
@@ -235,6 +234,8 @@ class RocksIndex:
             raise IndexDamaged(f"the index in {folder} has {found} of {self._at.entry_count} entries")
 
     def _newest_noted(self, prefix: bytes, below: int) -> bytes | None:
+        if self._noted is None:
+            self._noted = {key[:-_OFFSET_BYTES]: value for kind in _NOTED for key, value in self.entries(kind)}
         value = self._noted.get(prefix)
         return value if value is None or recorded_at(value) < below else self._newest(prefix, below)
 

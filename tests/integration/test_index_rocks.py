@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from rocksdict import DBCompactionStyle, Options, Rdict
-from structlog.testing import capture_logs
 
 from replica.index.interface import BEFORE_KEY, POSITION_KEY
 from replica.index.quarantine import QUARANTINED_MAX, open_or_start_anew, quarantine_index, quarantined
@@ -199,21 +198,6 @@ def test_a_broken_index_is_moved_aside_and_started_anew(damage: str, folder: Pat
     index.close()
     (moved,) = quarantined(folder)
     assert state_of(moved) is None
-
-
-def test_a_flipped_bit_anywhere_leaves_the_folder_free(folder: Path, tmp_path: Path) -> None:
-    """Goal: what fails while an index is opened does not keep it open. Method: flip a bit in each block of a table,
-    start as a replica does, until it was moved aside in every way that there is."""
-    whole = newest(folder, "*.sst")
-    details = set()
-    for at_byte in range(40, whole.stat().st_size, 1024):
-        copy = Path(shutil.copytree(folder, tmp_path / f"at-{at_byte}" / "index"))
-        flip(copy / whole.name, at_byte)
-        with capture_logs() as lines:
-            open_or_start_anew(copy, 1_789_000_000_000_000).close()
-        details |= {line["detail"].partition(":")[0] for line in lines if line["event"] == "index_quarantined"}
-        shutil.rmtree(copy.parent)
-    assert "reading all entries failed" in details
 
 
 def test_an_index_that_is_only_in_use_or_newer_stays(tmp_path: Path) -> None:
