@@ -35,7 +35,12 @@ FromOption = Annotated[str | None, typer.Option("--from", help="Not before this 
 UntilOption = Annotated[str | None, typer.Option("--until", help="Only before this time.")]
 UserOption = Annotated[str | None, typer.Option("--user", help="The submitting application; else `anonymous`.")]
 CommandOption = Annotated[str | None, typer.Option("--command-id", help="For deduplication; else the transaction id.")]
-WithinOption = Annotated[float | None, typer.Option("--within", help="The deduplication period, seconds.")]
+SignCommandOption = Annotated[
+    bool, typer.Option("--sign-command", help="Sign user, command and period as well: canonical bytes of version 2.")
+]
+WithinOption = Annotated[
+    float | None, typer.Option("--within", help="With --sign-command: the deduplication period, seconds.")
+]
 SubmissionOption = Annotated[str | None, typer.Option("--submission-id", help="This attempt; else a random one.")]
 
 
@@ -51,6 +56,7 @@ def sign(
     user: UserOption = None,
     command_id: CommandOption = None,
     submission_id: SubmissionOption = None,
+    sign_command: SignCommandOption = False,
     within_s: WithinOption = None,
     config: ConfigChoice = None,
 ) -> None:
@@ -71,6 +77,7 @@ def sign(
             user_id=ANONYMOUS if user is None else user,
             command_id=command_id,
             submission_id=submission_id,
+            sign_command=sign_command,
             deduplication=None if within_s is None else Deduplication(within_s),
         )
     except BadRequest as error:
