@@ -104,7 +104,7 @@ async def test_what_it_shows_can_be_checked_by_hand(terminal: Terminal) -> None:
     code, printed, _ = await terminal.run(f"{block('docs/api.md', 'first success').strip()} --json")
     found = json.loads(printed)
     assert (code, found["verified"], found["second"]["code"]) == (0, True, "STATE_CONFLICT")
-    (terminal.folder / "answer.json").write_text(json.dumps(found["answer"]))
+    (terminal.folder / "answer.json").write_text(printed)
     (terminal.folder / "request.json").write_text(json.dumps(found["request"]))
     verify = ".venv/bin/notary verify answer.json --request request.json --notary-key"
     assert (await terminal.run(f"{verify} {found['notary_key']}"))[0] == 0
