@@ -15,7 +15,6 @@ from replica.link.interface import SubmitOptions
 from replica.log.memory import Delivery, MemoryTopic
 from replica.notary.answers import Accepted, DeduplicationBound, Notarised, NotNow, Refused
 from replica.notary.errors import Code
-from replica.notary.formats import Formats
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import PARTY, Replica, World, name_of, state, submission
@@ -25,7 +24,6 @@ from tests.worlds.ha_world import LoopClock
 def play(story: Callable[[World, Replica], Awaitable[None]], **core: float) -> None:
     async def scenario() -> None:
         async with World(core=CoreSettings(**core)) as world:  # type: ignore[arg-type]
-            world.shared.database.formats = Formats(2, 2)
             replica = await world.replica()
             await replica.until_active()
             await story(world, replica)
@@ -49,6 +47,15 @@ def slow_offsets(replica: Replica, hang_s: float) -> None:
         return await ask(ledger_offset)
 
     store.log_offset_of = late  # type: ignore[method-assign]
+
+
+async def answer_after_stop(replica: Replica, waiting: asyncio.Task[Any]) -> str:
+    """The code of the one answer of a submission that waits while its replica is stopped."""
+    await asyncio.sleep(0.1)
+    await replica.stop()
+    (answer,) = await waiting
+    assert isinstance(answer, NotNow)
+    return answer.code
 
 
 def test_a_question_to_the_database_holds_up_nobody_else() -> None:
@@ -112,11 +119,7 @@ def test_who_waits_for_the_database_is_answered_when_the_activation_ends() -> No
         waiting = asyncio.create_task(
             replica.submit(submission(2, [state(2)]), options=SubmitOptions(deduplication_after=1))
         )
-        await asyncio.sleep(0.1)
-        await replica.stop()
-        (answer,) = await waiting
-        assert isinstance(answer, NotNow)
-        assert answer.code == Code.OUTCOME_UNKNOWN.name
+        assert await answer_after_stop(replica, waiting) == Code.OUTCOME_UNKNOWN.name
 
     play(story)
 
@@ -192,11 +195,7 @@ def test_what_is_on_its_way_at_the_end_is_answered_as_unknown(asynchronous: bool
         waiting = asyncio.create_task(
             replica.submit(submission(1, [state(1)]), options=SubmitOptions(asynchronous=asynchronous))
         )
-        await asyncio.sleep(0.1)
-        await replica.stop()
-        (answer,) = await waiting
-        assert isinstance(answer, NotNow)
-        assert answer.code == Code.OUTCOME_UNKNOWN.name
+        assert await answer_after_stop(replica, waiting) == Code.OUTCOME_UNKNOWN.name
 
     play(story)
 
