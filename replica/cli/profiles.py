@@ -33,7 +33,7 @@ class Profile(Enum):
     def kept(self) -> dict[str, str]:
         """What a local cluster keeps: folders, and what is in them."""
         index = {"replicas": "has each replica's index of what is spent, which is made of the log, and its log lines"}
-        database = {"postgres": "has the lock, commands in flight and completions, on ONE server"}
+        database = {"postgres": "has the lock and completions, on ONE server"}
         nodes = {"log": "is the request log, with a copy for each log node"}
         match self:
             case Profile.REFERENCE:

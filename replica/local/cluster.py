@@ -59,7 +59,7 @@ STANDBY_FOLDER = "standby"
 LOCK_NAME = "cluster.lock"  # held while a supervisor runs; also marks a folder as a cluster's
 API_WORKERS = 2
 ACTIVE_MAX_S = 60.0
-# The rows of commands in flight are replaced all the time: vacuum checks them more often than once a minute.
+# The row of the ledger's end changes with each publication: vacuum checks it more often than once a minute.
 # A restarted primary gets its standby back sooner than after five seconds. Until then no commit ends.
 POSTGRES_SETTINGS = {"autovacuum_naptime": "5s", "wal_retrieve_retry_interval": "200ms"}
 
