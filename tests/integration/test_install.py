@@ -270,6 +270,8 @@ async def test_the_embedded_install_page_leads_to_a_notary_that_works(
             "LOG_PORT": log,
             "VIRTUAL_ADDRESS": "10.0.0.10/24",
             "INTERFACE": network_interface() or "eth0",
+            "HAPROXY_1": HOSTS[0],
+            "HAPROXY_2": HOSTS[1],
             "NOTARY_HAPROXY": f'{{"stats_socket": "{folder}/admin.sock", "state_file": "{folder}/server.state"}}',
         },
     )

@@ -139,6 +139,13 @@ def test_the_two_nodes_differ_in_priority_and_address_only() -> None:
     assert "monitor-uri /alive" in lines(settings)
 
 
+@pytest.mark.parametrize(("host", "asked"), [("*", "127.0.0.1"), ("10.0.0.11", "10.0.0.11")])
+def test_a_node_asks_its_own_haproxy_at_an_address(host: str, asked: str) -> None:
+    """Goal: the virtual address has an owner where HAProxy listens on every address. Method: the rendered script."""
+    settings = settings_with(exporter=Endpoint(host=host, port=9_404), keepalived=PAIR)
+    assert f" http://{asked}:9404/alive" in render_keepalived(settings, Node.PRIMARY)
+
+
 def test_without_a_pair_there_is_nothing_to_render() -> None:
     """Goal: no half configuration. Method: ask for keepalived's without its settings."""
     with pytest.raises(ValueError, match=r"haproxy\.keepalived"):
