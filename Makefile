@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests try run demo-pipeline drill test check lint fmt bench bench-pipeline faults power-cuts kill-loop overload faults-quick runbooks profile-postgres lognode watch workers soak fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests try run demo-pipeline drill test test-all test-rest check lint fmt bench bench-pipeline faults power-cuts kill-loop overload faults-quick runbooks profile-postgres lognode watch workers soak fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,8 +28,14 @@ demo-pipeline: setup ## Archive, tabulate, audit, rebuild, compare, restore and 
 drill: setup ## Make a replica, a broker, the database and whole sites fail: answers lost and seconds without, measured
 	@$(BIN)/notary recovery drill $(ARGS)
 
-test: setup-tests ## Run all tests that CI runs, phase by phase, each with a time budget
+test: setup-tests ## Run the quick tests: a good proof of each promise on each real part; a quarter of an hour on two cores
 	@scripts/test.sh $(ARGS)
+
+test-all: setup-tests ## Run all tests that CI runs, phase by phase, each with a time budget; 50 minutes
+	@scripts/test.sh --all $(ARGS)
+
+test-rest: setup-tests ## Run what `make test` leaves out of `make test-all`
+	@scripts/test.sh --rest $(ARGS)
 
 check: lint ## Format, lint, types, import rules and the quick tests
 	@scripts/test.sh core
@@ -70,7 +76,7 @@ overload: setup ## Three times what a real replica's log takes, for a minute, th
 	@$(BIN)/pytest -m slow tests/faults/test_overload.py $(ARGS); code=$$?; cat build/overload.json build/overload-workers.jsonl; exit $$code
 
 faults-quick: setup ## The faults that CI runs, each once
-	@scripts/test.sh faults-quick
+	@scripts/test.sh --all faults-quick
 
 runbooks: setup-tests ## Play every runbook's commands on real clusters
 	@$(BIN)/pytest tests/runbooks $(ARGS)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# test.sh [PHASE...]: runs the tests phase by phase, each with a time budget, and ends with a table.
-# All phases run even if one fails; the exit code is 1 if any did. A phase without test files is left out.
+# test.sh [--all | --rest] [PHASE...]: runs the tests phase by phase, each with a time budget, and ends with a table and
+# one line. Without an option the quick ones: those without the marks `thorough` and `slow`. --rest: the `thorough` ones;
+# --all: both. All phases run even if one fails; the exit code is 1 if any did. A phase without test files is left out.
 #
 # Real servers on a machine that others use too are late now and then: where a phase has them, up to REPEAT_MAX failed
 # tests run once more, and the last line names them. What is deterministic is never repeated, nor is a phase in which a
@@ -13,29 +14,40 @@ NEVER_REPEATED=build/never-repeated # tests/conftest.py writes it: one node id a
 PURE=" core simulation "           # the phases of deterministic tests
 PARALLEL="-n 2 --dist worksteal"   # for those
 BY_MODULE="-n 2 --dist loadfile"   # real servers, of each process its own; a whole cluster has the machine to itself
-#            phase          budget_s  options and folders; `cluster`, `no-cluster`: tests with that mark, without it
-PHASES=(
-    "core          900       $PARALLEL tests/unit tests/model tests/golden tests/raft"
-    "simulation    900       $PARALLEL tests/simulation"
-    "integration   1200      $BY_MODULE no-cluster tests/integration tests/lognode"
-    "clusters      1500      cluster tests/integration"
-    "clients       900       tests/clients"
-    "pipeline      1800      tests/pipeline"
-    "faults-quick  1200      tests/faults"
-    "runbooks      900       tests/runbooks"
+#            phase         quick_s rest_s  options and folders; `cluster`, `no-cluster`: tests with that mark, without it
+PHASES=( #              (both on two quiet cores; a phase may take BUDGET_FACTOR times that)
+    "core          110 120 $PARALLEL tests/unit tests/model tests/golden tests/raft"
+    "simulation    60  180 $PARALLEL tests/simulation"
+    "integration   150 240 $BY_MODULE no-cluster tests/integration tests/lognode"
+    "clusters      150 380 cluster tests/integration"
+    "clients       75  110 tests/clients"
+    "pipeline      140 520 tests/pipeline"
+    "faults-quick  80  270 tests/faults"
+    "runbooks      70  230 tests/runbooks"
 )
+BUDGET_FACTOR=4
 
 has_tests() { [[ -n $(find "$1" -name 'test_*.py' -print -quit 2>/dev/null) ]]; }
 
-# run_phase NAME BUDGET_S WORD...: words that begin with tests/ are folders; see PHASES for the others.
+# seconds_of QUICK_S REST_S: what a phase takes, of the part that was asked for.
+seconds_of() {
+    case $part in
+    quick) echo "$1" ;;
+    rest) echo "$2" ;;
+    all) echo $(($1 + $2)) ;;
+    esac
+}
+
+# run_phase NAME QUICK_S REST_S WORD...: words that begin with tests/ are folders; see PHASES for the others.
 run_phase() {
-    local name=$1 budget_s=$2 word started code repeated=0 words=() found=
-    shift 2
+    local name=$1 usual_s budget_s word started code repeated=0 words=() found= marks=$PART_MARKS
+    usual_s=$(seconds_of "$2" "$3") budget_s=$((usual_s * BUDGET_FACTOR))
+    shift 3
     for word in "$@"; do
         if [[ $word == cluster ]]; then
-            words+=(-m "not slow and cluster")
+            marks+=" and cluster"
         elif [[ $word == no-cluster ]]; then
-            words+=(-m "not slow and not cluster")
+            marks+=" and not cluster"
         elif [[ $word != tests/* ]]; then
             words+=("$word")
         elif has_tests "$word"; then
@@ -44,7 +56,9 @@ run_phase() {
         fi
     done
     [[ -n $found ]] || return 0
-    printf '\n=== %s (at most %s s)\n' "$name" "$budget_s"
+    printf '\n=== %s: usually %s s, at most %s s; all from here: about %s min\n' "$name" "$usual_s" "$budget_s" $(((to_go_s + 59) / 60))
+    to_go_s=$((to_go_s - usual_s))
+    words=(-m "$marks" "${words[@]}")
     started=$EPOCHREALTIME
     rm -f "$NEVER_REPEATED"
     run_pytest "$budget_s" "${words[@]}"
@@ -59,7 +73,7 @@ run_phase() {
 run_pytest() {
     local budget_s=$1
     shift
-    timeout --foreground --signal=INT --kill-after=30 "$budget_s" .venv/bin/pytest -q -m "not slow" --durations 12 --durations-min 5 "$@"
+    timeout --foreground --signal=INT --kill-after=30 "$budget_s" .venv/bin/pytest -q --durations 12 --durations-min 5 "$@"
 }
 
 # repeat BUDGET_S WORD...: the failed tests of the last run once more, unless there are too many for bad luck, or one of
@@ -92,16 +106,32 @@ report() {
     table+=$(printf '%-14s %7.1f s  %s' "$1" "$3" "$result")$'\n'
 }
 
-failed=0 table= repeated_names=()
+part=quick
+case ${1:-} in
+--all | --rest) part=${1#--} && shift ;;
+esac
+case $part in
+quick) PART_MARKS="not slow and not thorough" ;;
+rest) PART_MARKS="not slow and thorough" ;;
+all) PART_MARKS="not slow" ;;
+esac
+
+failed=0 table= repeated_names=() to_go_s=0 began_s=$EPOCHSECONDS
+asked() { [[ -z $phases || " $phases " == *" $1 "* ]]; }
+phases=$*
 for phase in "${PHASES[@]}"; do
     read -ra words <<<"$phase"
-    if [[ $# -eq 0 || " $* " == *" ${words[0]} "* ]]; then
-        run_phase "${words[@]}"
-    fi
+    asked "${words[0]}" && to_go_s=$((to_go_s + $(seconds_of "${words[1]}" "${words[2]}")))
+done
+for phase in "${PHASES[@]}"; do
+    read -ra words <<<"$phase"
+    asked "${words[0]}" && run_phase "${words[@]}"
 done
 [[ -n $table ]] || { echo "no tests in: ${*:-any phase}" >&2 && exit 5; }
 printf '\n%s' "$table"
-printf 'repeated: %s' "${#repeated_names[@]}"
+[[ $failed -eq 0 ]] && result=passed || result=FAILED
+took_s=$((EPOCHSECONDS - began_s))
+printf '%s (%s) in %s min %s s; repeated: %s' "$result" "$part" $((took_s / 60)) $((took_s % 60)) "${#repeated_names[@]}"
 [[ ${#repeated_names[@]} -eq 0 ]] || printf ' %s' "${repeated_names[@]}"
 printf '\n'
 exit "$failed"

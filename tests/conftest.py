@@ -1,12 +1,14 @@
 """Notes the tests that saw a promise broken: `scripts/test.sh` repeats failed tests once, but never these.
 
 `--log-kind` chooses where the log of a cluster is. A test that is marked `only_kafka` is left out elsewhere, one that
-is `not_on` a kind there, and the run prints why.
+is `not_on` a kind there, and the run prints why. A quick test of the core phase has a bound of processor time.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -17,6 +19,12 @@ from tests.lossy_disk import KINDS as DISKS
 from tests.promises import breaks_a_promise, note_never_repeated
 
 __all__ = ["pytest_collection_modifyitems", "pytest_report_collectionfinish"]
+
+CORE_S_MAX = 5.0
+"""Processor time that a quick test of the core phase may take, with its children's: what waits for a busy machine does
+not count."""
+CORE = {"unit", "model", "golden", "raft"}
+TESTS = Path(__file__).parent
 
 hypothesis.settings.register_profile("any machine", deadline=None)  # how long an example takes is no property
 hypothesis.settings.load_profile("any machine")
@@ -38,6 +46,26 @@ def logging_as_it_was() -> Iterator[None]:
     before = structlog.get_config()
     yield
     structlog.configure(**before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Fail a quick test of the core phase that computes for too long."""
+    began_s = _processor_s()
+    yield
+    took_s = _processor_s() - began_s
+    if took_s > CORE_S_MAX and _is_quick_in_core(item):
+        allowed = f"{CORE_S_MAX} are allowed: make it smaller, or mark it `thorough`"
+        pytest.fail(f"{took_s:.1f} s of processor time, and {allowed}")
+
+
+def _is_quick_in_core(item: pytest.Item) -> bool:
+    left_out = item.get_closest_marker("thorough") or item.get_closest_marker("slow")
+    return not left_out and item.path.relative_to(TESTS).parts[0] in CORE
+
+
+def _processor_s() -> float:
+    return sum(os.times()[:4])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -103,6 +103,7 @@ async def publish(cluster: LocalCluster, count: int) -> list[str]:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.thorough
 async def test_a_reader_goes_on_after_its_bookmark_and_in_the_same_ledger_only(
     cluster: LocalCluster, log_nodes: LocalCluster, language: str
 ) -> None:
@@ -123,6 +124,7 @@ async def test_a_reader_goes_on_after_its_bookmark_and_in_the_same_ledger_only(
     assert await read_on(log_nodes, language, 1, said[-1]["bookmark"]) == [{"kind": "ended", "code": "LEDGER_CHANGED"}]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", ["0", "-2", "none"])
 async def test_a_count_that_never_ends_is_refused(language: str, count: str) -> None:
     """Goal: nobody waits for a reader that has nothing to read. Method: counts that are none; nothing is asked."""
@@ -138,6 +140,7 @@ async def test_a_count_that_never_ends_is_refused(language: str, count: str) -> 
     assert (program.returncode, said.decode(), complained.decode()) == (1, "", told)
 
 
+@pytest.mark.thorough
 async def test_an_early_acceptance_is_followed_to_its_end(language: str, log_nodes: LocalCluster) -> None:
     """Goal: a place in the log, and what became of it, in each language. Method: log nodes, one of which is ended."""
     leading = await log_nodes.wait_for_active()

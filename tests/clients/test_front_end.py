@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
@@ -78,6 +79,7 @@ def _key_file(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.thorough
 async def test_the_readmes_example_notarises(tmp_path: Path, language: str) -> None:
     """Goal: the README works as printed. Method: run its example."""
     async with ApiWorld(tmp_path, Ledger()).serve() as world:

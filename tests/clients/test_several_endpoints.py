@@ -48,7 +48,10 @@ def connection_string(cluster: LocalCluster, *, balancer: bool) -> str:
     return "http://" + ",".join(first + hosts)
 
 
-@pytest.mark.parametrize("balancer", [False, True], ids=["replicas", "haproxy-first"])
+@pytest.mark.parametrize(
+    "balancer",
+    [pytest.param(False, id="replicas"), pytest.param(True, id="haproxy-first", marks=pytest.mark.thorough)],
+)
 async def test_a_frozen_and_a_killed_active_cost_seconds(cluster: LocalCluster, language: str, balancer: bool) -> None:
     """Goal: no client loses or doubles a request, or waits long, when the active is frozen, and when it is killed.
 

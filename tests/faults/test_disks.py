@@ -70,6 +70,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario("F16", "bits flipped in the tables under the active", outage_goal_s=2.0)
 async def test_an_active_whose_tables_rot_is_replaced_and_repairs_itself(
     cluster: LocalCluster, scenario: Scenario
@@ -153,6 +154,7 @@ async def test_a_damaged_index_is_made_anew(cluster: LocalCluster, scenario: Sce
     await assert_same_indexes(cluster)
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario("F17", "the write-ahead log of a killed replica is flipped, or loses its end")
 @pytest.mark.parametrize("damage", [pytest.param("flipped", marks=pytest.mark.slow), "end lost"])
 async def test_a_log_tail_that_is_lost_is_read_again(cluster: LocalCluster, scenario: Scenario, damage: str) -> None:
@@ -192,6 +194,7 @@ def written_bytes(log: Path) -> int:
     return len(log.read_bytes().rstrip(b"\0"))
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario("F14", "the disk under the active's index is full", outage_goal_s=2.0)
 @pytest.mark.parametrize("volume_of", ["index", pytest.param("index and logs", marks=pytest.mark.slow)])
 async def test_an_active_on_a_full_disk_steps_down_and_says_nothing_stale(

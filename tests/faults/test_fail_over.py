@@ -29,7 +29,12 @@ pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
 
 @pytest.mark.scenario("F1", "the active ends, one broker", outage_goal_s=2.0)
 @pytest.mark.parametrize(
-    "fault", [pytest.param(KILL_GROUP, id="group"), pytest.param(KILL_CORE, id="core"), pytest.param(STOP, id="stop")]
+    "fault",
+    [
+        pytest.param(KILL_GROUP, id="group"),
+        pytest.param(KILL_CORE, id="core", marks=pytest.mark.thorough),
+        pytest.param(STOP, id="stop", marks=pytest.mark.thorough),
+    ],
 )
 async def test_a_peer_takes_over_from_an_active_that_ends(
     cluster: LocalCluster, scenario: Scenario, fault: Fault
@@ -43,6 +48,7 @@ async def test_a_peer_takes_over_from_an_active_that_ends(
     assert scenario.summary["answers"]["NOTARISED"] > 100  # a run without load would prove nothing
 
 
+@pytest.mark.thorough
 @pytest.mark.only_one_serves("where all serve, F52 and F53")
 @pytest.mark.not_on("embedded", "longer than its lease: F51")
 @pytest.mark.scenario("F50", "a stall within the lease of the lock, one broker", outage_goal_s=3.5)
@@ -57,7 +63,10 @@ async def test_a_stall_costs_time_and_nothing_else(cluster: LocalCluster, scenar
 
 
 @pytest.mark.scenario("F3", "the active is frozen beyond its lease, one broker", outage_goal_s=4.5)
-@pytest.mark.parametrize("fault", [pytest.param(FREEZE_CORE, id="core"), pytest.param(FREEZE_GROUP, id="group")])
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(FREEZE_CORE, id="core", marks=pytest.mark.thorough), pytest.param(FREEZE_GROUP, id="group")],
+)
 async def test_a_frozen_active_says_nothing_once_it_was_replaced(
     cluster: LocalCluster, scenario: Scenario, fault: Fault
 ) -> None:

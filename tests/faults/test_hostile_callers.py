@@ -32,6 +32,7 @@ CONFLICTS, STATES = 8, 9_999  # a page of them all would have 15 MB, and take te
 ROUND_MAX_S = 120.0
 
 
+@pytest.mark.thorough
 @pytest.mark.scenario("F33", "hostile callers of every kind at all replicas, and on the lock's channel")
 @pytest.mark.parametrize(
     "duration_s", [pytest.param(8.0, marks=pytest.mark.short), pytest.param(25.0, marks=pytest.mark.slow)]

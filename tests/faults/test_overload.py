@@ -97,6 +97,7 @@ async def slow_cluster(request: pytest.FixtureRequest) -> AsyncIterator[LocalClu
         shutil.rmtree(parent, ignore_errors=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "duration_s", [pytest.param(15.0, marks=pytest.mark.short), pytest.param(60.0, marks=pytest.mark.slow)]
 )

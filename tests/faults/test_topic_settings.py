@@ -26,6 +26,7 @@ DANGERS = {  # what each would do is far away: nothing is lost while the scenari
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.only_kafka(
     "no setting of a server deletes records; settings that forget commits: log_postgres/test_damage.py"
 )

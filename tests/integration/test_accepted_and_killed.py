@@ -115,6 +115,7 @@ async def test_what_was_accepted_is_completed_once(cluster: LocalCluster, fault:
     assert logged == {one.command_id: [offsets[one.submission_id]] for one in submissions}
 
 
+@pytest.mark.thorough
 async def test_applications_do_not_notice_that_front_ends_and_cores_end(cluster: LocalCluster) -> None:
     """Goal: the same at any step of a submission. Method: calls, a stream, asynchronous submissions and a follower all
     the time; each fault in turn, twice; one completion for each accepted attempt, one acceptance for each command."""

@@ -214,6 +214,7 @@ async def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
     assert [raw for raw in heard if b"secret" in raw] == []
 
 
+@pytest.mark.thorough
 async def test_the_commands_show_a_token_from_a_file(tmp_path: Path) -> None:
     """Goal: a shell gets in as well. Method: mutual TLS, options and environment; then no token, and a bad file."""
     guarded = Guarded(tmp_path, published(5), tls=True)

@@ -120,6 +120,7 @@ async def read_all(endpoint: str, path: str, rows: str) -> list[int]:
     return found
 
 
+@pytest.mark.thorough
 async def test_pages_of_the_largest_conflicts_are_bounded_in_bytes(large: Core) -> None:
     """Goal: 60 conflicts of 9,999 states make no page of 105 MiB. Method: a dozen readers at once read all of them, by
     pages of 1,000 rows; all get every row once."""
@@ -129,6 +130,7 @@ async def test_pages_of_the_largest_conflicts_are_bounded_in_bytes(large: Core) 
     assert found == [list(range(1, ROWS + 1))] * 12
 
 
+@pytest.mark.thorough
 async def test_a_state_s_history_of_the_largest_conflicts_is_bounded_in_bytes(large: Core) -> None:
     """Goal: the same of attempts, and others have their turn. Method: a dozen histories at once, the honest client."""
     async with attacked(large, **ROOM):
@@ -137,6 +139,7 @@ async def test_a_state_s_history_of_the_largest_conflicts_is_bounded_in_bytes(la
     assert found == [list(range(1, ROWS + 1))] * 12
 
 
+@pytest.mark.thorough
 async def test_streams_of_the_largest_conflicts_are_bounded_in_bytes(large: Core) -> None:
     """Goal: what streams are given at a time is bounded, of all together. Method: 15 that take nothing, 4 that read."""
     async with attacked(large, **ROOM) as victim:

@@ -116,6 +116,7 @@ async def test_a_front_end_listens_on_ipv6(core: Core) -> None:
         assert answer.status == 200
 
 
+@pytest.mark.thorough
 async def test_one_that_hangs_does_not_count_and_is_started_anew(core: Core) -> None:
     """Goal: an outage of front ends ends by itself. Method: the supervisor of real processes; SIGSTOP one of two, then
     all."""
@@ -147,6 +148,7 @@ async def test_one_that_hangs_does_not_count_and_is_started_anew(core: Core) -> 
         await asyncio.gather(running, return_exceptions=True)
 
 
+@pytest.mark.thorough
 async def test_who_stops_being_active_closes_its_clients_connections_after_their_answers(core: Core) -> None:
     """Goal: clients find the next active without a balancer's check. Method: an idle connection and one with a
     question under way; the core turns passive, then the answer comes."""
@@ -192,6 +194,7 @@ async def test_two_front_ends_serve_one_port(core: Core) -> None:
     assert core.link.api_counts().answers == {"NOTARISED": 40}
 
 
+@pytest.mark.thorough
 async def test_an_idle_connection_does_not_delay_the_end(core: Core) -> None:
     """Goal: clients that keep connections open look for the next active at once, not when the drain is over. Method: a
     long drain, an answered request on a connection that stays open, SIGTERM; connection and process end."""
@@ -264,6 +267,7 @@ async def test_a_front_end_dies_with_a_killed_core(core: Core, folder: Path) -> 
     await eventually(lambda: _holds(not _is_running(front_end_pid)))
 
 
+@pytest.mark.thorough
 async def test_a_front_end_of_a_core_that_is_gone_does_not_start(core: Core) -> None:
     """Goal: the race before the parent-death signal is closed. Method: another parent's process id."""
     process = await core.spawn(core.document(core_pid=os.getpid() + 1))

@@ -35,7 +35,7 @@ class Served(NamedTuple):
     headers: dict[str, str]
 
 
-@pytest.fixture(scope="module", params=["open", TOKENS])
+@pytest.fixture(scope="module", params=[pytest.param("open", marks=pytest.mark.thorough), TOKENS])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A running API on an event loop of its own: schemathesis calls it as any client would."""
     loop, started, stop = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
@@ -69,7 +69,7 @@ def is_finite(case: Any) -> bool:
     return str((case.query or {}).get("follow", "")).lower() != "true"
 
 
-@pytest.mark.parametrize("modes", ["positive", "negative"])
+@pytest.mark.parametrize("modes", ["positive", pytest.param("negative", marks=pytest.mark.thorough)])
 def test_every_call_keeps_to_the_specification(served: Served, modes: str) -> None:
     """Goal: no status, header or document that is not described, no crash. Method: generated calls, good and bad.
 
@@ -94,6 +94,7 @@ def test_every_call_keeps_to_the_specification(served: Served, modes: str) -> No
     assert count >= 5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("served", [TOKENS], indirect=True)
 def test_whoever_has_no_token_is_told_so(served: Served) -> None:
     """Goal: 401, as described, whatever else is wrong with a call. Method: generated calls with bad tokens and none."""

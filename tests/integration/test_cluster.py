@@ -317,6 +317,7 @@ async def test_a_replica_that_was_stopped_on_purpose_stays_down_and_its_index_ca
     passive.start()
 
 
+@pytest.mark.thorough
 async def test_two_replicas_under_the_watch_take_over_from_each_other(world: World) -> None:
     """Goal: `notary watch` keeps a pair of replicas alive. Method: it runs two, the third is down; under load SIGKILL
     of the active's core: the peer serves and is left alone, the fallen one comes back; check. test_watch_replicas.py

@@ -19,7 +19,7 @@ from replica.notary.answers import Accepted, Notarised
 from replica.store.postgres.status import read_status
 from tests.ends import guarded
 
-pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.thorough, pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 
 FROZEN_S = 1.0  # the default lease is 3 s
 ONCE = RetryPolicy(deadline_s=0.0, attempt_max_s=10.0)  # what is not answered at once is seen

@@ -20,7 +20,7 @@ from tests.integration.test_cluster import World
 from tests.integration.test_embedded_profile import folder, ledgers, printed  # noqa: F401  (a fixture)
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]  # a dozen commands, each a process
+pytestmark = [pytest.mark.thorough, pytest.mark.cluster, pytest.mark.timeout(900)]  # a dozen commands, each a process
 DEDUPLICATION_S = 10.0
 WAIT_S = 60.0  # the machine may be busy
 

@@ -20,7 +20,7 @@ from replica.notary.answers import Notarised
 from tests.ends import guarded
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.thorough, pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 
 ONCE = RetryPolicy(deadline_s=0.0, attempt_max_s=10.0)  # what is not answered at once is seen
 # Of a replica: the log's writer, reader and questions; bulletin; with serving = "all" its numbers; each passive's look

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import pytest
 import pytest_asyncio
 from nacl.signing import SigningKey
 from playwright.async_api import Page, Route, expect
@@ -124,6 +125,7 @@ async def test_a_state_leads_to_its_winner_and_to_those_it_beat(ledger: Ledger, 
         assert "owned" not in await page.title()
 
 
+@pytest.mark.thorough
 async def test_each_token_shows_what_its_holder_may_see(tmp_path: Path) -> None:
     """Goal: the page reads with the caller's rights. Method: no token and a bad one: refused, and the box for one
     opens; then a token of each party: its own rows alone, of a state as well, and nothing for the other's name."""

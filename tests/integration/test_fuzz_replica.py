@@ -62,7 +62,7 @@ from tests.integration.fuzz_fields import (
 )
 from tests.integration.fuzz_world import FuzzedReplica, HttpAnswer, fuzzed_replica
 
-pytestmark = [pytest.mark.cluster]
+pytestmark = [pytest.mark.thorough, pytest.mark.cluster]
 
 FEW, MANY = 60, 3_000  # examples of Hypothesis for each document
 MANY_MAX_S = 1_800  # for so many in one test

@@ -27,7 +27,7 @@ from tests.closing import ended
 from tests.ends import guarded
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.thorough, pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 
 TRANSACTIONS = 6_000
 

@@ -418,6 +418,7 @@ def options_by_level(*, create: bool = False) -> Options:
     return options
 
 
+@pytest.mark.thorough
 def test_an_index_of_a_release_that_merged_by_level_goes_on_and_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,6 +158,7 @@ async def test_an_archiver_reads_and_cannot_write(kafka: SecureKafka) -> None:
     await again.close()
 
 
+@pytest.mark.thorough
 async def test_the_rights_suffice_for_split_topics(kafka: SecureKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: what is printed with the setting covers both topics. Method: a large request by a replica, read by an
     archiver, who cannot write payloads; before that, with the rights to the log's topic alone, all of it is refused."""

@@ -112,6 +112,7 @@ async def test_a_folder_that_the_server_cannot_reach_is_no_obstacle(folder: Path
     assert not data.parent.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.kafka
 async def test_kafka_keeps_its_topics_and_records(folder: Path, ports: PortReservation) -> None:
     """Goal: a second start reuses the storage. Method: produce, kill the broker, start it again, consume."""

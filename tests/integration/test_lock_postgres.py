@@ -56,6 +56,7 @@ class TestPostgresLock(LockContract):
     """See LockContract."""
 
 
+@pytest.mark.thorough
 class TestPostgresLockUnderHostileDefaults(LockContract):
     """See LockContract."""
 

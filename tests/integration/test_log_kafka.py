@@ -419,6 +419,7 @@ async def test_the_writers_round_trips_are_known_while_it_is_open(
         assert log.round_trips.by_broker == {}
 
 
+@pytest.mark.thorough
 async def test_a_topic_is_deleted_only_where_the_brokers_were_told_to(
     servers_folder: Path, ports: PortReservation, kafka_broker: KafkaCluster, topic: str
 ) -> None:

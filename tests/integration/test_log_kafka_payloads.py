@@ -99,6 +99,7 @@ async def read(log: RequestLog, count: int, first: int = 0) -> LogRecords:
     return found
 
 
+@pytest.mark.thorough
 async def test_records_are_whole_for_replicas_and_jobs(split: SplitTopic, log: RequestLog) -> None:
     """Goal: nobody above the log sees a pointer, wherever it begins. Method: 300 requests, each third one in the log
     itself, payloads without pointers among them, one repeated pointer, more bytes than one batch may have."""

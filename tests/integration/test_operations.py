@@ -106,6 +106,7 @@ async def test_a_switchover_under_load_reaches_its_target_and_no_client_sees_an_
     assert (previous["replica"], previous["why"]) == (active.name, f"switchover to {target.name}")
 
 
+@pytest.mark.thorough
 async def test_a_switchover_to_a_replica_that_cannot_activate_is_undone(cluster: LocalCluster) -> None:
     """Goal: an unfit target costs a moment, not the service. Method: one that gives every activation up at once."""
     active, (target, other) = await settled(cluster)
@@ -228,6 +229,7 @@ async def test_history_tells_what_nobody_could_say(cluster: LocalCluster) -> Non
     assert (code, f"{successor.name} found the lock free" in printed) == (0, True)
 
 
+@pytest.mark.thorough
 async def test_a_paused_participant_waits_for_its_keeper(cluster: LocalCluster) -> None:
     """Goal: operators can keep the others off. Method: pause, kill the active: it leads again, nobody else did."""
     active, _ = await settled(cluster)
@@ -245,6 +247,7 @@ async def test_a_paused_participant_waits_for_its_keeper(cluster: LocalCluster) 
     assert (await document(cluster, "status"))["pause"] is None
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)  # a dozen commands, each a process
 async def test_what_operators_do_is_in_the_trail(cluster: LocalCluster, tmp_path: Path) -> None:
     """Goal: who, when, why and how it ended, for acts that are done and for those that are not. Method: hand over,
@@ -353,6 +356,7 @@ async def prune_as(cluster: LocalCluster, who: str, *words: str) -> tuple[int, s
     return code, printed + errors
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)  # a dozen commands, each a process
 async def test_four_eyes_are_two_people(cluster: LocalCluster, tmp_path: Path) -> None:
     """Goal: no single person prunes. Method: alone; proposed and confirmed by the same one; other arguments; another
@@ -389,6 +393,7 @@ async def test_four_eyes_are_two_people(cluster: LocalCluster, tmp_path: Path) -
     assert (code, "TRAIL_BROKEN" in errors) == (1, True)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 async def test_replicas_prune_for_two_people_only(cluster: LocalCluster) -> None:
     """Goal: the active refuses, whatever the command thinks. Method: replicas that want two; a command that does not;
@@ -408,6 +413,7 @@ async def test_replicas_prune_for_two_people_only(cluster: LocalCluster) -> None
     await settled(cluster)
 
 
+@pytest.mark.thorough
 async def test_a_fail_over_is_forced_when_nobody_may_take_over(cluster: LocalCluster) -> None:
     """Goal: one command instead of a search at night. Method: refused while one is active; then pause, stop the
     keeper, see that nobody leads, force it."""
@@ -427,6 +433,7 @@ async def test_a_fail_over_is_forced_when_nobody_may_take_over(cluster: LocalClu
     await settled(cluster)
 
 
+@pytest.mark.thorough
 async def test_a_session_of_nobody_that_holds_the_lock_is_ended(cluster: LocalCluster) -> None:
     """Goal: the same where the database has not noticed that its holder is gone. Method: stop all; take the
     lock under a replica's name; start the others: none leads until the fail-over is forced."""
@@ -470,6 +477,7 @@ def replica_answers(replica: ReplicaProcess) -> Callable[[], Awaitable[bool]]:
     return answers
 
 
+@pytest.mark.thorough
 async def test_a_switchover_waits_for_its_time(cluster: LocalCluster) -> None:
     """Goal: hand over at a set time. Method: two seconds from now; nothing happens before, then it is done."""
     active, _ = await settled(cluster)
@@ -481,6 +489,7 @@ async def test_a_switchover_waits_for_its_time(cluster: LocalCluster) -> None:
     assert f"took over from {active.name}" in printed
 
 
+@pytest.mark.thorough
 async def test_a_new_ledger_here_begins_raised_and_is_never_lowered(cluster: LocalCluster) -> None:
     """Goal: what a newcomer starts has nothing left to raise. Method: what is written, in force, and refused."""
     await settled(cluster)
@@ -503,6 +512,7 @@ async def not_raised(servers_folder: Path) -> AsyncIterator[LocalCluster]:
         yield cluster
 
 
+@pytest.mark.thorough
 async def test_a_raise_is_refused_while_a_replica_does_not_answer(not_raised: LocalCluster) -> None:
     """Goal: what is written stays readable by all. Method: what is known, unknown rules, one down."""
     cluster = not_raised
@@ -572,6 +582,7 @@ async def test_the_doctor_finds_nothing_wrong_with_a_running_participant(cluster
     assert await findings(cluster) == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.only_kafka("it breaks the topic: log_postgres/test_commands.py has the findings about another log")
 async def test_the_doctor_finds_what_is_broken_on_real_servers(cluster: LocalCluster, tmp_path: Path) -> None:
     """Goal: the facts are looked at where they are. Method: files, database and topic, broken and mended in turn."""

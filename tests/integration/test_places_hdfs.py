@@ -32,6 +32,8 @@ from tests.contracts.shipping_contract import ShippingToObjects
 from tests.worlds.archive_world import SIGNER, fill_archive, some_log
 from tests.worlds.hdfs_server import Hdfs, hdfs
 
+pytestmark = pytest.mark.thorough
+
 VALUES = some_log(35)
 
 

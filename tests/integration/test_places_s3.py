@@ -234,6 +234,7 @@ def test_a_server_that_is_gone_is_unavailable_and_what_it_kept_is_there_again(
         assert (store.names(""), store.read("a/1")) == (["a/1"], b"one")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
 def test_an_archive_on_a_server_that_fails_has_each_record_once(
     server: str, seed: int, monkeypatch: pytest.MonkeyPatch

@@ -27,7 +27,7 @@ from tests.log_kind import is_embedded, log_of
 from tests.promises import promised
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.only_kafka("another log is another disk")]
+pytestmark = [pytest.mark.thorough, pytest.mark.cluster, pytest.mark.only_kafka("another log is another disk")]
 
 LOCK = "LOCK TABLE completion IN SHARE MODE"
 WAIT_S = 90.0

@@ -144,6 +144,7 @@ async def test_a_key_of_its_own_needs_no_configuration(terminal: Terminal, tmp_p
     assert (code, errors.split(":")[0]) == (1, "PARTY_UNKNOWN")
 
 
+@pytest.mark.thorough
 async def test_signing_reports_what_is_wrong(terminal: Terminal, tmp_path: Path) -> None:
     """Goal: a mistake is one line with what to do. Method: each argument wrong in turn."""
     name = str(tmp_path / "new.key")
@@ -161,6 +162,7 @@ async def test_signing_reports_what_is_wrong(terminal: Terminal, tmp_path: Path)
         assert "Traceback" not in errors
 
 
+@pytest.mark.thorough
 async def test_the_first_command_of_the_readme_succeeds_on_a_fresh_clone(tmp_path: Path) -> None:
     """Goal: a newcomer's first command ends with a receipt, and the second attempt refused, with nothing set up before.
 

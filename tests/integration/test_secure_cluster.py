@@ -246,6 +246,7 @@ async def test_keys_of_tokens_are_rotated_while_it_runs(secured: Secured) -> Non
         assert isinstance(await old.submit(secured.fresh()), Notarised)
 
 
+@pytest.mark.thorough
 async def test_the_commands_get_in(secured: Secured, tmp_path: Path) -> None:
     """Goal: operators and scripts get in as well. Method: submit by options; the rest by the file."""
     cluster, file = secured.cluster, tmp_path / "submissions.jsonl"

@@ -87,6 +87,7 @@ def test_another_key_under_the_id_is_not_signed_with(kms: KmsServer) -> None:
     assert open_signer(kms.settings(key_id=key_id)).public_key != signer.public_key
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("spec", "changes", "refusal"),
     [
@@ -168,6 +169,7 @@ async def test_a_replica_whose_service_refuses_steps_down_and_comes_back_with_it
         assert (answer.tx_id, answer.duplicate) == (name_of(1), True)
 
 
+@pytest.mark.thorough
 def test_commands_show_and_rotate_to_a_key_of_the_service(kms: KmsServer, tmp_path: Path) -> None:
     """Goal: a key moves from a file into the service, and on to another one there. Method: rotate to the next
     configuration, show, doctor, rotate to a second alias; keys that do not sign change no list."""

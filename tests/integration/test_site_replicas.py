@@ -23,7 +23,7 @@ from replica.cli.steps import notary
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.notary.answers import Notarised, NotNow
 
-pytestmark = [pytest.mark.cluster, pytest.mark.postgres]
+pytestmark = [pytest.mark.thorough, pytest.mark.cluster, pytest.mark.postgres]
 
 LEASE_S = 3.0
 GIVES_UP = RetryPolicy(deadline_s=2.0)

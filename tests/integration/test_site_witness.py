@@ -65,6 +65,7 @@ async def test_renewals_and_takers_at_one_time(witness: PostgresWitness) -> None
         assert renewed + sum(taken) == 1
 
 
+@pytest.mark.thorough
 async def test_a_site_serves_until_another_has_its_term(witness: PostgresWitness) -> None:
     """Goal: the drivers do what the model's do. Method: a guard on real time; a taker is refused while it renews, and
     waits for its lease when it does not; the guard of the old site is then told."""

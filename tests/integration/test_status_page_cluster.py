@@ -18,7 +18,7 @@ from tests.ends import guarded
 from tests.faults.load import client_load
 from tests.integration.test_workers import commanded
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.thorough, pytest.mark.cluster]
 
 SCREENSHOTS = Path(__file__).parents[2] / "docs" / "screenshots"
 # A run that renews the screenshots takes longer, so that the charts have something to show.

@@ -88,6 +88,7 @@ def test_tables_in_a_bucket_are_gone_on_with(place: Remote, tmp_path: Path) -> N
     assert delta.look(Remote(f"{place}/{REQUESTS}"))["offset"] == len(VALUES) - 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", [1, 2])
 def test_refused_lost_and_late_answers_cost_time_only(
     place: Remote, tmp_path: Path, seed: int, server: str, monkeypatch: pytest.MonkeyPatch
@@ -126,6 +127,7 @@ def test_a_commit_whose_answer_is_lost_blames_nobody(
     assert_each_once(place)
 
 
+@pytest.mark.thorough
 def test_a_job_needs_no_right_to_delete(
     place: Remote, tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +159,7 @@ def test_of_two_writers_one_is_refused(place: Remote, tmp_path: Path) -> None:
     assert_each_once(place)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "point", [f"pipeline.tables.delta:Table.append{side}{number}" for side in "-+" for number in (1, 2, 4, 6, 9)]
 )

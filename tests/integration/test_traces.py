@@ -20,7 +20,7 @@ from replica.notary.requests import state_ref
 from replica.telemetry.traces import trace_ids
 from tests.ends import guarded
 
-pytestmark = [pytest.mark.cluster, pytest.mark.asyncio]
+pytestmark = [pytest.mark.thorough, pytest.mark.cluster, pytest.mark.asyncio]
 
 CALLER = "4bf92f3577b34da6a3ce929d0e0e4736"
 ARRIVE_MAX_S = 60.0  # exporters send every five seconds, on a quiet machine

@@ -24,7 +24,7 @@ from replica.local.process import descendants
 from tests.certificates import Authority
 from tests.closing import ended
 
-pytestmark = pytest.mark.cluster  # all of it, because the environment is made once
+pytestmark = [pytest.mark.thorough, pytest.mark.cluster]  # all of it, because the environment is made once
 
 ROOT = Path(__file__).resolve().parents[2]
 ALICE = "ea967d52cf19cfc80f08ddeb400d06888cc8d1ed931b8da777b88df65ed8e70a"  # some Ed25519 public key

@@ -23,6 +23,7 @@ from tests.model.commands_variants import (
 from tests.model.explore import search
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("variant", UNSAFE, ids=[variant.name for variant in UNSAFE])
 def test_a_design_without_one_rule_goes_wrong(variant: Variant) -> None:
     """Goal: each rule is needed. Method: leave it out, and find the shortest schedule that shows it to a client."""
@@ -32,6 +33,7 @@ def test_a_design_without_one_rule_goes_wrong(variant: Variant) -> None:
     assert len(found.schedule) == variant.steps  # another length: the model has changed, so read the schedule again
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_ours_is_safe_in_the_whole_space(name: str) -> None:
     """Goal: no schedule within the bounds breaks any property. Method: all of them, to the last state."""

@@ -24,6 +24,7 @@ from tests.model.variants import (
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("variant", UNSAFE, ids=[variant.name for variant in UNSAFE])
 def test_a_design_without_one_rule_goes_wrong(variant: Variant) -> None:
     """Goal: each rule is needed. Method: leave it out, and find the shortest schedule that shows it to a client."""

@@ -106,6 +106,7 @@ def test_the_log_is_archived_and_the_archive_goes_on(world: World) -> None:
     assert again.position.seen == expected.seen  # all repeats
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", list(Step))
 def test_a_kill_behind_any_step_loses_and_doubles_nothing(world: World, step: Step) -> None:
     """Goal: exactly once. Method: kill the job at the second such step, run it again, compare with the log."""

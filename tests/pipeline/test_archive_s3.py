@@ -28,7 +28,7 @@ from tests.pipeline.killed_job import killed_at
 from tests.worlds.archive_world import SIGNER
 from tests.worlds.s3_server import BUCKET, Faults, environment, failing, served
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
+pytestmark = [pytest.mark.thorough, pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
 
 NEVER = "pipeline.archive.write:_entries+99"
 KILLS = [

@@ -52,6 +52,7 @@ def test_a_forged_signature_is_named(spark: SparkSession, tmp_path: Path) -> Non
     assert report.watermark is None
 
 
+@pytest.mark.thorough
 def test_an_act_that_nobody_signed_is_named(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: acts and registrations are audited like requests. Method: officers and their registrations, clean; then a
     registration under another name than was signed, and one by a stranger; and on from a watermark."""
@@ -69,6 +70,7 @@ def test_an_act_that_nobody_signed_is_named(spark: SparkSession, tmp_path: Path)
         assert found.watermark is None and found.notes == (6 if verified is None else 2)
 
 
+@pytest.mark.thorough
 def test_a_broken_trail_of_operators_is_a_finding(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: one audit covers what operators did as well. Method: a whole trail; one whose first entry is gone; none."""
     lines = trail_of({}, {"who": "ben"}, {"who": "notary"})
@@ -125,6 +127,7 @@ async def test_the_database_is_held_against_the_log(
     ]
 
 
+@pytest.mark.thorough
 def test_the_next_audit_goes_on_at_the_watermark(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: only new records are verified, and a changed one is found. Method: two audits, one after the other."""
     values = log_values(forged=1)
@@ -145,6 +148,7 @@ def test_the_next_audit_goes_on_at_the_watermark(spark: SparkSession, tmp_path: 
         audited(spark, tmp_path / "fourth", values, Scope(verified=other))
 
 
+@pytest.mark.thorough
 @pytest.mark.postgres
 async def test_a_raised_log_is_audited(
     spark: SparkSession, tmp_path: Path, make_database: Callable[[], Awaitable[str]]

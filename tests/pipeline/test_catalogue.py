@@ -181,6 +181,7 @@ def test_a_name_that_is_taken_stays_whose_it_is(metastore: Metastore, job: Job, 
     assert job.standings() == dict.fromkeys(SCHEMAS, "registered") | {COMPLETIONS: "not registered"}
 
 
+@pytest.mark.thorough
 def test_columns_follow_those_of_the_table(metastore: Metastore, job: Job) -> None:
     """Goal: the catalogue shows what the table has, and keeps what others noted. Method: a table of an older release,
     with a column of a user's, registered, and noted upon; the job adds the column of ours."""
@@ -304,6 +305,7 @@ def test_a_metastore_that_comes_and_goes_stops_no_append(metastore: Metastore, j
         assert "Traceback" not in said.read_text()
 
 
+@pytest.mark.thorough
 def test_a_catalogue_that_never_answers_stops_no_append(tmp_path: Path) -> None:
     """Goal: the same for one that hangs. Method: follow with a server that takes connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as silent, a_job(tmp_path / "job", silent.getsockname()[1]) as job:

@@ -39,7 +39,7 @@ from tests.pipeline.spark_cluster import (
 from tests.pipeline.test_commands import VALUES, Operator, operator  # noqa: F401
 from tests.pipeline.test_packages import typed
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.thorough, pytest.mark.spark, pytest.mark.timeout(1_200)]
 
 REQUESTS, SLICES = 6_000, 24
 

@@ -131,6 +131,7 @@ def test_archive_run_status_and_verify(operator: Operator) -> None:
     assert "its end was cut off" in str(refused.exception)
 
 
+@pytest.mark.thorough
 def test_the_second_site_has_the_archive_and_a_checkpoint(operator: Operator, tmp_path: Path) -> None:
     """Goal: docs/pipeline.md's commands of the second site. Method: archive, copy, ship an index's checkpoint;
     verify it there, and a damaged one; copy again what is new."""
@@ -213,6 +214,7 @@ def test_tables_follow_the_log_and_a_killed_job_goes_on(operator: Operator) -> N
         assert sorted(found) == [one.offset for one in reading.counted if isinstance(one, CountedRequest)]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not delta_jars(), reason="no jars of Delta Lake: `make setup` fetches them")
 def test_tables_are_written_on_spark_by_whichever_source(operator: Operator) -> None:
     """Goal: both sources lead to the rows of the other engine, which goes on afterwards. Method: append by each."""
@@ -230,6 +232,7 @@ def test_tables_are_written_on_spark_by_whichever_source(operator: Operator) -> 
     assert isinstance(refused.exception, ConfigError) and "not 'sparc'" in str(refused.exception)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not delta_jars(), reason="no jars of Delta Lake: `make setup` fetches them")
 def test_a_query_that_follows_is_watched_and_stops_at_a_signal(operator: Operator, ports: PortReservation) -> None:
     """Goal: a service on Spark shows how it fares, and a stop leaves nothing half done. Method: follow, look, stop."""
@@ -266,6 +269,7 @@ def _scraped(port: int) -> dict[str, float]:
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
 
+@pytest.mark.thorough
 def test_a_deleted_topic_is_restored_and_adopted(operator: Operator, tmp_path: Path) -> None:
     """Goal: a lost topic comes back under database, index and archive. Method: publish, archive, delete, restore."""
     settings = load_config(operator.config)
@@ -290,6 +294,7 @@ def test_a_deleted_topic_is_restored_and_adopted(operator: Operator, tmp_path: P
     assert operator.told("archive", "run")["archived_now"] == 1
 
 
+@pytest.mark.thorough
 def test_the_database_is_not_bound_to_a_log_without_its_records(operator: Operator) -> None:
     """Goal: no completion loses the record it rests on. Method: adopt with a foreign position, and under a lock."""
     settings = load_config(operator.config)

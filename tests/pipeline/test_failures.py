@@ -61,6 +61,7 @@ def test_a_bug_in_a_task_comes_back_as_a_bug(spark: SparkSession) -> None:
     assert caught.value.detail == "offset 9 after 7"
 
 
+@pytest.mark.thorough
 def test_any_other_failure_is_named_and_may_be_repeated(spark: SparkSession) -> None:
     """Goal: no trace for an operator, but the cause. Method: raise something else in a task."""
     with pytest.raises(PipelineFailed) as caught, explained():
@@ -77,6 +78,7 @@ def test_a_damaged_file_is_a_damaged_archive(spark: SparkSession, tmp_path: Path
         judge_log(spark, log, tmp_path / "work")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("said", "meant"),
     [

@@ -76,6 +76,7 @@ def test_slices_of_mixed_logs_give_what_a_replica_and_the_reference_judge_give(
     assert found.verdicts == by_reference(log)
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=500)
 @given(logs_with_parties(), CUTS, CUTS, st.sampled_from([1, 2, 4, 8, 200]))
 def test_slices_of_logs_with_registrations_give_what_the_others_give(
@@ -111,6 +112,7 @@ MUTANTS_OF_KEYS: dict[str, tuple[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MUTANTS_OF_KEYS)
 def test_each_part_of_judging_keys_is_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: the comparison with the reference judge sees each mistake. Method: a log in which each one shows."""
@@ -122,6 +124,7 @@ def test_each_part_of_judging_keys_is_needed(name: str, monkeypatch: pytest.Monk
     assert in_slices(values, [5, 9]).verdicts != expected
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=300)
 @given(mixed_logs(2), st.lists(asked_requests(), max_size=12), CUTS, CUTS, st.data())
 def test_slices_of_a_log_with_a_lost_range_give_what_the_others_give(
@@ -322,6 +325,7 @@ MUTANTS: dict[str, tuple[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MUTANTS)
 def test_each_rule_of_commands_is_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: the comparison sees each rule of commands. Method: leave one out, on logs that name them all."""
@@ -355,6 +359,7 @@ def _differs(values: list[bytes]) -> bool:
         return True
 
 
+@pytest.mark.thorough
 def test_the_naive_rule_gives_another_index() -> None:
     """Goal: the property sees the wrong rule. Method: A{x} B{x,y} C{y}, judged by "the first to name it has it"."""
     values = chain()

@@ -85,6 +85,7 @@ def points(found: Sequence[object]) -> Iterable[object]:
     return [point if at == middle else pytest.param(point, marks=pytest.mark.slow) for at, point in enumerate(found)]
 
 
+@pytest.mark.thorough
 @pytest.mark.kafka
 @pytest.mark.postgres
 @pytest.mark.parametrize("point", points(ARCHIVE))
@@ -98,6 +99,7 @@ def test_an_archive_that_is_killed(world: World, point: str) -> None:
     assert len(list((world.folder / "segments").iterdir())) == 2 * len(manifest.segments)
 
 
+@pytest.mark.thorough
 @pytest.mark.kafka
 @pytest.mark.parametrize("point", points(RESTORE))
 def test_a_restore_that_is_killed(kafka_broker: KafkaCluster, tmp_path: Path, point: str) -> None:
@@ -139,6 +141,7 @@ def test_a_rebuild_that_is_killed(spark: SparkSession, tmp_path: Path, point: st
     index.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not delta_jars(), reason="no jars of Delta Lake: `make setup` fetches them")
 @pytest.mark.parametrize("killed", points(TABLES))
 def test_a_query_that_is_killed(tmp_path: Path, killed: tuple[str, int]) -> None:

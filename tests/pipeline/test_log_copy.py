@@ -96,6 +96,7 @@ def copied(source: LogSettings, target: LogSettings, *, goes_on: bool = False) -
     return copier.copy(lambda end: None, goes_on=goes_on)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["kafka", "postgres"])
 def test_a_copy_that_ended_after_any_record_goes_on(sites: Sites, kind: str) -> None:
     """Goal: no gap, no repeat. Method: for each number of records that a killed copy may leave: that copy, then another
@@ -110,6 +111,7 @@ def test_a_copy_that_ended_after_any_record_goes_on(sites: Sites, kind: str) -> 
         assert records(target) == log, left
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "point",
     [
@@ -182,6 +184,7 @@ class Over(BaseException):
     """The test's story is told."""
 
 
+@pytest.mark.thorough
 def test_a_copy_that_follows(sites: Sites) -> None:
     """Goal: what comes is copied, and lag and age are those of the copy. Method: append between two rounds; then a log
     that is gone, and a new process, which knows the copy's end all the same."""

@@ -41,7 +41,7 @@ from tests.pipeline.test_log_copy import Sites, records
 from tests.pipeline.test_salvage_commands import Killed, store_of
 from tests.worlds.notary_logs import LogMaker, request_of, state, tx
 
-pytestmark = [pytest.mark.kafka, pytest.mark.postgres]
+pytestmark = [pytest.mark.thorough, pytest.mark.kafka, pytest.mark.postgres]
 
 COPIED, PUBLISHED, LAST = 8, 9, 11  # records in the copy; the last offset with a completion, and of the lost log
 

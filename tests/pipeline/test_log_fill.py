@@ -202,6 +202,7 @@ class _Cut:
         raise Killed
 
 
+@pytest.mark.thorough
 def test_a_fill_that_was_killed_after_any_record_goes_on(cut_site: MakeSite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: each lost record once. Method: one fill, killed after each further record: repeated with the same file it
     goes on; another file, a new salvage and an adoption are refused every time."""
@@ -227,6 +228,7 @@ def test_a_fill_that_was_killed_after_any_record_goes_on(cut_site: MakeSite, mon
     assert [record.value for record in records(site.log)[LEFT:]] == lost
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["kafka", "postgres"])
 def test_a_log_that_grew_again_goes_on_in_another_one(cut_site: MakeSite, kind: str) -> None:
     """Goal: records that nobody was answered from are not put in place of those that somebody was. Method: two other

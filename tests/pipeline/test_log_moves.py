@@ -29,7 +29,7 @@ from tests.integration.conftest import MakeDatabase
 from tests.pipeline.test_commands import _made, _publish
 from tests.worlds.archive_world import some_log
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
+pytestmark = [pytest.mark.thorough, pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
 
 VALUES = some_log(60)
 BEFORE, ON_POSTGRES = VALUES[:40], VALUES[40:50]

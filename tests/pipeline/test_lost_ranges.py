@@ -128,6 +128,7 @@ def test_states_that_nobody_knows_are_named_as_unknown(tmp_path: Path) -> None:
     assert settle(early, len(values), read(values), asked) == "the record at offset 3 was lost, and the tables end at 2"
 
 
+@pytest.mark.thorough
 def test_tables_are_the_same_wherever_their_runs_end(tmp_path: Path) -> None:
     """Goal: a job that is killed and goes on adds nothing twice. Method: runs that end before, in and after the range;
     without the salvage it stops there, and goes on with it."""
@@ -158,6 +159,7 @@ def test_tables_are_the_same_wherever_their_runs_end(tmp_path: Path) -> None:
     assert lost_in(TablesView(tmp_path / "without" / "tables")) == [the_range(salvage)]
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_reports_say_what_is_lost(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: nobody takes a report for whole. Method: the page by Spark and that from the tables name the range, count
@@ -179,6 +181,7 @@ def test_reports_say_what_is_lost(spark: SparkSession, tmp_path: Path) -> None:
     assert outcomes == {"NOTARISED": 3, "STATE_CONFLICT": 2}
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.postgres
 async def test_an_audit_goes_on(

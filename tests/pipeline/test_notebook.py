@@ -10,6 +10,8 @@ from nbclient import NotebookClient
 
 from tests.pipeline.lake_log import BANK_A, BANK_B, FUND, lake, lake_tx
 
+pytestmark = pytest.mark.thorough
+
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "tables.ipynb"
 
 

@@ -131,6 +131,7 @@ async def _new_log(make_database: MakeDatabase) -> PostgresLogSettings:
     return PostgresLogSettings(conninfo=dsn, single_server=True)
 
 
+@pytest.mark.thorough
 def test_the_log_is_archived_by_ranges_and_the_archive_goes_on(world: World) -> None:
     """Goal: all of the log, once, with positions. Method: archive, append, archive again; ranges cut within appends."""
     world.append(VALUES)
@@ -205,6 +206,7 @@ def test_a_restored_log_has_the_very_records(archive: Manifest, target: Postgres
     assert [value for _, _, value in rows(target)] == [*VALUES, *VALUES[:3]]
 
 
+@pytest.mark.thorough
 def test_a_restore_goes_on_after_its_own_records_and_after_no_others(
     archive: Manifest, target: PostgresLogSettings
 ) -> None:
@@ -219,6 +221,7 @@ def test_a_restore_goes_on_after_its_own_records_and_after_no_others(
         restore(archive, target, resume=True)
 
 
+@pytest.mark.thorough
 def test_somebody_who_appends_meanwhile_ends_the_restore(archive: Manifest, target: PostgresLogSettings) -> None:
     """Goal: no record comes to lie at another's offset. Method: append between two transactions of a restore."""
 
@@ -238,6 +241,7 @@ def test_somebody_who_appends_meanwhile_ends_the_restore(archive: Manifest, targ
         refill_log(target, [StoredRecord(51, TIME_MS, None, b"v")], 51, 60, lambda count: None)
 
 
+@pytest.mark.thorough
 def test_a_lost_log_is_restored_and_adopted(
     world: World, target: PostgresLogSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

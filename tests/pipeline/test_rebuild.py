@@ -56,6 +56,7 @@ def test_the_rebuilt_index_is_that_of_a_replica(
         assert opened(folder / "index") == (expected.entries, expected.position)
 
 
+@pytest.mark.thorough
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(mixed_logs(2), st.lists(st.integers(1, 45), max_size=3), st.sampled_from([1, 2, 4, 8]))
 def test_acceptances_of_a_mixed_log_are_those_of_a_replica(
@@ -74,6 +75,7 @@ def test_acceptances_of_a_mixed_log_are_those_of_a_replica(
         assert expected.commands
 
 
+@pytest.mark.thorough
 def test_claims_are_freed_as_their_tables_are_written(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: a rebuild of many ranges needs the disk of the index, not twice that. Method: more ranges than are written
     together; the index is a replica's, and what the work folder keeps takes no more than a block for each step."""
@@ -98,6 +100,7 @@ def raised_chain() -> list[bytes]:
     return maker.values
 
 
+@pytest.mark.thorough
 def test_a_replica_goes_on_over_a_raise_from_an_index_of_before(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: an index that was rebuilt up to before a raise comes up right. Method: rebuilt, then the rest of a raised
     log is applied."""
@@ -114,6 +117,7 @@ def test_a_replica_goes_on_over_a_raise_from_an_index_of_before(spark: SparkSess
     assert opened(tmp_path / "index") == (expected.entries, expected.position)
 
 
+@pytest.mark.thorough
 def test_the_rebuilt_index_has_officers_and_registrations(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: a replica goes on from it under rules 3, without reading the log again. Method: a log in three files."""
     values = [value for _, value in told_log()]
@@ -123,6 +127,7 @@ def test_the_rebuilt_index_has_officers_and_registrations(spark: SparkSession, t
     assert opened(tmp_path / "index") == (expected.entries, expected.position)
 
 
+@pytest.mark.thorough
 def test_any_number_of_ranges_gives_the_same_digest(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: parallelism has no say in the index. Method: 2, 4, 8 and 200 ranges of keys, against a replica's index."""
     log = _collisions(tmp_path)
@@ -151,6 +156,7 @@ class KillingLog(ParquetLog, frozen=True):
         return columns
 
 
+@pytest.mark.thorough
 def test_a_killed_task_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: a task that dies is repeated, and what it left is not used. Method: SIGKILL to its worker."""
     log = _collisions(tmp_path)

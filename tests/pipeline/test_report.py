@@ -53,6 +53,7 @@ def test_figures_and_page(spark: SparkSession, tmp_path: Path) -> None:
     assert not re.findall(r'(?:src|href)="(?!#)(?!http://www.w3.org)', page) and "<script" not in page
 
 
+@pytest.mark.thorough
 def test_figures_of_a_raised_log(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: outcomes of rules 2 are counted, and repeated successes named. Method: the mixed log."""
     log = write_log(tmp_path / "log", raised_values(), [13])

@@ -52,6 +52,7 @@ def written(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.thorough
 @settings(max_examples=6, deadline=None)
 @given(logs(max_size=30), st.lists(st.integers(1, 30), max_size=3), st.integers(1, 12))
 def test_wherever_a_report_stopped_the_next_one_has_the_bytes_of_a_whole_one(
@@ -127,6 +128,7 @@ def test_only_what_is_new_is_read(tmp_path: Path) -> None:
     assert written(tmp_path / "out") == written(tmp_path / "whole")
 
 
+@pytest.mark.thorough
 def test_a_state_that_is_damaged_or_foreign_is_made_anew(tmp_path: Path) -> None:
     """Goal: a state is used only if it is whole, and of these tables as they are. Method: each of the ways it may be
     wrong; after each the report is that of the log, and says why it read everything."""
@@ -168,6 +170,7 @@ def _replaced(struct, **changes):  # type: ignore[no-untyped-def]
     return type(struct)(**{name: getattr(struct, name) for name in struct.__struct_fields__} | changes)
 
 
+@pytest.mark.thorough
 def test_tables_that_were_removed_are_counted_anew(tmp_path: Path) -> None:
     """Goal: a report never mixes two tables. Method: the tables are made anew, of a log that differs."""
     append(tmp_path, log_values(), len(log_values()))
@@ -180,6 +183,7 @@ def test_tables_that_were_removed_are_counted_anew(tmp_path: Path) -> None:
     assert written(tmp_path / "out") == written(tmp_path / "whole")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("names", "rows"),
     [((VERDICTS,), "log_offset = 3"), ((CONFLICTS,), "log_offset = 2"), ((VERDICTS, REQUESTS), "log_offset = 4")],
@@ -194,6 +198,7 @@ def test_rows_that_somebody_deleted_are_found(tmp_path: Path, names: tuple[str, 
         report(tmp_path, "out")
 
 
+@pytest.mark.thorough
 def test_states_in_the_way_that_were_added_twice_are_found(tmp_path: Path) -> None:
     """Goal: no refusal is counted twice. Method: a refused request's row of conflicts, twice."""
     append(tmp_path, log_values(), len(log_values()))

@@ -85,6 +85,7 @@ def test_a_restored_topic_has_the_very_records(archive: Manifest, target: KafkaS
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("until", "last"),
     [
@@ -114,6 +115,7 @@ def test_a_killed_restore_goes_on(archive: Manifest, target: KafkaSettings) -> N
     assert look_at(target).end == len(VALUES)
 
 
+@pytest.mark.thorough
 def test_another_writer_is_noticed(archive: Manifest, target: KafkaSettings) -> None:
     """Goal: no record ever lies at another offset unnoticed. Method: append a record of our own in the middle."""
     with pytest.raises(RestoreRefused, match="somebody else writes"):

@@ -193,6 +193,7 @@ def test_a_lost_tail_is_salvaged_restored_and_adopted(operator: Operator, tmp_pa
     assert [one.digest for one in read_salvages(settings.archive.folder).held.values()] == [salvage.digest]
 
 
+@pytest.mark.thorough
 def test_a_restored_topic_that_is_lost_again(operator: Operator, tmp_path: Path) -> None:  # noqa: F811
     """Goal: a second loss forgets nothing of the first. Method: lose the restored topic before the archive went on, and
     every index; the first salvage, which lies with the archive, supplies its entries again; without it nothing goes
@@ -214,6 +215,7 @@ def test_a_restored_topic_that_is_lost_again(operator: Operator, tmp_path: Path)
     assert first.digest.hex() in str(refused.exception)
 
 
+@pytest.mark.thorough
 def test_jobs_on_spark_do_not_pass_over_a_lost_range(operator: Operator, spark: Any, tmp_path: Path) -> None:  # noqa: F811
     """Goal: no index or audit that forgets the tail. Method: judge a restored log on Spark; rebuild an index without
     the salvage, and with it: it is the one that was lost."""
@@ -241,6 +243,7 @@ def test_jobs_on_spark_do_not_pass_over_a_lost_range(operator: Operator, spark: 
     assert (rebuilt.position, rebuilt.entry_count) == (applier.position, 3 * (len(VALUES) - 1))
 
 
+@pytest.mark.thorough
 def test_what_no_index_tells_is_counted_and_must_be_accepted(operator: Operator, tmp_path: Path) -> None:  # noqa: F811
     """Goal: nobody loses states unknowingly. Method: the only index that is left is an old copy."""
     settings = lose(operator)

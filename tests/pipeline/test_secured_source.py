@@ -19,7 +19,7 @@ from replica.notary.errors import NotaryError
 from tests.certificates import Authority
 from tests.secure_kafka import ADMINISTRATOR, ANSWER_MAX_S, SecureKafka
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+pytestmark = [pytest.mark.thorough, pytest.mark.spark, pytest.mark.kafka]
 
 TOPIC, PASSWORD, RECORDS = "secured", 'a "pass;word"', 50
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from msgspec.structs import replace
 
 from ledger_api.client import Deduplication, Party
@@ -15,6 +16,8 @@ from replica.notary.records import NO_OFFSET, BarrierRecord, RequestRecordV2, en
 from replica.notary.requests import Submission
 from tests.pipeline.judged import TOPIC, plan_of
 from tests.pipeline.signed_log import ACTIVATION, PARTY, PARTY_KEY
+
+pytestmark = pytest.mark.thorough
 
 BANK, OTHER = Party(PARTY, PARTY_KEY), Party("O=B")
 

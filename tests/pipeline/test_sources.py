@@ -143,6 +143,7 @@ def silent_broker() -> Iterator[KafkaSettings]:
         yield KafkaSettings(bootstrap_servers=servers, topic="silent", single_broker=True)
 
 
+@pytest.mark.thorough
 def test_sparks_connector_does_not_wait_for_a_silent_broker_for_ever(
     spark: SparkSession, silent_broker: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +153,7 @@ def test_sparks_connector_does_not_wait_for_a_silent_broker_for_ever(
         log_frame(spark, silent_broker, 0, 10, connector="spark").collect()
 
 
+@pytest.mark.thorough
 def test_the_python_source_does_not_wait_for_a_silent_broker_for_ever(
     silent_broker: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,6 +160,7 @@ def test_each_record_is_there_once_whenever_the_job_is_killed(tmp_path: Path) ->
     assert steps > 10
 
 
+@pytest.mark.thorough
 def test_tables_without_their_index_are_gone_on_with_and_an_index_without_its_tables_is_made_anew(
     tmp_path: Path,
 ) -> None:
@@ -177,6 +178,7 @@ def test_tables_without_their_index_are_gone_on_with_and_an_index_without_its_ta
         shutil.rmtree(tmp_path / "index")
 
 
+@pytest.mark.thorough
 def test_tables_of_a_backup_are_gone_on_with(tmp_path: Path) -> None:
     """Goal: an index that is newer than its tables misses no row. Method: put older tables back."""
     values = log_values()
@@ -337,6 +339,7 @@ class _Sipping(MemoryLog):
         return reader
 
 
+@pytest.mark.thorough
 def test_a_job_that_follows_waits_for_no_interval_while_there_are_records(tmp_path: Path) -> None:
     """Goal: the lag does not grow where reads return with few records. Method: runs of five, an interval of an hour."""
     values = log_values()
@@ -367,6 +370,7 @@ def test_a_job_that_follows_waits_for_no_interval_while_there_are_records(tmp_pa
     assert reached == [5 * run - 1 for run in range(1, runs + 1)]
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_the_tables_have_what_the_jobs_on_spark_find_under_rules_3(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: keys are judged alike. Method: a log with registrations, in two runs, in three files."""

@@ -141,6 +141,7 @@ def test_the_pages_queries_answer_in_duckdb(name: str, tmp_path: Path) -> None:
     assert ANSWERS.keys() <= queries().keys()
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_the_pages_queries_answer_alike_in_spark(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: one SQL for both engines. Method: the page's queries in Spark's strict mode; the rows of DuckDB."""

@@ -90,6 +90,7 @@ def test_both_engines_take_turns_on_one_set_of_tables(
     assert [field.name for field in kept.fields] == SCHEMAS[COMPLETIONS].names
 
 
+@pytest.mark.thorough
 def test_a_job_that_dies_after_any_step_is_gone_on_with(
     spark: SparkSession, tmp_path: Path, expected: dict[str, list[str]]
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_job_that_dies_after_any_step_is_gone_on_with(
         assert found_in(folder) == expected, last
 
 
+@pytest.mark.thorough
 def test_rows_that_came_since_a_table_was_opened_are_not_there_twice(
     spark: SparkSession, tmp_path: Path, expected: dict[str, list[str]]
 ) -> None:
@@ -133,6 +135,7 @@ def test_rows_that_came_since_a_table_was_opened_are_not_there_twice(
     assert found_in(tmp_path) == expected
 
 
+@pytest.mark.thorough
 def test_a_table_that_has_the_rows_gets_no_commit(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: a batch that is repeated adds nothing, nor one without a record, which a log without news makes. Method:
     an empty batch; the rows of one table once more."""
@@ -157,6 +160,7 @@ def streamed(spark: SparkSession, folder: Path, *edges: int) -> DataFrame:
     return stream.parquet(folder.as_uri())
 
 
+@pytest.mark.thorough
 def test_a_query_that_is_told_to_stop_ends_its_batch(
     spark: SparkSession, tmp_path: Path, expected: dict[str, list[str]]
 ) -> None:
@@ -173,6 +177,7 @@ def test_a_query_that_is_told_to_stop_ends_its_batch(
     assert found_in(tmp_path) == expected
 
 
+@pytest.mark.thorough
 def test_what_ends_a_query_is_our_error(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: operators hear the reason, not Spark's trace. Method: a lost record without its salvage; a gap."""
     append(spark, tmp_path, 4)

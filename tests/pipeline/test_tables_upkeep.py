@@ -153,6 +153,7 @@ def test_nothing_is_found_in_whole_tables(values: list[bytes], tmp_path: Path) -
     assert against(tmp_path / "tables", values) == []
 
 
+@pytest.mark.thorough
 def test_nothing_is_found_in_tables_of_a_log_that_lost_records(tmp_path: Path) -> None:
     """Goal: ledger offsets that go on higher after a lost range are no finding. Method: such a log."""
     values, salvage = lost_log()
@@ -184,6 +185,7 @@ def doubled(name: str) -> Callable[[Path], None]:
     return add
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("damage", "problems"),
     [
@@ -229,6 +231,7 @@ def test_what_somebody_changed_is_found(
     assert set(found_in(folder)) == problems
 
 
+@pytest.mark.thorough
 def test_what_is_missing_everywhere_is_found_in_the_log(tmp_path: Path) -> None:
     """Goal: tables that agree with each other are compared with the log. Method: a request, an epoch and a lost record
     whose rows are gone; a row of a record that the log does not have."""

@@ -53,6 +53,7 @@ def test_a_state_a_transaction_and_a_party_are_traced(spark: SparkSession, tmp_p
     assert trace(spark, log, tmp_path / "4", of_party(PARTY[:-1]), 3).entries == []
 
 
+@pytest.mark.thorough
 def test_what_was_submitted_after_a_raise_is_traced(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: verdicts of rules 2 with their proof, and a party also where the command follows it in the signed bytes.
     Method: the raised log, by transaction and by party."""
@@ -79,6 +80,7 @@ EVIDENCE = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stretch_records", [3, 1 << 20])
 def test_the_tables_tell_what_the_log_tells(spark: SparkSession, tmp_path: Path, stretch_records: int) -> None:
     """Goal: who looks into the tables sees no other story, but for the evidence; with the log's records beside

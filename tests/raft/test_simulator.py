@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from tests.few import few_quick
 from tests.raft.mutants import MUTANTS
 from tests.raft.mutants.pins import pins
 from tests.raft.scenarios import Scenario, ScenarioFailed, commands
@@ -27,7 +28,7 @@ PAPER = (
 )
 
 
-@pytest.mark.parametrize("first", range(0, QUICK_SEEDS, CHUNK))
+@pytest.mark.parametrize("first", few_quick(range(0, QUICK_SEEDS, CHUNK), 2))
 def test_promises_hold_in_any_weather(first: int) -> None:
     for seed in range(first, first + CHUNK):
         run = simulate(seed)
@@ -41,6 +42,7 @@ def test_the_simulator_notices(name: str) -> None:
         assert simulate(pins()[name]).problem is not None
 
 
+@pytest.mark.thorough
 def test_nothing_is_wrong_with_the_seeds_that_notice() -> None:
     """Goal: a seed that fails without any mutant notices nothing. Seed 481 once stood for 16 mutants."""
     for seed in sorted(set(pins().values())):
@@ -91,6 +93,7 @@ def test_a_shrunk_scenario_fails_in_the_same_way() -> None:
     assert shrink(lines) == ["start_node,0", "assert_commit_idx,0,3"]  # figures do not count
 
 
+@pytest.mark.thorough
 def test_every_misfortune_strikes() -> None:
     counts: Counter[str] = Counter()
     for seed in range(1_000, 1_060):

@@ -77,6 +77,7 @@ async def test_archive(stage: Stage) -> None:
     stage.assert_all_played("archive")
 
 
+@pytest.mark.thorough
 async def test_tables(stage: Stage) -> None:
     """Goal: a job that was killed, or lost its index, goes on where the tables are. Method: play the page under load:
     new, killed, without its index; then compare each table's rows with the log."""
@@ -112,6 +113,7 @@ async def test_replica_replacement(stage: Stage) -> None:
     stage.assert_all_played("replica-replacement")
 
 
+@pytest.mark.thorough
 async def test_adding_a_replica(stage: Stage) -> None:
     """Goal: a fourth replica, without an error for anybody. Method: play the page, then let it take part."""
     ports = {f"NEW_{use}_PORT": str(stage.cluster.free_port()) for use in ("API", "PROXY", "HEALTH", "ADMIN")}
@@ -131,6 +133,7 @@ async def test_haproxy_loss(stage: Stage) -> None:
     stage.assert_all_played("haproxy-loss")
 
 
+@pytest.mark.thorough
 async def test_index_loss(stage: Stage) -> None:
     """Goal: a damaged index is found and rebuilt. Method: overwrite the middle of its files, play the page."""
     hurt = await passive(stage)
@@ -145,6 +148,7 @@ async def test_index_loss(stage: Stage) -> None:
     stage.assert_all_played("index-loss")
 
 
+@pytest.mark.thorough
 async def test_disk_full(stage: Stage) -> None:
     """Goal: a full disk stops one replica and no answer. Method: its folder on a small file system, filled; play."""
     full = await passive(stage)
@@ -165,6 +169,7 @@ async def test_disk_full(stage: Stage) -> None:
     stage.assert_all_played("disk-full")
 
 
+@pytest.mark.thorough
 @pytest.mark.only_kafka("there is no topic: postgres-log.md is that log's page")
 async def test_topic(stage: Stage) -> None:
     """Goal: a broken contract is repaired, an index of another log found. Method: a retention; an index that names

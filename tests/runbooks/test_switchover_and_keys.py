@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1_200), pytest.mark.async
 RESTARTING = "Restarting one by one"
 
 
+@pytest.mark.thorough
 async def test_switchover(stage: Stage) -> None:
     """Goal: a hand-over on purpose, shown in the history; a pause and its end. Method: play the page under load."""
     async with under_load(stage, "switchover"):
@@ -53,6 +54,7 @@ async def test_operators_trail(stage: Stage) -> None:
     stage.assert_all_played("operators-trail")
 
 
+@pytest.mark.thorough
 async def test_parties(folder: Path, request: pytest.FixtureRequest) -> None:
     """Goal: keys move from the file into the log under load, and a change is in force at once. Method: play the page;
     sign with each key after it; look the revoked key's transaction up by a retry."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tests.few import few_quick
 from tests.simulation.draw import draw
 from tests.simulation.plan import Fault, FaultKind
 from tests.simulation.world import simulate
@@ -17,7 +18,7 @@ SERVED_AGAIN_S = (
 
 
 @pytest.mark.parametrize("kind", [FaultKind.CRASH, FaultKind.CRASH_HOST, FaultKind.CRASH_TORN])
-@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("seed", few_quick(range(1, 9), 3))
 def test_a_power_cut_costs_no_hold_down(kind: FaultKind, seed: int) -> None:
     """Goal: all clients have their answers, all records are applied and published, soon after all replicas were
     killed. Method: kill all at one moment of a drawn plan, with a hold-down that is too long to wait for."""

@@ -18,6 +18,7 @@ from tests.faults.lab.scene import AFTER_S, Scene, scene, within
 from tests.faults.recorder import Scenario
 
 pytestmark = [
+    pytest.mark.thorough,
     pytest.mark.only_kafka("there is no broker"),
     pytest.mark.cluster,
     pytest.mark.timeout(600),

@@ -28,7 +28,7 @@ from tests.integration.store_postgres.world import MIGRATION_LOCK, looking
 from tests.unit.cli.test_codes_that_people_see import told
 from tests.worlds.archive_world import make_archive, some_log
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.thorough, pytest.mark.postgres]
 
 ENDS_MAX_S = 60.0
 NEEDS_A_PERSON, START_AGAIN = 2, 1

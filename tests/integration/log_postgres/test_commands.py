@@ -132,6 +132,7 @@ def test_what_only_another_log_has_is_refused_with_a_sentence(operator: Operator
     assert "the database belongs to" in str(operator.refused("log", "check"))
 
 
+@pytest.mark.thorough
 def test_the_doctor_sees_a_login_that_could_delete_the_log(operator: Operator) -> None:
     """Goal: replicas that own the log are found. Method: the findings with the replicas' role, and with the owner's."""
     operator.done("log", "create", "--owner", operator.owner)

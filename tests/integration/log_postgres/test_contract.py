@@ -25,6 +25,7 @@ class TestPostgresLog(LogContract):
         return PostgresUnderTest(dsn)
 
 
+@pytest.mark.thorough
 class TestPostgresLogUnderHostileDefaults(LogContract):
     @pytest.fixture
     async def topic_under_test(self, make_database: MakeDatabase) -> PostgresUnderTest:

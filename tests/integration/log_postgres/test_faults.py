@@ -183,6 +183,7 @@ def require_whole(values: list[bytes], answered: set[int], cut: set[int]) -> set
     return there - answered
 
 
+@pytest.mark.thorough
 async def test_a_connection_cut_at_each_byte_of_the_append(dsn: str, proxy: CuttingProxy) -> None:
     """Goal: a statement is in the log once and whole, or never. Method: cut at every byte, of either direction."""
     there, back = await exchange_bytes(dsn, proxy)
@@ -200,6 +201,7 @@ async def test_a_connection_cut_at_each_byte_of_the_append(dsn: str, proxy: Cutt
     assert committed == {number for number in unknown if number > there - SYNC_BYTES}  # the server had the whole of it
 
 
+@pytest.mark.thorough
 async def test_a_connection_held_at_each_byte_of_the_append_holds_up_nobody(dsn: str, proxy: CuttingProxy) -> None:
     """Goal: a client that is frozen or cut off holds no lock. Method: hold at every byte, append beside."""
     there, back = await exchange_bytes(dsn, proxy)
@@ -439,6 +441,7 @@ async def test_a_long_snapshot_holds_up_neither_writer_nor_reader(dsn: str) -> N
         await other.rollback()
 
 
+@pytest.mark.thorough
 async def test_the_head_is_found_beside_all_its_dead_versions(dsn: str) -> None:
     """Goal: an append and a look cost the same, however many versions of the head a snapshot keeps. Method: count the
     pages that they touch, before 4,000 appends beside a snapshot and after them."""

@@ -86,7 +86,7 @@ async def require_given_up(writer: PostgresWriter) -> None:
         writer.append(b"nothing after it")
 
 
-@pytest.mark.parametrize("how", ["pg_terminate_backend", "pg_cancel_backend"])
+@pytest.mark.parametrize("how", ["pg_terminate_backend", pytest.param("pg_cancel_backend", marks=pytest.mark.thorough)])
 async def test_a_commit_that_the_standby_lacks_is_not_read_and_nobody_has_it_after_promotion(
     pair: Pair, how: str
 ) -> None:
@@ -154,6 +154,7 @@ async def test_what_was_held_is_read_once_the_standby_has_it(pair: Pair) -> None
         assert await log.end_offset() == 2
 
 
+@pytest.mark.thorough
 async def test_commits_that_a_restart_shows_are_held_as_well(pair: Pair) -> None:
     """Goal: a crash of the primary in a commit's wait shows it too. Method: stop both; the primary is up first."""
     async with opened(pair.primary.dsn(), single_server=False) as log:
@@ -174,6 +175,7 @@ async def test_commits_that_a_restart_shows_are_held_as_well(pair: Pair) -> None
         assert await read_all(reader, 1) == [(1, b"unreplicated")]
 
 
+@pytest.mark.thorough
 async def test_emptied_standby_names_change_nothing_for_readers(pair: Pair) -> None:
     """Goal: our own count, not the server's setting. Method: do what high-availability managers do by themselves."""
     async with opened(pair.primary.dsn(), single_server=False) as log:
@@ -189,6 +191,7 @@ async def test_emptied_standby_names_change_nothing_for_readers(pair: Pair) -> N
         assert await read_all(reader, 1) == [(0, b"unreplicated")]
 
 
+@pytest.mark.thorough
 async def test_only_what_can_be_promoted_counts_as_a_standby(pair: Pair, tmp_path: Path) -> None:
     """Goal: neither a copy of the WAL nor the same standby twice replaces a standby.
 
@@ -210,6 +213,7 @@ async def test_only_what_can_be_promoted_counts_as_a_standby(pair: Pair, tmp_pat
         await receiving.wait()
 
 
+@pytest.mark.thorough
 async def test_a_hot_standby_is_refused(pair: Pair) -> None:
     """Goal: what a standby shows may be taken back by another promotion. Method: open everything there."""
     async with opened(pair.standby.dsn(), single_server=False) as log:
@@ -248,6 +252,7 @@ async def promoted(pair: Pair) -> Promoted:
     return Promoted(pair.primary, pair.standby, granted, make_conninfo(dsn, host="127.0.0.1,127.0.0.1", port=ports))
 
 
+@pytest.mark.thorough
 async def test_whoever_knows_the_new_primary_leaves_the_old_one(promoted: Promoted) -> None:
     """Goal: of two primaries, the one that came first is left alone, by what is open as well. Method: readers on the
     old one; the barrier that the new one granted becomes known."""
@@ -269,6 +274,7 @@ async def test_whoever_knows_the_new_primary_leaves_the_old_one(promoted: Promot
                 await asking()
 
 
+@pytest.mark.thorough
 async def test_a_replica_that_applied_the_new_primary_s_barrier_waits_where_only_the_old_one_answers(
     promoted: Promoted,
 ) -> None:
@@ -300,6 +306,7 @@ async def following(log: PostgresLog, index: MemoryIndex, settings: CoreSettings
         await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.mark.thorough
 async def test_a_host_that_never_answers_does_not_keep_the_log_from_the_next_one(pair: Pair) -> None:
     """Goal: a lost machine costs a fraction of a second. Method: the first host takes connections and is silent."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -49,6 +49,7 @@ class TestPostgresStore(StoreContract):
     """See StoreContract."""
 
 
+@pytest.mark.thorough
 class TestPostgresStoreUnderHostileDefaults(StoreContract):
     """See StoreContract. Operators' history, which has times, is read in each of its tests of ends."""
 

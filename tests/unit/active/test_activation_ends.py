@@ -56,6 +56,7 @@ class Swallowed(Delivery):
             topic.store(value)
 
 
+@pytest.mark.thorough
 def test_on_a_log_that_does_not_move_no_epoch_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: no epoch for an activation that cannot succeed. Method: the log takes no record for ten minutes."""
     barriers = 2  # of R1, and of the replica that serves in the end

@@ -222,6 +222,7 @@ def test_json_tells_as_much(answer: Refused | Accepted) -> None:
     assert answer_from_document(answer_to_document(answer)) == answer
 
 
+@pytest.mark.thorough
 def test_of_one_command_at_once_only_the_first_period_counts() -> None:
     """Goal: nobody is answered by another submission's period. Method: an accepted command twice at once, with a period
     that it is in and one that it is not; a caller that comes too early asks again."""

@@ -584,6 +584,7 @@ def test_a_clock_that_is_off_stamps_nothing() -> None:
     run_virtually(other_story())
 
 
+@pytest.mark.thorough
 def test_service_goes_on_while_the_database_is_away() -> None:
     """Goal: the database is not in the way of an answer. Method: ten minutes without it for a worker; another worker
     that starts meanwhile does not serve, since it has no numbers."""

@@ -79,6 +79,7 @@ def test_rows_look_like_real_ones(kind: Kind) -> None:
         assert decode_acceptance(rows[0][1]).offset < OFFSETS
 
 
+@pytest.mark.thorough
 def test_a_replica_takes_what_was_filled(tmp_path: Path) -> None:
     """Goal: what was there stays, the position too, the number of entries agrees, and files can wait on level 0.
 

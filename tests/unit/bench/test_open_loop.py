@@ -92,6 +92,7 @@ class Paused(asyncio.Protocol):
         self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 
 
+@pytest.mark.thorough
 async def test_a_pause_is_felt_by_all_who_come_in_it(tmp_path: Path) -> None:
     """Goal: latencies begin when requests are due, although connections are few; each body is sent once.
 
@@ -124,6 +125,7 @@ async def test_a_pause_is_felt_by_all_who_come_in_it(tmp_path: Path) -> None:
     assert result.latency_ms["p90"] >= 100.0  # a quarter of the requests came in the pause
 
 
+@pytest.mark.thorough
 async def test_the_generator_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     """Goal: it does what the bench asks of it, on the loop that it uses there. Method: the server that does nothing."""
     load = LoadGenerator(tmp_path, [Party("O=Bank,L=London,C=GB")])

@@ -10,6 +10,7 @@ from hashlib import sha256
 from random import Random
 
 import msgspec
+import pytest
 
 from replica.checker.history import ConflictText, Event, Invoke, Ok, Refused, Unknown
 from tests.worlds.checker_world import World, good_world
@@ -140,6 +141,7 @@ def test_good_runs_are_linearisable() -> None:
     assert all(is_linearisable(_attempts(world)) for world in worlds)
 
 
+@pytest.mark.thorough
 def test_what_is_not_linearisable_is_found() -> None:
     """Goal: the checker is sound. Method: one to three lies in small runs; whatever it passes, the search explains."""
     wrong = passed = 0

@@ -8,6 +8,7 @@ import pytest
 
 from replica.checker.check import Scope
 from replica.checker.findings import FindingCode
+from tests.few import few_quick
 from tests.worlds import checker_mutants_log  # noqa: F401 (registers its mutants)
 from tests.worlds.checker_mutants import MUTANTS, RAISED
 from tests.worlds.checker_world import good_world
@@ -15,7 +16,7 @@ from tests.worlds.checker_world import good_world
 SEEDS = range(16)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", few_quick(range(60), 20))
 def test_a_good_run_has_no_finding(seed: int) -> None:
     """Goal: no false alarm. Method: runs with retries, lost answers, fail-overs, late records, settlements."""
     report = good_world(seed).check()
@@ -23,7 +24,7 @@ def test_a_good_run_has_no_finding(seed: int) -> None:
     assert report.summary.operations > 0
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", few_quick(range(30), 10))
 def test_a_good_run_that_is_raised_to_rules_2_has_no_finding(seed: int) -> None:
     """Goal: no false alarm over repeated successes and commands that the log refuses. Method: a log that is raised."""
     world = good_world(seed, raised=True)

@@ -124,6 +124,7 @@ def seen_by_an_operator(folder: Path, see, code: Code, words: str) -> None:  # t
         assert "Traceback" not in text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", WRONG)
 def test_each_refusal_has_its_code_and_its_remedy(folder: Path, see, double: KmsDouble, name: str) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
     """Goal: one line says what is wrong, another what to do, wherever it shows. Method: one wrong thing each."""

@@ -77,6 +77,7 @@ def test_keys_are_made_shown_and_refused_when_others_can_read_them(tmp_path: Pat
     assert (refused.returncode, refused.stderr.split(":")[0]) == (2, "KEY_UNSAFE")
 
 
+@pytest.mark.thorough
 def test_a_receipt_is_shown_with_its_place(tmp_path: Path) -> None:
     """Goal: verify says where and when, and only what was signed. Method: a right receipt, then each part changed."""
     notary = SigningKey.generate()

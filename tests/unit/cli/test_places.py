@@ -84,6 +84,7 @@ def _parsed(words: tuple[str, ...], place: str) -> Any:
     return called.make_context("it", [*needed.get(words[-2], []), words[-1], place]).params[name]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("words", PLACES, ids=" ".join)
 def test_a_place_is_read_as_it_was_typed(words: tuple[str, ...]) -> None:
     """Goal: `file:` is taken, another host and scheme are not. Method: convert as the command line does."""

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.unit.cli.test_codes_of_commands import ARCHIVE_KEY
 from tests.unit.cli.test_what_people_see import folder  # noqa: F401  (fixture)
 from tests.worlds.archive_world import make_archive, some_log
+
+pytestmark = pytest.mark.thorough
 
 ENDS_S = 120
 ROOT = Path(__file__).parents[3]

@@ -261,6 +261,7 @@ async def test_servers_that_are_away_are_findings(set_up: SetUp) -> None:
     assert "refused" in problems["log-servers"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -14,6 +14,8 @@ from tests.promises import PromiseBroken
 from tests.waiting import eventually
 from tests.worlds.api_world import ApiWorld
 
+pytestmark = pytest.mark.thorough
+
 
 async def test_it_takes_its_share_and_closes_all(tmp_path: Path) -> None:
     """Method: each thing it does, against a real front end with small bounds; unclosed sockets are errors here."""

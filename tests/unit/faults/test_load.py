@@ -9,7 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.faults.client import given_up_path
+
+pytestmark = pytest.mark.thorough
 
 END_MAX_S = 60.0
 STARTER = """

@@ -73,6 +73,7 @@ def suffix_of(asked: list[object], maker: LogMaker) -> list[bytes]:
     return maker.values[start:]
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(logs(), st.lists(requests(), max_size=12), st.data())
 def test_a_restored_log_judges_as_the_lost_one_would_have(log: Log, asked: list[object], data: st.DataObject) -> None:

@@ -99,6 +99,7 @@ def near_plain_bytes(draw: st.DrawFn) -> bytes:
     return raw[: draw(st.sampled_from([len(raw)] * 6 + [len(raw) - 1, 50, 0]))]
 
 
+@pytest.mark.thorough
 @settings(max_examples=1_500, deadline=None, derandomize=True)
 @given(near_plain_bytes())
 def test_the_short_way_for_usual_requests_decides_as_the_long_way(raw: bytes) -> None:

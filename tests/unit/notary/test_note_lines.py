@@ -79,6 +79,7 @@ def test_an_export_may_be_made_in_parts() -> None:
     assert why_broken(LINES) is None
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(logs_with_parties(), st.integers(0, 45))
 def test_an_export_of_a_log_goes_on_at_its_cursor(log: Log, cut: int) -> None:

@@ -272,6 +272,7 @@ def test_product_and_reference_judge_agree_about_parties(log: Log, cuts: list[in
         event(f"{code}: {min(count, 3)}")
 
 
+@pytest.mark.thorough
 @_many
 @given(logs_with_parties(), _cuts)
 def test_replay_on_newer_tables_gives_the_old_verdicts(log: Log, cuts: list[int]) -> None:
@@ -371,6 +372,7 @@ MUTANTS: dict[str, Callable[[MonkeyPatch], None]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", MUTANTS)
 def test_each_mutant_of_rules_3_is_seen(name: str, monkeypatch: MonkeyPatch) -> None:
     """Goal: the comparison above can fail. Method: break one thing, look for a log that shows it."""
@@ -382,6 +384,7 @@ def test_each_mutant_of_rules_3_is_seen(name: str, monkeypatch: MonkeyPatch) -> 
         pytest.fail(f"nothing shows the mutant: {name}")
 
 
+@pytest.mark.thorough
 @_many
 @given(log=logs_with_parties())
 def test_what_is_said_of_a_note_beforehand_is_what_the_log_makes_of_it(log: Log) -> None:

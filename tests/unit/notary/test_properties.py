@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
+import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -67,6 +68,7 @@ def test_the_product_and_the_reference_judge_agree_on_every_record(log: Log, cut
         event(f"{kind}: {min(count, 3)}")
 
 
+@pytest.mark.thorough
 @_many
 @given(_logs, _cuts)
 def test_batches_do_not_matter(log: Log, cuts: list[int]) -> None:
@@ -74,6 +76,7 @@ def test_batches_do_not_matter(log: Log, cuts: list[int]) -> None:
     assert run_product(log, cuts) == run_product(log)
 
 
+@pytest.mark.thorough
 @_many
 @given(_logs, _cuts)
 def test_an_old_record_judged_on_a_newer_index_gets_its_old_verdict(log: Log, cuts: list[int]) -> None:

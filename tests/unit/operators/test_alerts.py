@@ -244,6 +244,7 @@ def test_a_notary_that_is_gone_altogether_is_not_hidden_by_another() -> None:
     assert firing("NotaryNoActiveReplica", shown) == [{"cluster": "paris"}]
 
 
+@pytest.mark.thorough
 def test_a_planned_rebuild_raises_no_alert() -> None:
     """Goal: whoever rebuilds an index, or adds a replica, is not called. Method: a lag of minutes that shrinks all the
     time, for every alert; then one that stands still."""

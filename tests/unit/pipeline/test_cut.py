@@ -38,6 +38,7 @@ def held_against(found: Log, old: Log, *, index: bool = True, published: int = -
     return kept_of(begin(TOPIC), len(found), lambda first, end: found[first:end], evidence)
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=300)
 @given(mixed_logs(2), mixed_logs(2), st.integers(0, 30), st.sampled_from([1, 3, 5_000]))
 def test_what_is_kept_is_what_an_index_knows(old: Log, other: Log, kept: int, run: int) -> None:

@@ -57,6 +57,7 @@ def test_both_engines_make_equal_rows(log: Log, cuts: list[int], tasks: list[int
     made_alike([value for _, value in log], cuts, tasks)
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=100)
 @given(logs(), CUTS, CUTS)
 def test_both_engines_make_equal_rows_of_a_log_dense_with_conflicts(
@@ -66,6 +67,7 @@ def test_both_engines_make_equal_rows_of_a_log_dense_with_conflicts(
     made_alike(values, cuts, tasks)
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=100)
 @given(mixed_logs(2), CUTS, CUTS, st.data())
 def test_both_engines_make_equal_rows_across_a_lost_range(

@@ -49,6 +49,7 @@ def positions(log: Log, cuts: list[int]) -> list[tuple[Position | None, Position
     return found
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(logs() | logs(2), st.lists(st.integers(0, 45), max_size=4))
 def test_surveys_and_reading_give_one_position(log: Log, cuts: list[int]) -> None:

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 from replica.cli.main import app
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts/docs_site.py"
 

@@ -3,6 +3,7 @@ tests."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -70,14 +71,14 @@ MANY = "".join(f'def test_late_{at}(): late("late{at}")\n' for at in range(4))
 
 @dataclass(frozen=True)
 class Ran:
-    """The script's exit code, its last line, and how often each sample ran."""
+    """The script's exit code, what its last line says was repeated, and how often each sample ran."""
 
     code: int
-    last_line: str
+    repeated: str
     runs: dict[str, int]
 
 
-def run_script(folder: Path, samples: str, phase: str = "clients") -> Ran:
+def run_script(folder: Path, samples: str, phase: str = "clients", *options: str) -> Ran:
     """Run the script itself in a project of its own, whose tests of one phase are these samples."""
     tests = folder / "tests" / FOLDERS.get(phase, phase)
     tests.mkdir(parents=True, exist_ok=True)
@@ -86,17 +87,22 @@ def run_script(folder: Path, samples: str, phase: str = "clients") -> Ran:
     for name in ("__init__.py", "conftest.py", "log_kind.py", "lossy_disk.py", "promises.py"):
         shutil.copy(ROOT / "tests" / name, folder / "tests" / name)
     (folder / ".venv").symlink_to(ROOT / ".venv")
-    (folder / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["slow: x"]\n')
+    (folder / "pyproject.toml").write_text('[tool.pytest.ini_options]\nmarkers = ["slow: x", "thorough: x"]\n')
     (tests / "__init__.py").touch()
     (tests / "test_samples.py").write_text(SAMPLES + samples)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     # These tests do not depend on other plugins, which take nine tenths of the time.
     environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin,pytest_asyncio.plugin"}
     done = subprocess.run(
-        ["bash", "scripts/test.sh", phase], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        ["bash", "scripts/test.sh", *options, phase],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     runs = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file() and "." not in path.name}
-    return Ran(done.returncode, done.stdout.splitlines()[-1], runs)
+    return Ran(done.returncode, done.stdout.splitlines()[-1].partition("; ")[2], runs)
 
 
 def test_what_was_late_runs_once_more_and_the_last_line_names_it(tmp_path: Path) -> None:
@@ -105,43 +111,61 @@ def test_what_was_late_runs_once_more_and_the_last_line_names_it(tmp_path: Path)
     assert ran == Ran(0, "repeated: 1 tests/clients/test_samples.py::test_late", {"late": 2, "well": 1})
 
 
-def test_a_phase_of_two_folders_repeats_what_was_late_in_the_first(tmp_path: Path) -> None:
-    """Goal: no folder is forgotten. Method: a late test in the one, a test that passes in the other."""
-    other = tmp_path / "tests/lognode"
+@pytest.mark.thorough
+def test_real_servers_in_two_processes_are_repeated_and_clusters_run_in_a_phase_of_their_own(tmp_path: Path) -> None:
+    """Goal: neither a retry, nor a broken promise, nor a test is lost. Method: each phase on tests with and without the
+    mark of a cluster; a phase of two folders, the first with a late one."""
+    marked = "@pytest.mark.cluster\n" + ALWAYS
+    other = tmp_path / "late/tests/lognode"
     other.mkdir(parents=True)
     (other / "__init__.py").touch()
     (other / "test_other.py").write_text("def test_other(): pass\n")
-    ran = run_script(tmp_path, LATE, "integration")
-    assert ran == Ran(0, "repeated: 1 tests/integration/test_samples.py::test_late", {"late": 2})
-
-
-def test_real_servers_in_two_processes_are_repeated_and_clusters_run_in_a_phase_of_their_own(tmp_path: Path) -> None:
-    """Goal: neither a retry, nor a broken promise, nor a test is lost. Method: each phase on tests with and without the
-    mark of a cluster."""
-    marked = "@pytest.mark.cluster\n" + ALWAYS
     assert run_script(tmp_path / "late", LATE + marked, "integration").runs == {"late": 2}
     assert run_script(tmp_path / "finding", FINDING + LATE, "integration") == Ran(
         1, "repeated: 0", {"finding": 1, "late": 1}
     )
     clusters = run_script(tmp_path / "clusters", LATE + marked, "clusters")
     assert (clusters.code, clusters.runs) == (1, {})
-    assert clusters.last_line == "repeated: 1 tests/integration/test_samples.py::test_always"
+    assert clusters.repeated == "repeated: 1 tests/integration/test_samples.py::test_always"
 
 
-def test_nothing_is_said_to_be_repeated_when_nothing_was(tmp_path: Path) -> None:
-    """Goal: the last line is always there. Method: a test that passes."""
-    assert run_script(tmp_path, "def test_well(): pass\n") == Ran(0, "repeated: 0", {})
+def test_each_test_is_quick_or_of_the_rest(tmp_path: Path) -> None:
+    """Goal: CI, which runs the quick ones and then the rest, loses none and runs none twice. Method: one of each."""
+    samples = 'def test_quick(): times("quick")\n@pytest.mark.thorough\ndef test_rest(): times("rest")\n'
+    assert run_script(tmp_path / "quick", samples) == Ran(0, "repeated: 0", {"quick": 1})
+    assert run_script(tmp_path / "rest", samples, "clients", "--rest").runs == {"rest": 1}
+    assert run_script(tmp_path / "all", samples, "clients", "--all").runs == {"quick": 1, "rest": 1}
 
 
-@pytest.mark.parametrize(
-    ("samples", "name"),
-    [(FINDING, "finding"), (GROUPED, "grouped"), (HIDDEN, "hidden"), (AT_THE_END, "teardown")],
-)
-def test_a_broken_promise_is_never_forgiven(tmp_path: Path, samples: str, name: str) -> None:
-    """Goal: no second try. Method: each would pass if it ran again; a late test beside it is not repeated either."""
-    assert run_script(tmp_path, samples + LATE) == Ran(1, "repeated: 0", {name: 1, "late": 1})
+def test_a_quick_test_that_computes_for_long_fails_and_one_that_waits_does_not(tmp_path: Path) -> None:
+    """Goal: the core phase stays quick, and a busy machine fails nothing. Method: a smaller bound; one
+    that computes for longer, in a child as well; one that waits; one that is left out."""
+    samples = (
+        "import subprocess, sys, time\nfrom tests import conftest\nconftest.CORE_S_MAX = 0.2\n"
+        "def compute():\n    end_s = time.process_time() + 0.4\n    while time.process_time() < end_s: pass\n"
+        "def test_computes(): compute()\n"
+        "def test_child():\n    code = 'import time\\nwhile time.process_time() < 0.4: pass'\n"
+        "    subprocess.run([sys.executable, '-c', code], check=True)\n"
+        'def test_waits():\n    time.sleep(0.4)\n    times("well")\n'
+        "@pytest.mark.thorough\ndef test_thorough():\n    compute()\n    times('well')\n"
+    )
+    ran = run_script(tmp_path, samples, "core", "--all")
+    failed = json.loads((tmp_path / ".pytest_cache/v/cache/lastfailed").read_text())
+    assert (ran.code, ran.runs) == (1, {"well": 2})
+    assert [name.partition("::")[2] for name in failed] == ["test_computes", "test_child"]
 
 
+@pytest.mark.thorough
+def test_a_broken_promise_is_never_forgiven(tmp_path: Path) -> None:
+    """Goal: no second try, wherever it hides. Method: one of each shape, which would pass if it ran again."""
+    ran = run_script(tmp_path, FINDING + GROUPED + HIDDEN + AT_THE_END + LATE)
+    assert ran == Ran(1, "repeated: 0", dict.fromkeys(("finding", "grouped", "hidden", "teardown", "late"), 1))
+    final = (tmp_path / "build/never-repeated").read_text().split()
+    names = [name.partition("::")[2] for name in final]
+    assert names == ["test_finding", "test_grouped", "test_hidden", "test_at_the_end"]
+
+
+@pytest.mark.thorough
 def test_a_missed_goal_is_never_forgiven(tmp_path: Path) -> None:
     """Goal: a scenario that holds but for its goal fails, once and for all. Method: an outage that would be short when
     it is repeated; the fault scenarios' own plugin."""
@@ -155,10 +179,11 @@ def test_a_missed_goal_is_never_forgiven(tmp_path: Path) -> None:
     assert run_script(tmp_path, MISSED_GOAL, "faults-quick") == Ran(1, "repeated: 0", {"long": 1})
 
 
+@pytest.mark.thorough
 def test_what_fails_twice_has_failed_and_many_failures_are_no_bad_luck(tmp_path: Path) -> None:
     """Goal: the bounds of patience. Method: one that always fails; four that fail once."""
     always = run_script(tmp_path / "always", ALWAYS)
-    assert (always.code, always.last_line) == (1, "repeated: 1 tests/clients/test_samples.py::test_always")
+    assert (always.code, always.repeated) == (1, "repeated: 1 tests/clients/test_samples.py::test_always")
     assert run_script(tmp_path / "many", MANY) == Ran(1, "repeated: 0", {f"late{at}": 1 for at in range(4)})
 
 
