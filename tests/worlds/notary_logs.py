@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
+from replica.index.interface import NOTHING
 from replica.index.memory import MemoryIndex
 from replica.index.newest import newest_acceptances
 from replica.notary.canonical import encode_request
@@ -75,7 +76,7 @@ class LogMaker:
     values: list[bytes] = field(default_factory=list)
     activation_id: bytes = activation(0)
     sequence: int = 0
-    format: int = 1
+    format: int = 2
     submitted: list[tuple[Request, str]] = field(default_factory=list)  # with the command id of each
 
     def barrier(
@@ -196,17 +197,14 @@ class Run:
 
 
 def judge_knowing(
-    index: Mapping[bytes, bytes], requests: Sequence[CountedRequest], acceptances: Mapping[bytes, bytes] | None = None
+    index: Mapping[bytes, bytes], requests: Sequence[CountedRequest], acceptances: Mapping[bytes, bytes] = NOTHING
 ) -> tuple[list[Verdict], dict[bytes, bytes], dict[bytes, bytes]]:
-    """`judge` against an index that is a mapping, and perhaps a table of acceptances that is one: verdicts, and the
-    entries to add to either."""
+    """`judge` against states and transactions, and acceptances, each a mapping: verdicts, and the entries to add."""
     keys = [keys_of(entry) for entry in requests]
-    newest = None
-    if acceptances is not None:
-        known = MemoryIndex()
-        known.write(acceptances, begin(TOPIC))
-        changes = [entry.change_id for entry in requests]
-        newest = newest_acceptances(known, changes, [entry.offset for entry in requests])
+    known = MemoryIndex()
+    known.write(acceptances, begin(TOPIC))
+    changes = [entry.change_id for entry in requests]
+    newest = newest_acceptances(known, changes, [entry.offset for entry in requests])
     judged = judge(requests, keys, [index.get(key) for own in keys for key in own], newest)
     return judged.verdicts, judged.added, judged.accepted
 

@@ -37,11 +37,12 @@ from tests.worlds.notary_logs import PARTY, LogMaker, request_of, settled, submi
 ONE, TWO = request_of(1, (1,)), request_of(2, (2,))
 
 
-def _log(*requests: Request, command: str = "command") -> list[tuple[int, bytes]]:
-    maker = LogMaker()
+def _log(*requests: Request, command: str = "", format: int = 2) -> list[tuple[int, bytes]]:
+    """Each request under its own command unless one is given."""
+    maker = LogMaker(format=format)
     maker.barrier(1)
-    for request in requests:
-        maker.submit(request, command=command)
+    for number, request in enumerate(requests):
+        maker.submit(request, command=command or ("command" if number + 1 == len(requests) else f"earlier-{number}"))
     return maker.log
 
 
@@ -68,7 +69,8 @@ def test_an_operation_of_unknown_outcome_may_be_in_the_log_or_not(logged: bool, 
 
 def test_one_unknown_attempt_explains_one_record_only() -> None:
     """Goal: a submission runs once. Method: two records for one attempt; then two attempts."""
-    assert _codes(check([_sent(0, 10, ONE)], _log(ONE, ONE))) == {"RECORD_FROM_NOWHERE", "COMMAND_ACCEPTED_TWICE"}
+    twice_in_1 = _log(ONE, ONE, command="command", format=1)
+    assert _codes(check([_sent(0, 10, ONE)], twice_in_1)) == {"RECORD_FROM_NOWHERE", "COMMAND_ACCEPTED_TWICE"}
     scope = Scope(deduplication_us=0)
     twice = [_sent(0, 10, ONE, "a"), _sent(1, 20, ONE, "b")]
     assert _codes(check(twice, _log(ONE, ONE, command="a"), scope=scope)) >= {"RECORD_FROM_NOWHERE"}
@@ -222,7 +224,7 @@ def test_completions_may_lag_behind_the_log() -> None:
 
 def test_a_command_may_run_again_after_its_deduplication_period() -> None:
     """Goal: no false alarm. Method: the same command accepted at 1,000 and at 3,000 microseconds."""
-    maker = LogMaker()
+    maker = LogMaker(format=1)
     maker.barrier(1)
     maker.submit(ONE, stamp_us=1_000, command="c")
     maker.submit(ONE, stamp_us=3_000, command="c")

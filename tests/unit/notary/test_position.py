@@ -79,7 +79,7 @@ def test_a_version_that_is_not_its_barriers_is_refused(position: Position) -> No
 
 def test_a_position_after_a_raise_says_so_in_its_version() -> None:
     """Goal: a release that knows format 1 only stops, and passes over nothing. Method: read on from before a raise."""
-    maker = LogMaker()
+    maker = LogMaker(format=1)
     maker.barrier(1)
     before = read_records(begin("topic"), maker.log).position
     maker.barrier(2, format=2, rules=2)

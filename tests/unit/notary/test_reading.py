@@ -143,12 +143,12 @@ def test_a_settlement_counts_once_and_carries_the_highest_stamp_before_it() -> N
 
 
 def test_a_record_in_another_format_than_the_one_in_force_is_void() -> None:
-    """Goal: rule 8. Method: a format 2 record under a barrier of format 1."""
+    """Goal: rule 8. Method: a format 3 record under a barrier of format 2."""
     maker = LogMaker()
     maker.barrier(1)
     maker.submit(request_of(1))
     fields = msgspec.msgpack.decode(maker.values[1])
-    maker.raw(msgspec.msgpack.encode([fields[0], 2, *fields[2:]]))
+    maker.raw(msgspec.msgpack.encode([fields[0], 3, *fields[2:]]))
     assert run_product(maker.log).voids == {2: UNDECODABLE}
 
 
@@ -191,7 +191,7 @@ def test_the_position_behind_a_run_is_whole() -> None:
     assert isinstance(reading.counted[0], CountedRequest)
     assert position.topic_id == TOPIC
     assert (position.offset, position.digest) == (2, record_digest(b"junk"))
-    assert position.barrier == BarrierRecord(3, activation(3), "R3", "postgres:1:1", 1, 1)
+    assert position.barrier == BarrierRecord(3, activation(3), "R3", "postgres:1:1", 2, 2)
     assert (position.barrier_offset, position.stamp_us, position.seen) == (0, 9, ((0, 1),))
     assert read_records(position, []).position == position
     assert begin(TOPIC).offset == BEGIN

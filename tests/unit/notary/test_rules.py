@@ -211,7 +211,7 @@ DEDUPLICATED, REUSED = Outcome.DEDUPLICATED, Outcome.COMMAND_ID_REUSED
 
 def _of_2(*, after_rules_1: int = 0) -> LogMaker:
     """A log under rules 2; `after_rules_1`: with so many notarised transactions before, all under command `c`."""
-    maker = LogMaker()
+    maker = LogMaker(format=1)
     if after_rules_1:
         maker.barrier(1)
         for number in range(after_rules_1):
@@ -382,7 +382,7 @@ def test_acceptances_under_rules_1_count_under_rules_2() -> None:
 
 def test_a_repeated_success_under_rules_1_is_an_acceptance_too() -> None:
     """Goal: every notarised verdict is one. Method: a repetition under rules 1, whose period still runs later on."""
-    maker = LogMaker()
+    maker = LogMaker(format=1)
     maker.barrier(1)
     maker.submit(request_of(1), stamp_us=0, command="c")
     maker.submit(request_of(1), stamp_us=50, command="c")  # notarised again: rules 1 do not judge commands
@@ -405,7 +405,7 @@ def test_the_newest_of_several_acceptances_under_rules_1_decides() -> None:
 
 def test_rules_1_do_not_judge_commands() -> None:
     """Goal: old verdicts stay. Method: one command for two transactions, under rules 1."""
-    maker = LogMaker()
+    maker = LogMaker(format=1)
     maker.barrier(1)
     sent = [maker.submit(request_of(number), command="c") for number in (1, 2, 1)]
     run = run_product(maker.log)

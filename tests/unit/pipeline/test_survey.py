@@ -84,7 +84,7 @@ def test_slices_of_mixed_logs_count_what_reading_counts(log: Log, cuts: list[int
 
 def test_a_plan_names_the_rules_that_judge_commands() -> None:
     """Goal: jobs look at commands where they matter. Method: a log that was not raised, and then was."""
-    maker = LogMaker()
+    maker = LogMaker(format=1)
     maker.barrier(1)
     assert not plan_of(slices_of(maker.log)).judges_commands
     maker.barrier(2, format=2)
