@@ -22,6 +22,7 @@ from tests.faults.scenarios import (
     freeze_beyond_lease,
 )
 from tests.faults.stalls import Stall, unnoticed
+from tests.faults.tools import the_protocol_allows
 from tests.faults.under_load import under_load
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
@@ -44,6 +45,7 @@ async def test_a_peer_takes_over_from_an_active_that_ends(
         take_over = await fail_over(cluster, fault)
         scenario.fired(f"{take_over.fallen} ended, {take_over.successor} took over")
     assert take_over.successor != take_over.fallen
+    the_protocol_allows(cluster)
     scenario.outage(load, take_over.fault_ns, take_over.until_ns)
     assert scenario.summary["answers"]["NOTARISED"] > 100  # a run without load would prove nothing
 
@@ -76,5 +78,6 @@ async def test_a_frozen_active_says_nothing_once_it_was_replaced(
         scenario.add_history(direct.history)
         scenario.fired(f"{take_over.fallen} frozen, {take_over.successor} took over, {take_over.fallen} thawed")
     assert take_over.zombie_claims == 0
+    the_protocol_allows(cluster)
     scenario.outage(load, take_over.fault_ns, take_over.until_ns)
     assert scenario.summary["answers"]["NOTARISED"] > 100

@@ -23,6 +23,7 @@ from replica.local.replica import ReplicaProcess
 from replica.notary.position import LeasedPosition
 from tests.closing import ended
 from tests.faults.scenarios import RETURN_MAX_S, wait_for_return
+from tests.model.runs import judge, lines_in
 from tests.promises import promised
 from tests.waiting import eventually
 
@@ -171,6 +172,13 @@ def samples(replica: ReplicaProcess, metric: str) -> list[Sample]:
     with urlopen(f"http://{replica.address.host}:{replica.address.health_port}/metrics") as answer:
         families = list(text_string_to_metric_families(answer.read().decode()))
     return [sample for family in families for sample in family.samples if sample.name == metric]
+
+
+def the_protocol_allows(cluster: LocalCluster) -> None:
+    """Ask the model whether the protocol allows all that the replicas of a cluster said since its first start."""
+    verdict = judge(lines_in(replica.log_path for replica in cluster.replicas.values()))
+    promised(verdict.refused is None, verdict)
+    assert verdict.allowed > 2 * len(cluster.replicas), verdict
 
 
 async def hand_over_to(cluster: LocalCluster, target: ReplicaProcess) -> None:

@@ -64,7 +64,7 @@ class Database(NamedTuple):
 
 
 class State(NamedTuple):
-    replicas: tuple[Replica, Replica] = (Replica(), Replica())
+    replicas: tuple[Replica, ...] = (Replica(), Replica())
     holder: str | None = None
     database: Database = Database()
     log: tuple[Record, ...] = ()
@@ -76,6 +76,7 @@ class State(NamedTuple):
     restarts: int = 0
     failovers: int = 0
     repeats: int = 0
+    names: tuple[str, ...] = REPLICAS
 
 
 Step = tuple[str, State]
@@ -91,7 +92,7 @@ def successors(state: State, design: Design, scenario: Scenario) -> Iterator[Ste
     """
     yield from _misfortunes(state, design, scenario)
     yield from _landings(state, design, scenario)
-    for name in REPLICAS:
+    for name in state.names:
         replica = _replica(state, name)
         yield from _activation(state, name, design, scenario)
         if design.barriers and replica.phase in {Phase.BARRIER_SENT, Phase.SETTLING, Phase.ACTIVE}:
@@ -105,12 +106,12 @@ def successors(state: State, design: Design, scenario: Scenario) -> Iterator[Ste
 
 
 def _replica(state: State, name: str) -> Replica:
-    return state.replicas[REPLICAS.index(name)]
+    return state.replicas[state.names.index(name)]
 
 
 def _with(state: State, name: str, replica: Replica) -> State:
-    first, second = state.replicas
-    return state._replace(replicas=(replica, second) if name == "A" else (first, replica))
+    at = state.names.index(name)
+    return state._replace(replicas=(*state.replicas[:at], replica, *state.replicas[at + 1 :]))
 
 
 def _step_down(state: State, name: str, scenario: Scenario) -> State:
@@ -128,7 +129,7 @@ def _misfortunes(state: State, design: Design, scenario: Scenario) -> Iterator[S
         lost = state._replace(database=Database(), holder=None, failovers=state.failovers + 1)
         yield "the database fails over and forgets all", lost
     if state.restarts < scenario.restarts:
-        for name in REPLICAS:
+        for name in state.names:
             restarted = _step_down(state, name, scenario)._replace(restarts=state.restarts + 1)
             replica = _replica(restarted, name)
             if not design.saves_barrier:
@@ -179,7 +180,7 @@ def _activation(state: State, name: str, design: Design, scenario: Scenario) -> 
     activation = Activation(name, replica.terms)
     ready = replica.phase is Phase.PASSIVE and replica.terms < scenario.terms and state.holder is None
     match replica.phase:
-        case Phase.PASSIVE if ready and (name == "A" or _replica(state, "A").terms):
+        case Phase.PASSIVE if ready and (name != "B" or _replica(state, "A").terms):
             for index in _further(replica.view, state.log, design):
                 epoch = max(state.database.epoch, index.epoch) + 1
                 grabbed = replica._replace(phase=Phase.GRABBED, terms=replica.terms + 1, epoch=epoch, view=index)
