@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests try run demo-pipeline drill test test-all test-rest check lint fmt bench bench-pipeline faults power-cuts kill-loop overload faults-quick runbooks profile-postgres lognode watch workers soak fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests try run demo-pipeline drill test test-all test-rest check lint fmt bench bench-pipeline faults power-cuts kill-loop judge overload faults-quick runbooks profile-postgres lognode watch workers soak fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,6 +70,13 @@ power-cuts: setup-tests ## All power is lost, or a rack's, on disks that lose wh
 
 kill-loop: setup ## Kill the active twenty times under applications that use the client library
 	@$(BIN)/pytest -m slow tests/faults/test_kill_loop.py $(ARGS)
+
+judge: setup-tests ## Porcupine, a judge that is not ours, on contending clients' histories: three profiles, one or all serving; needs Go
+	@scripts/porcupine/build.sh
+	@$(BIN)/pytest -q tests/unit/checker/test_porcupine.py
+	@failed=; for log in kafka postgres embedded; do for serving in one all; do echo "=== log $$log, serving $$serving"; \
+		$(BIN)/pytest -q -m "not short" --log-kind $$log --serving $$serving tests/faults/test_contention.py tests/faults/test_fail_over.py $(ARGS) || failed+=" $$log/$$serving"; \
+	done; done; [[ -z $$failed ]] || { echo "FAILED:$$failed" >&2; exit 1; }
 
 overload: setup ## Three times what a real replica's log takes, for a minute, then by one to three workers; writes build/overload*.json*
 	@rm -f build/overload.json build/overload-workers.jsonl

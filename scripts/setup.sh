@@ -175,5 +175,6 @@ if [[ -n $FOR_TESTS ]]; then
     ensure_built "Linter of container files" scripts/containers "tests of deploy/container"
     ensure_built "S3 server" scripts/versitygw "tests of archives in a store of objects"
     ensure_built "KMS server" scripts/local-kms "tests of a key in a key management service"
+    ensure_built "Porcupine" scripts/porcupine "judgements of clients' histories by a checker that is not ours"
 fi
 say "Ready after $((SECONDS - started)) s${NOT_BUILT:+; NOT BUILT, so tests are left out: $NOT_BUILT}"

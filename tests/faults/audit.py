@@ -1,4 +1,7 @@
-"""Checks a run: `notary check`, in a process of its own, over the whole log, the histories and completions."""
+"""Checks a run: `notary check`, in a process of its own, over the whole log, the histories and completions.
+
+Then Porcupine, which is not ours, over the histories alone; on a machine without it that is left out.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from replica.local.cluster import LocalCluster
 from replica.local.process import until
 from tests.promises import PromiseBroken
+from tests.worlds.porcupine import IS_BUILT, verdict_on
 
 PUBLISHED_MAX_S = 60.0
 
@@ -50,7 +56,16 @@ async def audit(
     if not report["clean"]:
         shown = json.dumps({"counts": report["counts"], "findings": report["findings"][:20]}, indent=2)
         raise Violation(shown, report["summary"]["operations"], report["counts"])
-    return {**report["summary"], "took_s": report["took_s"]}
+    judged = await _linearisable(histories, partial, report["summary"]["operations"]) if IS_BUILT else {}
+    return {**report["summary"], "took_s": report["took_s"], **judged}
+
+
+async def _linearisable(histories: Sequence[Path], partial: bool, operations: int) -> dict[str, Any]:
+    verdict = await asyncio.to_thread(verdict_on, histories, partial=partial)
+    if verdict.refused:  # without a verdict nothing is known to be broken; its line says so
+        shown = "\n".join(line for partition in verdict.refused for line in [*partition, ""])
+        raise Violation(f"{verdict.line}\n{shown}", operations, {"NOT_LINEARISABLE": 1})
+    return {"porcupine": msgspec.structs.asdict(verdict)}
 
 
 async def wait_until_published(cluster: LocalCluster) -> None:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter, deque
+from hashlib import sha256
 from pathlib import Path
 from random import Random
+from time import monotonic_ns
 from typing import IO
 
 import msgspec
@@ -29,6 +31,8 @@ from replica.notary.requests import Submission
 ATTEMPT_MAX_S = 3.0
 INPUTS_MAX = 4
 REMEMBERED = 2_000  # states and submissions that later ones spend again, or repeat
+CONTENDED_NS = 50_000_000  # for so long the clients of a number have the same states
+CONTENDED_AT_ONCE = 12
 
 
 class ClientOrder(msgspec.Struct, kw_only=True, frozen=True):
@@ -45,6 +49,7 @@ class ClientOrder(msgspec.Struct, kw_only=True, frozen=True):
     connections_max: int = 100
     pause_ms: int = 0  # of a worker between an answer and its next submission
     fresh_only: bool = False  # nothing twice: no double spend, no repetition
+    contended: int = 0  # clients with the same number, other than 0, spend the same states at the same time
     seed: int = 1
     replica: str | None = None
 
@@ -66,9 +71,10 @@ class NamingWriter(HistoryWriter):
 class Mix:
     """Chooses what is submitted next: fresh states, states and whole submissions that were sent before."""
 
-    def __init__(self, parties: list[Party], random: Random, *, fresh_only: bool = False) -> None:
+    def __init__(self, parties: list[Party], random: Random, *, fresh_only: bool = False, contended: int = 0) -> None:
         self._parties = parties
         self._fresh_only = fresh_only
+        self._contended = contended
         self._random = random
         self._states: deque[bytes] = deque(maxlen=REMEMBERED)
         self._sent: deque[Submission] = deque(maxlen=REMEMBERED)
@@ -76,6 +82,8 @@ class Mix:
     def next(self) -> Submission:
         """One submission."""
         chance = 1.0 if self._fresh_only else self._random.random()
+        if self._contended:
+            return self._contend(chance)
         if self._sent and chance < 0.15:
             return self._again(self._random.choice(self._sent), chance)
         party = self._random.choice(self._parties)
@@ -96,6 +104,17 @@ class Mix:
         (party,) = [party for party in self._parties if party.name == request.party]
         return party.sign(request.tx_id, inputs, command_id=self._random.randbytes(16).hex())
 
+    def _contend(self, chance: float) -> Submission:
+        """Some of the few states that all clients of a number spend now, whichever process they run in; or the newest
+        submission again. Nothing joins states of different moments, or all operations would be one partition."""
+        if self._sent and chance < 0.1:
+            return self._sent[-1]
+        moment = f"{self._contended} {monotonic_ns() // CONTENDED_NS}"
+        numbers = self._random.sample(range(CONTENDED_AT_ONCE), self._random.randint(1, INPUTS_MAX))
+        states = [sha256(f"{moment} {number}".encode()).digest() + bytes(4) for number in numbers]
+        self._sent.append(self._random.choice(self._parties).sign(self._random.randbytes(32), sorted(states)))
+        return self._sent[-1]
+
     def _fresh(self) -> bytes:
         return self._random.randbytes(32) + b"\0\0\0\0"
 
@@ -111,7 +130,7 @@ async def run(order: ClientOrder) -> None:
     loop.add_reader(sys.stdin, end)
     random = Random(order.seed)
     parties = [Party(name, SigningKey(seed)) for name, seed in order.parties]
-    mix = Mix(parties, random, fresh_only=order.fresh_only)
+    mix = Mix(parties, random, fresh_only=order.fresh_only, contended=order.contended)
     policy = RetryPolicy(deadline_s=order.give_up_s, attempt_max_s=ATTEMPT_MAX_S)
     results: Counter[type] = Counter()
     with Path(order.history).open("wb") as stream:

@@ -28,6 +28,7 @@ from tests.faults.load import ClientLoad, LoadBroken, outage_around
 from tests.faults.report import SHARED_MACHINE_PATIENCE, ScenarioResult, add_to_report, line_of, report_path, result
 from tests.log_kind import profile_of
 from tests.promises import promised
+from tests.worlds.porcupine import Verdict
 
 _SCENARIO = pytest.StashKey["Scenario"]()
 _ERROR = pytest.StashKey[str]()
@@ -51,6 +52,7 @@ class Scenario:
     operations: int = 0
     counts: Counter[str] = field(default_factory=Counter)  # the checker's findings by code
     summary: dict[str, Any] = field(default_factory=dict)  # of the newest audit
+    judged: list[Verdict] = field(default_factory=list)  # by Porcupine, one an audit
     began_s: float = field(default_factory=monotonic)
 
     def fired(self, what: str) -> None:
@@ -99,6 +101,8 @@ class Scenario:
             self.checked(violation.operations, Counter(violation.counts))
             raise
         self.checked(int(self.summary["operations"]))
+        if "porcupine" in self.summary:
+            self.judged.append(Verdict(**self.summary["porcupine"]))
 
     def result(self, name: str, error: str | None) -> ScenarioResult:
         """The entry in the report."""
@@ -181,6 +185,8 @@ def _tell(item: pytest.Item, entry: ScenarioResult) -> None:
         minutes = (monotonic() - progress.began_s) / 60
         reporter.ensure_newline()
         reporter.write_line(f"[{progress.done}/{progress.planned}, {minutes:.0f} min] {line_of(entry)}")
+        for verdict in item.stash[_SCENARIO].judged:
+            reporter.write_line(f"    {verdict.line}")
 
 
 def _scenario_of(item: pytest.Item) -> Scenario:

@@ -64,13 +64,16 @@ async def fail_over(cluster: LocalCluster, fault: Fault) -> TakeOver:
     return take_over
 
 
-async def freeze_beyond_lease(cluster: LocalCluster, fault: Fault, process: str) -> tuple[TakeOver, ClientLoad]:
+async def freeze_beyond_lease(
+    cluster: LocalCluster, fault: Fault, process: str, **changes: int
+) -> tuple[TakeOver, ClientLoad]:
     """Freeze the active replica until another one serves and its lease is long over, then let it run on.
 
     A client of its own keeps asking the frozen replica, past HAProxy; its load is returned, stopped, for the audit.
+    `changes`: fields of its ClientOrder.
     """
     active = await cluster.wait_for_active()
-    direct = client_load(cluster, process, behind=active, singles=4, batches=1)
+    direct = client_load(cluster, process, behind=active, **{"singles": 4, "batches": 1, **changes})
     direct.start()
     try:
         await asyncio.sleep(BEFORE_S)

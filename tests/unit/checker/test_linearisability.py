@@ -30,7 +30,7 @@ class Attempt(msgspec.Struct, frozen=True):
     answered_ns: float
 
 
-def _attempts(world: World) -> list[Attempt]:
+def operations_of(world: World) -> list[Attempt]:
     ends = {(e.process, e.op): e for e in world.history if not isinstance(e, Invoke)}
     return [_attempt(e, ends.get((e.process, e.op))) for e in world.history if isinstance(e, Invoke)]
 
@@ -90,12 +90,12 @@ def is_linearisable(attempts: list[Attempt]) -> bool:
     return explained(frozenset(range(len(attempts))), (frozenset(), frozenset()))
 
 
-def _small(seed: int) -> World | None:
+def small_world(seed: int) -> World | None:
     world = good_world(seed, steps=22, ids=4, states=4, windows=False, unlogged=False)
-    return world if len(_attempts(world)) <= OPERATIONS_MAX else None
+    return world if len(operations_of(world)) <= OPERATIONS_MAX else None
 
 
-def _lie(world: World, random: Random) -> None:
+def lie_in(world: World, random: Random) -> None:
     """Make one answer, or the times of one operation, something else."""
     ends = [at for at, event in enumerate(world.history) if isinstance(event, Ok | Refused)]
     if not ends:
@@ -136,9 +136,9 @@ def _name(event: Event) -> tuple[str, int]:
 
 def test_good_runs_are_linearisable() -> None:
     """Goal: search and runs agree on what is right. Method: small good runs."""
-    worlds = [world for seed in range(150) if (world := _small(seed))]
+    worlds = [world for seed in range(150) if (world := small_world(seed))]
     assert len(worlds) > 50
-    assert all(is_linearisable(_attempts(world)) for world in worlds)
+    assert all(is_linearisable(operations_of(world)) for world in worlds)
 
 
 @pytest.mark.thorough
@@ -146,14 +146,14 @@ def test_what_is_not_linearisable_is_found() -> None:
     """Goal: the checker is sound. Method: one to three lies in small runs; whatever it passes, the search explains."""
     wrong = passed = 0
     for seed in range(2_500):
-        world = _small(seed)
+        world = small_world(seed)
         if world is None:
             continue
         random = Random(seed)
         for _ in range(random.randint(1, 3)):
-            _lie(world, random)
+            lie_in(world, random)
         found = bool(world.check().findings)
-        linearisable = is_linearisable(_attempts(world))
+        linearisable = is_linearisable(operations_of(world))
         assert found or linearisable, seed
         wrong += not linearisable
         passed += not found

@@ -212,6 +212,7 @@ BY_CI = {
     "faults-quick": ("scripts/test.sh", "faults-quick"),
     "fuzz": ("scripts/test.sh", "tests/integration"),
     "helm": ("scripts/setup.sh", "scripts/helm"),
+    "judge": ("scripts/setup.sh", "scripts/porcupine"),
     "kms": ("scripts/setup.sh", "scripts/local-kms"),
     "lake": ("scripts/setup.sh", "scripts/versitygw"),
     "lognode": ("scripts/test.sh", "tests/lognode"),
