@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests try run demo-pipeline drill test test-all test-rest check lint fmt bench bench-pipeline faults power-cuts kill-loop judge overload faults-quick runbooks profile-postgres lognode watch workers soak fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests try run demo-pipeline drill test test-all test-rest check lint fmt bench bench-pipeline faults power-cuts kill-loop judge overload faults-quick runbooks profile-postgres lognode watch workers soak completeness fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -111,6 +111,9 @@ workers: setup-tests ## Three real replicas that all serve, and whose holder of 
 soak: setup ## Simulate for hours: new seeds until stopped or until one fails
 	@$(BIN)/python -m tests.raft.soak
 	@$(BIN)/python -m tests.simulation.soak $(ARGS)
+
+completeness: setup ## Simulate whatever can go wrong once under a lease, and whatever can go wrong twice along a submission and a registration
+	@$(BIN)/pytest -q -s -m slow tests/simulation/test_enumerated.py $(ARGS)
 
 fuzz: setup ## Thousands of hostile values at each socket of a running replica; CI tries few
 	@$(BIN)/pytest -m slow tests/integration/test_fuzz_replica.py $(ARGS)

@@ -72,7 +72,9 @@ class Activation:
         self.admission = Admission(
             parts, store, intake=self.intake, appender=self.appender, answering=answering, publisher=self.publisher
         )
-        self._watchdog = StallWatchdog(parts, self.appender.waiting, lambda: self.appender.is_connected)
+        self._watchdog = StallWatchdog(
+            parts, self.appender.waiting, self.noting.waiting, is_connected=lambda: self.appender.is_connected
+        )
         self._opening = Opening(
             parts,
             store,

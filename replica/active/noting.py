@@ -48,7 +48,7 @@ class Noting:
     def __init__(self, parts: Parts, appender: Appender) -> None:
         self._parts = parts
         self._appender = appender
-        self._waiting: dict[int, asyncio.Future[int]] = {}  # by sequence number
+        self.waiting: dict[int, asyncio.Future[int]] = {}  # by sequence number, the oldest first
         self._turn = asyncio.Lock()
         self._closed = False
 
@@ -63,7 +63,7 @@ class Noting:
             return await self._note(notes)
 
     async def _note(self, notes: Sequence[PartyNote]) -> list[Noted]:
-        if self._waiting:
+        if self.waiting:
             raise NoteRefused("earlier notes are not read back yet: try again, and look: notary party list")
         if (reason := why_not_together(notes)) is not None:
             raise NoteRefused(reason)
@@ -79,21 +79,21 @@ class Noting:
 
     def take(self, applied: Applied) -> None:
         """Tell those who wait where their notes are."""
-        if not self._waiting:
+        if not self.waiting:
             return
         for entry in notes_in(applied.reading):
             if entry.record.activation_id == self._appender.activation_id:
-                future = self._waiting.pop(entry.record.sequence, None)
+                future = self.waiting.pop(entry.record.sequence, None)
                 if future is not None and not future.done():
                     future.set_result(entry.offset)
 
     def close(self) -> None:
         """Log no more, and tell those who wait that the outcome is unknown."""
         self._closed = True
-        waiting, self._waiting = self._waiting, {}
-        for future in waiting.values():
+        for future in self.waiting.values():
             if not future.done():
                 future.set_exception(NoteUnknown("the replica stepped down; look: notary party list"))
+        self.waiting.clear()
 
     def _check(self, note: PartyNote) -> None:
         """Raises NoteRefused for a note that cannot be logged, or would change nothing."""
@@ -112,7 +112,7 @@ class Noting:
     def _append(self, note: PartyNote) -> asyncio.Future[int]:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_seen)
-        self._waiting[self._appender.append_note(note)] = future
+        self.waiting[self._appender.append_note(note)] = future
         return future
 
     def _had_effect(self, note: PartyNote, offset: int) -> bool:

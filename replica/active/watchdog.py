@@ -8,7 +8,6 @@ from contextlib import suppress
 
 from ha.ending import Cause, Ending
 from replica.active.parts import Parts
-from replica.active.waiting import Waiting
 
 _TICK_S = 0.1
 _SILENT_TICKS_MAX = 5  # beyond the follower's own patience: one look at a thawed process proves nothing
@@ -17,9 +16,9 @@ _SILENT_TICKS_MAX = 5  # beyond the follower's own patience: one look at a thawe
 class StallWatchdog:
     """Steps down when our oldest record does not read back, or the log does not answer at all, for too long."""
 
-    def __init__(self, parts: Parts, waiting: Mapping[int, Waiting], is_connected: Callable[[], bool]) -> None:
-        """`waiting`: the waiting submissions by sequence number, the oldest first. `is_connected`: whether the log's
-        writer has a connection."""
+    def __init__(self, parts: Parts, *waiting: Mapping[int, object], is_connected: Callable[[], bool]) -> None:
+        """`waiting`: what waits to be read back, submissions and notes, by sequence number, the oldest first.
+        `is_connected`: whether the log's writer has a connection."""
         self._is_connected = is_connected
         self._parts = parts
         self._waiting = waiting
@@ -34,7 +33,7 @@ class StallWatchdog:
         oldest, ticks, silent_ticks, apart_ticks = -1, 0, 0, 0
         stalled_s = self._parts.settings.log_stall_max_s
         while not await self._stops_within(_TICK_S):
-            first = next(iter(self._waiting), -1)
+            first = min((next(iter(waiting)) for waiting in self._waiting if waiting), default=-1)
             ticks = ticks + 1 if first >= 0 and first == oldest else 0
             oldest = first
             silent_ticks = 0 if self._parts.follower.reaches_log() else silent_ticks + 1

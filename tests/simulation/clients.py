@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from hashlib import sha256
+from random import Random
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -28,6 +30,7 @@ from replica.notary.errors import Code
 from replica.notary.receipts import receipt_to_document
 from replica.notary.records import RECORD_MAX_BYTES
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref, make_request, state_ref
+from tests.simulation.doubles.log import LATE_S
 from tests.simulation.plan import START_US, Damage, Hostile, Operation, Transaction
 
 if TYPE_CHECKING:
@@ -142,7 +145,11 @@ class Client:
         attempt = 0
         while missing:
             attempt += 1
-            answers = await self._attempt(operation, missing, attempt)
+            if self._world.skies.fate(self.name, ("request_repeated",)):
+                asked = self._attempt(operation, missing, attempt), self._attempt(operation, missing, attempt)
+                answers, _ = await asyncio.gather(*asked)
+            else:
+                answers = await self._attempt(operation, missing, attempt)
             missing = [place for place, answer in zip(missing, answers, strict=True) if not _is_final(answer)]
             if attempt == operation.attempts_max:
                 return  # gave up; the outcome stays unknown to it
@@ -189,7 +196,11 @@ class Client:
         unknown: list[Answer] = [NotNow("OUTCOME_UNKNOWN", "no answer", 0.05)] * count
         if not name:
             return [_NOBODY] * count
-        await asyncio.sleep(skies.random.uniform(0.0002, 0.003))
+        what = skies.fate(name, ("request_lost", "request_late"))
+        await asyncio.sleep(skies.random.uniform(0.0002, 0.003) + (LATE_S if what == "request_late" else 0.0))
+        if what == "request_lost":
+            await asyncio.sleep(answer_max_s)
+            return unknown
         core = world.replica(name).core
         if core is None:
             return unknown
@@ -208,12 +219,11 @@ class Client:
             skies.struck("reply_too_late", name)
             return unknown
         late_s = 0.0
-        if skies.strikes_with(skies.client_share):
-            if skies.random.random() < 0.5:
-                skies.struck("reply_lost", name)
+        match skies.fate(name, ("reply_lost", "reply_late"), skies.client_share, _either):
+            case "reply_lost":
                 return unknown
-            skies.struck("reply_late", name)
-            late_s = 1.5 * skies.random.random()
+            case "reply_late":
+                late_s = 1.5 * skies.random.random()
         await asyncio.sleep(skies.random.uniform(0.0002, 0.003) + late_s)
         self.sticks_to = name
         return answers
@@ -234,6 +244,10 @@ class Client:
         if world.plan.all_serve:
             who = epoch = None  # anybody may answer, in any epoch
         world.note(_event(answer, self.name, number, now_ns, who, epoch))
+
+
+def _either(random: Random, ways: Sequence[str]) -> str:
+    return ways[random.random() >= 0.5]
 
 
 def _is_final(answer: Answer) -> bool:

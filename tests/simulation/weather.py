@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -60,6 +60,24 @@ class Skies:
     def strikes_with(self, share: float) -> bool:
         """Draw whether a fault strikes. Nothing is drawn in fine weather, so runs without weather do not change."""
         return share > 0.0 and self.random.random() < share
+
+    def fate(
+        self,
+        name: str,
+        ways: Sequence[str],
+        share: float = 0.0,
+        draw: Callable[[Random, Sequence[str]], str] = Random.choice,
+    ) -> str:
+        """What becomes of one message or write of a replica: one of the ways, which is counted; empty: nothing."""
+        if not self.strikes_with(share):
+            return ""
+        what = draw(self.random, ways)
+        self.struck(what, name)
+        return what
+
+    def machine_lost(self, name: str) -> None:
+        """A machine goes in the moment after a write of its index. Only an enumeration has that fate: enumerated.py."""
+        raise NotImplementedError
 
     def struck(self, what: str, name: str) -> None:
         """Count a misfortune, at the step that the replica is at."""

@@ -85,9 +85,7 @@ class World:
         self.loop.set_exception_handler(self._not_handled)
         self.context = copy_context()
         self.story = Story()
-        self.skies = Skies(
-            Random(f"{plan.seed}/world"), lambda name: self.replica(name).step(), Random(f"{plan.seed}/finding")
-        )
+        self.skies = self.make_skies(Random(f"{plan.seed}/world"), Random(f"{plan.seed}/finding"))
         self.election = ElectionSettings(kind="lease" if plan.lease else "database", **plan.election)
         self.append_linger_s = 0.004
         self.link_answer_max_s = 4 * self.election.lease_s
@@ -126,6 +124,10 @@ class World:
         self.splits = 0
         self.healed = False
         self._terminated: set[str] = set()
+
+    def make_skies(self, random: Random, views: Random) -> Skies:
+        """The weather of all replicas."""
+        return Skies(random, lambda name: self.replica(name).step(), views)
 
     def make_topic(self) -> Topic:
         """The log of all replicas."""

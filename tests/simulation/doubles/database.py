@@ -154,9 +154,7 @@ class DatabaseServer(MemoryLockServer):
         random, share = self._skies.random, self._skies.of(name).database_share
         request_s: float | None = random.uniform(0.0002, 0.003)
         answer_s: float | None = random.uniform(0.0002, 0.003)
-        if self._skies.strikes_with(share):
-            what = random.choice(("statement_lost", "answer_lost", "statement_late", "answer_late"))
-            self._skies.struck(what, name)
+        if what := self._skies.fate(name, ("statement_lost", "answer_lost", "statement_late", "answer_late"), share):
             self._story.tell(name, what, statement=statement)
             late_s = random.choice((0.1, 0.5, 1.5, 4.0)) * random.random()
             match what:

@@ -73,7 +73,12 @@ class DiskIndex:
 
     def write(self, entries: Mapping[bytes, bytes], position: Position) -> None:
         self._require_disk("index_write_failed")
+        torn = self._skies.fate(self._name, ("index_write_failed", "index_write_torn"))
+        if torn == "index_write_failed":
+            raise IndexUnreadable("input/output error")
         self._disk.write(entries, position)
+        if torn:
+            self._skies.machine_lost(self._name)
 
     def entries(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         return self._disk.entries(prefix)
@@ -85,6 +90,8 @@ class DiskIndex:
         return
 
     def _require_disk(self, what: str) -> None:
+        if what == "index_read_failed" and self._skies.fate(self._name, (what,)):
+            raise IndexUnreadable("input/output error")
         if self._skies.of(self._name).disk_broken:
             self._skies.struck(what, self._name)
             raise IndexUnreadable("input/output error")

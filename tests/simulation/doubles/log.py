@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from random import Random
 from typing import Any
 
 from replica.log.interface import LogRecords
@@ -13,6 +14,9 @@ from replica.notary.errors import LogUnavailable, NotaryError
 from tests.simulation.process import Process
 from tests.simulation.story import Story
 from tests.simulation.weather import Skies
+
+LOST_S = 0.5  # until a question without an answer is given up
+LATE_S = 1.0
 
 
 class Topic(MemoryTopic):
@@ -83,7 +87,7 @@ class Wire(Delivery):
         self._view = View(skies)
 
     def send(self, value: bytes, topic: MemoryTopic, give_up: Callable[[], None]) -> None:
-        if self._strike(0.05, "queue_full"):
+        if self._fate(0.05, ("queue_full",), lambda _, ways: ways[0]):
             raise LogUnavailable("the queue is full")
         tries_until_s = self._loop.time() + 5.0
         wait_s = self._skies.random.uniform(0.0, self._linger_s)
@@ -114,9 +118,7 @@ class Wire(Delivery):
         if clogged_until_s > now_s:
             self._skies.struck("append_held", self._name)
             lands_at_s = self._lands_at_s = max(lands_at_s, clogged_until_s + random.uniform(0.0, 0.01))
-        if self._strike(1.0, "append"):
-            what = random.choice(("append_late", "append_repeated", "append_reordered", "append_lost"))
-            self._skies.struck(what, self._name)
+        if what := self._fate(1.0, ("append_late", "append_repeated", "append_reordered", "append_lost")):
             self._story.tell(self._name, what, bytes=value[-24:])
             later_s = now_s + random.choice((0.02, 0.2, 1.0, 5.0)) * random.random()
             if what == "append_lost":
@@ -137,11 +139,8 @@ class Wire(Delivery):
         else:
             self._transmit(value, topic, give_up, self._loop.time() + 5.0)
 
-    def _strike(self, factor: float, what: str) -> bool:
-        strikes = self._skies.strikes_with(factor * self._skies.of(self._name).log_share)
-        if strikes and what != "append":
-            self._skies.struck(what, self._name)
-        return strikes
+    def _fate(self, factor: float, ways: Sequence[str], draw: Callable[..., str] = Random.choice) -> str:
+        return self._skies.fate(self._name, ways, factor * self._skies.of(self._name).log_share, draw)
 
 
 class View:
@@ -222,6 +221,12 @@ class SimulatedLog(MemoryLog):
                 self.skies.struck("log_unreachable", self.name)
                 raise LogUnavailable("out of reach")
         late_s = weather.reads_late_s
+        match self.skies.fate(self.name, ("question_lost", "question_late")):
+            case "question_lost":
+                await asyncio.sleep(LOST_S)
+                raise LogUnavailable("no answer")
+            case "question_late":
+                late_s = LATE_S
         await asyncio.sleep(random.uniform(0.0002, 0.002) + (random.uniform(0.0, late_s) if late_s else 0.0))
 
 
@@ -261,7 +266,12 @@ class SlowReader(MemoryReader):
         late_s = weather.reads_late_s
         if late_s:
             self._log.skies.struck("read_late", self._log.name)
+        what = self._log.skies.fate(self._log.name, ("read_late", "read_lost"))
+        if what == "read_late":
+            late_s = LATE_S
         await asyncio.sleep(random.uniform(0.0002, 0.002) + (random.uniform(0.0, late_s) if late_s else 0.0))
+        if what == "read_lost":
+            self._failure = LogUnavailable("no answer")
         if weather.log_cut:
             await asyncio.sleep(wait_s)
             self._log.skies.struck("log_unreachable", self._log.name)

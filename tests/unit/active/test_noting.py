@@ -134,8 +134,8 @@ def test_of_two_at_once_the_later_one_is_refused() -> None:
 
 
 def test_whoever_waits_is_told_when_the_outcome_stays_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: no call hangs, and none claims what it does not know. Method: records that are lost, then a lost lock; the
-    same of the next activation, which waits to the end."""
+    """Goal: no call hangs, none claims what it does not know, and a lost note is in nobody's way. Method: records that
+    are lost, then a lost lock; the same of the next activation, which nothing else ends."""
 
     async def story(world: World, replica: Replica) -> None:
         def lose_records() -> None:
@@ -151,12 +151,9 @@ def test_whoever_waits_is_told_when_the_outcome_stays_unknown(monkeypatch: pytes
         await replica.until_active()
         lose_records()
         began_s = world.shared.clock.boottime_s()
-        with pytest.raises(NoteUnknown, match="notary party list"):
+        with pytest.raises(NoteUnknown, match="stepped down"):
             await replica.participant.note([officers(ANNA)])
-        assert NOTE_MAX_S <= round(world.shared.clock.boottime_s() - began_s, 6) < NOTE_MAX_S + 1
-        assert "not read back yet" in (await refusal(replica, officers(ANNA))).detail
-        world.shared.lock_server.end_all()
-        await asyncio.sleep(5)  # it hears of the lock's loss
+        assert world.shared.clock.boottime_s() - began_s < world.shared.core.log_stall_max_s + 1 < NOTE_MAX_S
         await replica.until_active()
         assert await replica.participant.note([officers(ANNA)]) != []
 

@@ -203,6 +203,7 @@ def test_each_command_of_readme_and_docs_is_run_somewhere_or_has_a_reason() -> N
 BY_CI = {
     "check": ("scripts/test.sh", "core "),
     "clients": ("scripts/test.sh", "tests/clients"),
+    "completeness": ("scripts/test.sh", "tests/simulation"),
     "containers": ("scripts/setup.sh", "scripts/containers"),
     "demo-pipeline": ("scripts/test.sh", "tests/pipeline"),
     "dist": ("tests/integration/test_wheel.py", '"build"'),
