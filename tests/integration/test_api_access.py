@@ -154,6 +154,7 @@ async def test_a_client_without_a_good_token_is_told_at_once(tmp_path: Path, has
     assert old not in "".join(told)
 
 
+@pytest.mark.thorough
 async def test_streams_outlive_their_token(tmp_path: Path) -> None:
     """Goal: no gap, no duplicate and no error when a token expires. Method: a first one of seconds; both streams."""
     participant = published(3)

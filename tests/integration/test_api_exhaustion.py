@@ -145,6 +145,7 @@ async def test_slow_heads_do_not_hold_connections(core: Core) -> None:
         await together(150, dribble)
 
 
+@pytest.mark.thorough
 async def test_slow_bodies_give_their_room_back(core: Core) -> None:
     """Goal: bodies that never end are bounded together, and in time. Method: 60 of 1 MiB, all but the last byte."""
     async with attacked(core) as victim:
@@ -176,6 +177,7 @@ async def test_endless_heads_and_bodies_are_cut(core: Core) -> None:
                     assert code in answered or b"OVERLOADED" in answered or answered == b""  # or reset before it reads
 
 
+@pytest.mark.thorough
 async def test_bombs_are_not_unpacked(core: Core) -> None:
     """Goal: a few bytes never become many. Method: 64 MiB of spaces as gzip, and as a compressed WebSocket message."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)

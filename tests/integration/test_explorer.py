@@ -156,6 +156,7 @@ async def test_each_token_shows_what_its_holder_may_see(tmp_path: Path) -> None:
             await page.evaluate("location.hash = ''")
 
 
+@pytest.mark.thorough
 async def test_a_refused_attempt_leads_to_the_transaction_that_beat_it(ledger: Ledger, tmp_path: Path) -> None:
     """Goal: no dead end at a refusal, which no index knows. Method: newest to attempt, to its state, to the winner; an
     offset at which another transaction is."""
@@ -241,6 +242,7 @@ async def test_receipts_of_a_key_of_p256_are_verified(ledger: Ledger) -> None:
         assert said == [""] * len(good) + ["its signature is wrong"] * len(good)
 
 
+@pytest.mark.thorough
 async def test_pages_of_a_party_and_of_offsets(ledger: Ledger) -> None:
     """Goal: nothing is loaded that nobody asked for. Method: a party's completions, then offsets, page by page."""
     async with browser_page() as (page, complaints):

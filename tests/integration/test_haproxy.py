@@ -290,6 +290,7 @@ async def test_where_all_serve_one_that_stalls_is_left_by_new_connections(
         assert [state.downs for state in (await lb.servers()).values()] == [0, 0]
 
 
+@pytest.mark.thorough
 async def test_where_all_serve_and_all_stall_nobody_is_cut(folder: Path, ports: PortReservation) -> None:
     """Goal: where nobody else answers, a cut helps nobody. Method: both stand still, twice; then one of them for
     good."""

@@ -114,6 +114,7 @@ def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
     assert state in (reported, reported + 1)
 
 
+@pytest.mark.thorough
 def test_whatever_the_log_lost_is_rewound_and_can_be_written_again(folder: Path, tmp_path: Path) -> None:
     """Goal: position and data rewind together. Method: cut and flip the write-ahead log in many places, replay."""
     size = newest(folder, "*.log").stat().st_size

@@ -59,6 +59,7 @@ async def test_postgres_keeps_what_it_committed(folder: Path, ports: PortReserva
     assert not (folder / "pg").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.postgres
 async def test_postgres_tells_who_is_connected(folder: Path, ports: PortReservation) -> None:
     """Goal: a failure to take over can be understood from its report. Method: hold a lock, read; stop, read."""
@@ -77,6 +78,7 @@ async def test_postgres_tells_who_is_connected(folder: Path, ports: PortReservat
         await server.remove()
 
 
+@pytest.mark.thorough
 @pytest.mark.postgres
 async def test_a_frozen_postgres_answers_nobody_until_it_thaws(folder: Path, ports: PortReservation) -> None:
     """Goal: the fault "database host hangs" reaches the backends. Method: freeze under an open session, then thaw."""

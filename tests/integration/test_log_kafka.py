@@ -327,6 +327,7 @@ async def test_closing_is_prompt_and_purges_while_the_broker_is_frozen(kafka_bro
         assert await later.end_offset() <= 1 + REQUEST_RECORDS_MAX
 
 
+@pytest.mark.thorough
 async def test_a_broker_that_ends_is_unavailable_and_comes_back(kafka_broker: KafkaCluster, topic: str) -> None:
     """Goal: a reader reports that the log is out of reach; a new one goes on. Method: stop the broker and start it."""
     async with opened(settings_for(kafka_broker, topic)) as log:

@@ -60,6 +60,7 @@ def test_a_refused_signature_is_told_with_the_service_s_reason(kms: KmsServer) -
     check_signer(signer)
 
 
+@pytest.mark.thorough
 def test_an_alias_that_is_given_to_another_key_changes_no_running_signer(kms: KmsServer, tmp_path: Path) -> None:
     """Goal: receipts name the key that signed them, and a start with a key that nobody knows is refused. Method: move
     the alias under a signer, sign; open another, which has the list of the notary's keys refused."""
@@ -76,6 +77,7 @@ def test_an_alias_that_is_given_to_another_key_changes_no_running_signer(kms: Km
         known_keys(listed, found.public_key)
 
 
+@pytest.mark.thorough
 def test_another_key_under_the_id_is_not_signed_with(kms: KmsServer) -> None:
     """Goal: no receipt that does not verify. Method: a service restored with another key under the same id; sign."""
     key_id = kms.create()
@@ -110,6 +112,7 @@ async def no_signer_s_thread() -> bool:
     return all(thread.name != "signer" for thread in threading.enumerate())
 
 
+@pytest.mark.thorough
 async def test_a_silent_service_stops_no_event_loop_and_no_start(kms: KmsServer) -> None:
     """Goal: callers wait no longer than for a late signature. Method: freeze the service; sign, while the loop counts;
     open the key anew; thaw, sign."""

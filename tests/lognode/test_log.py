@@ -222,6 +222,7 @@ async def test_a_log_without_a_majority_is_unavailable_and_gives_records_up(topi
         topic_under_test.start_node(name)
 
 
+@pytest.mark.thorough
 async def test_a_stall_of_the_machine_is_no_silence_of_the_leader(topic_under_test: NodesHere) -> None:
     """Goal: who was not scheduled did not listen either. Method: nothing runs for twice the election timeout."""
     await topic_under_test.put(b"before")

@@ -84,6 +84,7 @@ def test_a_broken_trail_of_operators_is_a_finding(spark: SparkSession, tmp_path:
         assert [finding.offset for finding in report.findings] == [-1] * len(counts)
 
 
+@pytest.mark.thorough
 def test_answers_are_held_against_the_log(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: wrong answers and receipts are found, true ones pass. Method: a true history, then three false lines. The
     notary signs with another key since, of P-256; receipts of the old one verify."""

@@ -166,6 +166,7 @@ def target_with(sites: Sites, log: list[StoredRecord]) -> KafkaSettings:
     return target
 
 
+@pytest.mark.thorough
 def test_somebody_else_who_writes_is_noticed(sites: Sites) -> None:
     """Goal: a copy is only ours. Method: another writer between two rounds, with nothing new and with something new."""
     source = sites.log()

@@ -158,7 +158,10 @@ def judged(site: CutSite, log: LogSettings) -> list[tuple[bytes, int | None]]:
     return [(one.tx_id, one.notarised_offset) for one in outcomes[-2:]]
 
 
-@pytest.mark.parametrize(("kind", "archived"), [("kafka", 5), ("postgres", 5), ("postgres", 0)])
+@pytest.mark.parametrize(
+    ("kind", "archived"),
+    [("kafka", 5), *(pytest.param("postgres", count, marks=pytest.mark.thorough) for count in (5, 0))],
+)
 def test_a_log_that_was_cut_goes_on(cut_site: MakeSite, kind: str, archived: int) -> None:
     """Goal: what was answered stays decided, and no offset that was told is used again. Method: salvage, fill, adopt
     and import, each of them twice, as after a kill; nothing that is left changes; a replica judges by it."""
@@ -264,6 +267,7 @@ def test_a_site_without_any_source_is_told_so(cut_site: MakeSite) -> None:
     assert site.told("log", "fill", site.file, "--accept-loss", "0")["log_end"] == LEFT + 5
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_a_cut_is_refused(cut_site: MakeSite) -> None:
     """Goal: `--cut` is for a log that is there and has all that is archived. Method: an archive that goes further; what
     is no position; two kinds of source."""

@@ -180,6 +180,7 @@ def test_a_replica_goes_on_from_a_rebuilt_index(spark: SparkSession, tmp_path: P
     assert opened(tmp_path / "index") == (expected.entries, expected.position)
 
 
+@pytest.mark.thorough
 def test_a_rebuild_that_dies_leaves_no_index(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def test_a_point_in_offsets_or_in_time(archive: Manifest, target: KafkaSettings,
     assert look_at(target).end == last + 1
 
 
+@pytest.mark.thorough
 def test_a_killed_restore_goes_on(archive: Manifest, target: KafkaSettings) -> None:
     """Goal: a kill loses and doubles nothing. Method: kill it half way, see it refused, resume, read all back."""
 

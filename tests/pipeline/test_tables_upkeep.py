@@ -49,6 +49,7 @@ def test_days_of_small_files_are_joined_once() -> None:
     assert days_to_join([File(DAY, 90), File(DAY, 9), File(other, 50), File(other, 50)], 100) == []
 
 
+@pytest.mark.thorough
 def test_files_that_readers_may_have_open_are_never_removed() -> None:
     """Goal: no setting takes a file from under a reader. Method: the shortest time, and one hour less."""
     assert Retention(24) == 24

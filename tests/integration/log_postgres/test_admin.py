@@ -92,6 +92,7 @@ async def test_what_there_is_to_judge(make_database: MakeDatabase) -> None:
     await admin.close()
 
 
+@pytest.mark.thorough
 async def test_an_old_snapshot_is_reported(make_database: MakeDatabase, postgres_server: PostgresServer) -> None:
     """Goal: whoever keeps dead rows of the log is noticed. Method: a snapshot that stays open during twenty
     transactions; an owner who is not shown it; a log that was made without the function."""

@@ -141,6 +141,7 @@ async def test_a_planned_promotion_takes_everything_with_it(pair: Pair) -> None:
         assert promoted.database is not None and promoted.database.endswith(":2")
 
 
+@pytest.mark.thorough
 async def test_what_was_held_is_read_once_the_standby_has_it(pair: Pair) -> None:
     """Goal: the rule costs a wait, not a record. Method: the same, then the standby comes back."""
     async with opened(pair.primary.dsn(), single_server=False) as log:

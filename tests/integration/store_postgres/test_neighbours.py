@@ -106,6 +106,7 @@ async def test_two_ledgers_on_our_search_path_are_refused(dsn: str) -> None:
         assert [ledger.schema for ledger in (await look_at_neighbours(conninfo, ["r1"], 0.0)).rivals] == [rival]
 
 
+@pytest.mark.thorough
 async def test_a_stranger_by_a_replicas_name_stops_nobody(dsn: str, postgres_server: PostgresServer) -> None:
     """Goal: a login that may connect, and nothing else, keeps no replica down, and is named. Method: its session goes
     by the replica's name, and works; many more do; a login that may write the ledger is taken for a replica."""

@@ -36,6 +36,7 @@ def test_closed_standard_streams_are_not_given_to_other_files(tmp_path: Path) ->
     assert file.read_bytes() == b""
 
 
+@pytest.mark.thorough
 def test_commands_speak_utf8_whatever_the_locale(tmp_path: Path) -> None:
     """Goal: an ASCII locale neither ends a command nor changes what it reads. Method: a setting whose name is
     not ASCII, in the C locale with Python's own way out switched off."""

@@ -295,6 +295,7 @@ def stopped(cluster: str, name: str) -> Callable[[Samples], None]:
     return change
 
 
+@pytest.mark.thorough
 def test_a_planned_stop_raises_one_alert_only() -> None:
     """Goal: to silence that one is enough. Method: series of a replica that is stopped, for every alert."""
     shown = healthy()

@@ -31,6 +31,7 @@ def test_the_tests_by_name_come_first(file: str, first: str) -> None:
     assert find_tests(Path(file), IMPORTERS)[0] == Path(first)
 
 
+@pytest.mark.thorough
 def test_a_file_that_nothing_reaches_has_no_tests() -> None:
     """Goal: the answer can be none. Method: a file that nothing imports."""
     lonely = Path("replica/lonely.py")
