@@ -475,9 +475,8 @@ def _front_ends(settings: ReplicaSettings, start: Start, clock: Clock, link: Lin
         settings.api_workers,
         document,
         clock,
+        link,
         drain_max_s=settings.front_end_drain_max_s,
-        silence_s=link.silence_s,
-        hung_s=settings.link.front_end_hung_s,
     )
 
 

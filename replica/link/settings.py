@@ -34,7 +34,10 @@ class LinkSettings(BaseModel):
         3.0, ge=1, le=60, description="A front end silent for so long does not count: longer than a stall, likewise."
     )
     front_end_hung_s: float = Field(
-        5.0, ge=1, le=300, description="A front end silent for so long is killed and started anew."
+        5.0,
+        ge=1,
+        le=300,
+        description="A front end silent for so long is started anew; where none counts, at once.",
     )
     answer_max_s: float = Field(15.0, gt=0, le=3_600, description="An answer that takes longer counts as unknown.")
     hello_max_s: float = Field(2.0, gt=0, le=60, description="Longest wait for the other side's hello.")

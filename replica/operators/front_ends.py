@@ -15,6 +15,8 @@ import structlog
 
 from ha.clock import Clock
 from ha.supervision import GiveUp, RestartPolicy, after_end
+from replica.link.settings import LinkSettings
+from replica.link.unix_server import LinkServer
 from replica.notary.errors import ConfigError
 from replica.notary.exit_codes import EXIT_CONFIGURATION
 
@@ -35,23 +37,17 @@ class FrontEnds:
         count: int,
         document: Callable[[int], Mapping[str, object]],
         clock: Clock,
+        link: LinkServer,
         *,
         drain_max_s: float,
-        silence_s: Callable[[str], float | None],
-        hung_s: float,
     ) -> None:
-        """`drain_max_s`: how long a front end that is asked to stop may wait for answers under way.
-
-        `silence_s`: for how long the one of that name was not heard, None while it is not connected; after `hung_s` it
-        is killed.
-        """
+        """`link`: hears them. `drain_max_s`: how long one that is asked to stop may wait for answers under way."""
         self._stop_max_s = drain_max_s + _STOP_SLACK_S
         self._argv = tuple(argv)
         self._count = count
         self._document = document
         self._clock = clock
-        self._silence_s = silence_s
-        self._hung_s = hung_s
+        self._link = link
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self.restarts = 0
 
@@ -101,9 +97,9 @@ class FrontEnds:
         unconnected_s = 0.0
         while True:
             await self._clock.sleep_s(_LOOK_S)
-            silent_s = self._silence_s(name)
+            silent_s = self._link.silence_s(name)
             unconnected_s = 0.0 if silent_s is not None else unconnected_s + _LOOK_S
-            if hangs(silent_s, unconnected_s, self._hung_s):
+            if hangs(silent_s, unconnected_s, bool(self._link.front_ends), self._link.settings):
                 log.error("front_end_hangs", front_end=name, silent_s=silent_s, unconnected_s=unconnected_s)
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
@@ -123,6 +119,11 @@ class FrontEnds:
                 await process.wait()
 
 
-def hangs(silent_s: float | None, unconnected_s: float, hung_s: float) -> bool:
-    """Whether a front end is past hope: connected and silent for `hung_s`, or not connected for far too long."""
-    return unconnected_s >= UNCONNECTED_MAX_S if silent_s is None else silent_s >= hung_s
+def hangs(silent_s: float | None, unconnected_s: float, any_counts: bool, settings: LinkSettings) -> bool:
+    """Whether a front end is to be started anew: silent for too long, or not connected for far too long.
+
+    Where none counts the replica answers nobody, and waiting keeps no session: then one that does not count is enough.
+    """
+    if silent_s is None:
+        return unconnected_s >= UNCONNECTED_MAX_S
+    return silent_s >= (settings.front_end_hung_s if any_counts else settings.front_end_silent_s)

@@ -170,9 +170,8 @@ async def serve(settings: Mapping[str, Any]) -> None:
         settings["workers"],
         document,
         SystemClock(),
+        link,
         drain_max_s=1.0,
-        silence_s=link.silence_s,
-        hung_s=link_settings.front_end_hung_s,
     )
     await asyncio.gather(handler.work(), front_ends.run())
 

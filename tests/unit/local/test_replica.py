@@ -13,11 +13,14 @@ from structlog.testing import capture_logs
 
 from ha.clock import SystemClock
 from haproxy.render import ReplicaAddress
+from replica.link.settings import LinkSettings
+from replica.link.unix_server import LinkServer
 from replica.local.replica import ReplicaProcess
 from replica.operators.front_ends import FrontEnds
 from tests.ends import ends_by_design, none_ends_unasked
 from tests.promises import PromiseBroken
 from tests.waiting import eventually
+from tests.worlds.api_world import StubHandler
 
 SERVES = "while [ ! -e {folder}/fail ]; do sleep 0.05; done; rm {folder}/fail; echo no lock, no index; exit {code}"
 
@@ -128,9 +131,8 @@ async def words_about_a_crash() -> MutableMapping[str, object]:
         1,
         lambda number: {"name": f"r1/api-{number}"},
         SystemClock(),
+        LinkServer(Path("unused"), "generation", StubHandler(), LinkSettings()),
         drain_max_s=1.0,
-        silence_s=lambda name: 0.0,
-        hung_s=5.0,
     )
     with capture_logs() as told:
         running = asyncio.create_task(front_ends.run())
