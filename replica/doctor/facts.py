@@ -85,6 +85,7 @@ class DatabaseFacts:
     identity: DatabaseIdentity | None = None
     lock_owner: LockOwner | None = None
     neighbours: Neighbours | None = None  # None: not asked, or no Postgres
+    contradicted_by: tuple[str, ...] | None = None  # replicas that left a contradicted mark; None: not read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

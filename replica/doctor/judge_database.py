@@ -85,6 +85,22 @@ def _database_lineage(facts: Facts) -> Verdict:
             return ok(str(identity))
 
 
+@CHECKS.check("contradicted-marks")
+def _contradicted_marks(facts: Facts) -> Verdict:
+    """No replica, above all none that is gone for good, left word that the log contradicts its mark."""
+    left = facts.database.contradicted_by
+    if left is None:
+        return unknown("the database was not read")
+    here = {replica.name for replica in facts.replicas}
+    if gone := [name for name in left if name not in here]:
+        fix = "find out whether records are missing, then delete the row: runbooks/power-lost.md"
+        return warning(f"{', '.join(gone)} left one and is not configured: the alarm stays until it is deleted", fix)
+    if left:
+        fix = "runbooks/power-lost.md; the row goes when that replica starts again and the log bears the mark out"
+        return warning(f"{', '.join(left)} ended because the log contradicts its mark", fix)
+    return ok("none is left")
+
+
 @CHECKS.check("lock-holder")
 def _lock_holder(facts: Facts) -> Verdict:
     """The lock is free, or held by a replica: any login that may connect could take it."""

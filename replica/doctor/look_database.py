@@ -66,12 +66,13 @@ async def look_at_database(config: Config) -> DatabaseFacts:
         return DatabaseFacts(session_problem=(error.code.name, error.detail), reach_problem=error.detail)
     tried = await _try_session(database, config)
     status, schema_problem, reach_problem = await _status(database)
-    pause = formats = None
+    pause = formats = left = None
     trail = _Trail()
     if status is not None:
         try:
             async with database.board("notary-doctor") as board:
                 pause, formats = await board.paused(), await board.formats()
+                left = await board.contradicted_marks()
                 trail = await _look_at_trail(board, config)
         except StoreMismatch as error:
             schema_problem = error.detail
@@ -93,6 +94,7 @@ async def look_at_database(config: Config) -> DatabaseFacts:
         paused_because=None if pause is None else pause.reason,
         is_service_paused=pause is not None and pause.of_service,
         formats=formats,
+        contradicted_by=None if left is None else tuple(one.replica for one in left),
         trail_problem=trail.problem,
         trail_entries=trail.entries,
         postgres=await _look_at_postgres(config.conninfo()) if on_postgres and not reach_problem else None,
@@ -113,6 +115,7 @@ async def _look_at_ledgers(ledgers: Ledgers, config: Config) -> DatabaseFacts:
             reach_problem = reach_problem or error.detail
     return DatabaseFacts(
         embedded=True,
+        contradicted_by=(),  # there is no table that replicas share
         reach_problem=reach_problem,
         bound_topic_id=None if status is None else status.topic_id,
         published_offset=-1 if status is None else status.published_offset,

@@ -56,7 +56,7 @@ NEIGHBOURS = Neighbours(NAMED, (Ledger("public", "notary_owner", True),))
 DATABASE = DatabaseFacts(
     bound_topic_id="t", published_offset=9, postgres=POSTGRES, lease=LEASE,
     identity=DatabaseIdentity("postgres", "7301", 3), lock_owner=OWNER, neighbours=NEIGHBOURS, formats=known().newest,
-    trail_entries=5,
+    trail_entries=5, contradicted_by=(),
 )  # fmt: skip
 LOG = LogFacts(topic_id="t", end_offset=10, servers=3)
 REPLICAS = tuple(
@@ -256,6 +256,8 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("lock-holder", Severity.PROBLEM, database(lock_owner=LockOwner(17, "r1", "mon")), "CONNECT"),
     ("replica-names", Severity.PROBLEM, neighbours((*NAMED, NamedSession(20, "r2", "x", "", 1))), "name of its own"),
     ("replica-names", Severity.WARNING, neighbours((*NAMED, NamedSession(20, "r2", "x", "", None, False))), "CONNECT"),
+    ("contradicted-marks", Severity.WARNING, database(contradicted_by=("r2", "r9")), "delete the row"),
+    ("contradicted-marks", Severity.WARNING, database(contradicted_by=("r2",)), "starts again"),
     ("one-ledger", Severity.PROBLEM, neighbours(NAMED, Ledger("second", "x", False, True)), "search_path"),
     ("one-ledger", Severity.WARNING, neighbours(NAMED, Ledger("second", "x", False)), "database of its own"),
     ("schema", Severity.PROBLEM, database(schema_problem="no tables"), "notary store migrate"),
