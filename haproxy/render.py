@@ -279,6 +279,14 @@ class HaproxySettings(BaseModel):
             raise ValueError("idle_timeout_s must be longer than check_interval_s")
         return self
 
+    @property
+    def reached_at(self) -> str:
+        """The endpoint's host in a URL: for a wildcard the address that two nodes share, else this machine's."""
+        if self.bind.host != "*":
+            return self.bind.host
+        pair = self.keepalived
+        return "127.0.0.1" if pair is None else str(_in_brackets(pair.virtual_address.partition("/")[0]))
+
     @model_validator(mode="after")
     def _keepalived_can_ask(self) -> Self:
         if self.keepalived is not None and self.exporter is None:

@@ -12,6 +12,7 @@ import typer
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, out, print_json, run
 from replica.cli.ledger import CaOption, CertificateOption, EndpointOption, TokenOption, make_client
 from replica.cli.sign import KeyOption, PartyOption, find_party
+from replica.notary.errors import ConfigError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
@@ -56,14 +57,23 @@ def try_it(
         certificate_file=certificate_file,
         key_file=client_key_file,
     )
-    if notary_key is None and endpoint is None:
-        notary_key = load(find_config(config)).notary_signer().public_key.hex()
-    found = run(_play(client, signer, notary_key))
+    found = run(_play(client, signer, notary_key or _configured_key(config, needed=endpoint is None)))
     if as_json:
         print_json(found)
     else:
         _show(found)
     raise typer.Exit(EXIT_OK if found["verified"] and found["second"]["code"] == "STATE_CONFLICT" else EXIT_FAILED)
+
+
+def _configured_key(config: Path | None, *, needed: bool) -> str | None:
+    """The notary's key of a configuration that is near; None where there is none to read. Raises ConfigError when it is
+    `needed`."""
+    try:
+        return load(find_config(config)).notary_signer().public_key.hex()
+    except ConfigError:
+        if needed or config is not None:
+            raise
+        return None
 
 
 async def _play(client: NotaryClient, party: Party, notary_key: str | None) -> dict[str, Any]:

@@ -438,8 +438,10 @@ class Config(BaseSettings):
 
     @property
     def endpoint_url(self) -> str:
-        """The balanced endpoint as a URL; for a wildcard address, the URL on this machine."""
-        host = "127.0.0.1" if self.endpoint.host == "*" else self.endpoint.host
+        """The balanced endpoint as a URL, for people and commands."""
+        if self.public_url is not None:
+            return self.public_url
+        host = self.haproxy_settings().reached_at
         return f"{'http' if self.api.tls is None else 'https'}://{host}:{self.endpoint.port}"
 
     def replica(self, name: str) -> ReplicaAddress:

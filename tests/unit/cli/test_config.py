@@ -260,3 +260,14 @@ def test_the_endpoint_as_a_url(host: str, tls: bool, url: str) -> None:
     replicas = [EXAMPLE["replicas"][0] | {"host": "127.0.0.1"}]
     changes = {"endpoint": {"host": host, "port": 9000}, "api": api, "replicas": replicas}
     assert _config(EXAMPLE | changes).endpoint_url == url
+
+
+def test_the_endpoint_is_where_applications_reach_it() -> None:
+    """Goal: nobody is shown loopback where HAProxy is elsewhere. Method: a shared address; a URL for applications."""
+    pair = {"interface": "eth0", "virtual_address": "10.0.0.10/24"}
+    pair |= {"primary_address": "10.0.0.11", "backup_address": "10.0.0.12"}
+    haproxy = {"exporter": {"host": "*", "port": 9101}, "keepalived": pair}
+    changes = EXAMPLE | {"endpoint": {"host": "*", "port": 9000}, "haproxy": haproxy}
+    assert _config(changes).endpoint_url == "https://10.0.0.10:9000"
+    url = "https://notary.example"
+    assert _config(changes | {"public_url": url}).endpoint_url == url

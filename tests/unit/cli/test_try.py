@@ -7,14 +7,18 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from nacl.signing import SigningKey
 from typer.testing import CliRunner
 
 from ledger_api.client import NotaryClient, Party
+from replica.active.signer import create_key
+from replica.cli.init import write_config
 from replica.cli.main import app
-from replica.cli.try_it import _play
+from replica.cli.try_it import _configured_key, _play
 from replica.notary.answers import Notarised, Refused
 from replica.notary.canonical import summarise
+from replica.notary.errors import ConfigError
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Submission
 
@@ -55,3 +59,19 @@ def test_what_try_prints_is_an_input_of_verify(tmp_path: Path) -> None:
     for key, code in ((KEY, 0), (OTHER, 1)):
         words = ["verify", str(file), "--notary-key", bytes(key.verify_key).hex()]
         assert CliRunner().invoke(app, words).exit_code == code
+
+
+def test_the_key_of_a_configuration_near_is_used_with_an_endpoint_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: nobody asks an API for the key that its receipts are checked by, where it is known. Method: a folder
+    without a configuration, with one whose key is missing, and with its key."""
+    monkeypatch.chdir(tmp_path)
+    assert _configured_key(None, needed=False) is None
+    write_config(tmp_path)
+    (tmp_path / "notary.key").unlink(missing_ok=True)
+    assert _configured_key(None, needed=False) is None
+    with pytest.raises(ConfigError):
+        _configured_key(None, needed=True)
+    created = create_key(tmp_path / "notary.key")
+    assert _configured_key(None, needed=False) == created.hex()
