@@ -21,7 +21,8 @@ class CompletionDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="k
     """What became of one attempt; it never changes at its offset.
 
     An attempt that was refused and is sent again, with the same ids, has a completion more, and
-    `SUBMISSION_NOT_SEQUENCED` may be followed by a verdict. `code` is NOTARISED, DEDUPLICATED or a code of the error
+    `SUBMISSION_NOT_SEQUENCED` may be followed by a verdict. One that several replicas logged, where all serve, has one
+    for each: at most one of them is NOTARISED. `code` is NOTARISED, DEDUPLICATED or a code of the error
     catalogue. DEDUPLICATED is a success as well: the command was accepted before, within this attempt's deduplication
     period, and `notarised_offset` is where its transaction was first notarised.
 
