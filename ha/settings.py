@@ -59,8 +59,8 @@ class ElectionSettings:
     kind: Literal["database", "lease"] = field(
         default="database",
         metadata={
-            "description": "What leadership is: database: an advisory lock there; lease: a lease over the request log"
-            " (docs/decisions/0015-lease.md). The same for all replicas."
+            "description": "What leadership is: database: an advisory lock there; lease: a lease over the request log,"
+            " where replicas share no database (docs/decisions/0015-lease.md). The same for all replicas."
         },
     )
     lease_s: float = _setting(3.0, "The server frees the lock of a silent session after this.")

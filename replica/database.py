@@ -271,7 +271,7 @@ class PostgresDatabase:
     def make_store(self, session: Session) -> ParticipantStore:
         from replica.store.postgres.store import PostgresStore
 
-        return PostgresStore(session, fenced=session.grant is not None)  # else it holds the database's own lock
+        return PostgresStore(session)
 
     async def end_holder(self, owner: LockOwner, settings: ElectionSettings) -> bool:
         from ha.clock import SystemClock

@@ -402,9 +402,9 @@ class Participant(Generic[SessionT]):
         if serving is not None:
             await serving.prune(pruned_to, _ANY_TIME_US)
         elif self._ledger is not None:
-            await self._ledger.prune(pruned_to, _ANY_TIME_US)
+            pruned = await self._ledger.prune(pruned_to, _ANY_TIME_US)
             if self.activation is not None:  # it has begun meanwhile, and perhaps read the bound before
-                await self.activation.take_bound()
+                self.activation.take_bound(pruned.pruned_to)
 
     # ---- the front ends' handler ----
 

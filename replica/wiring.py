@@ -19,7 +19,6 @@ from ha.clock import Clock
 from ha.election.driver import Election
 from ha.errors import HaError
 from ha.health import HealthListener, LoopPulse, Probes
-from ha.lock.joint import LeaseBesideDatabase
 from ha.lock.lease import LeaseSession
 from ha.settings import ElectionSettings
 from ha.site.guard import SiteGuard
@@ -177,7 +176,13 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
     )
     bulletin = Bulletin(settings.database.board, settings.name, marks, lambda paused: participant.heed(paused))  # noqa: PLW0108 - it is built later
     ledger = _own_ledger(settings, start, request_log, index, clock)
-    election = _election(settings, start, clock, bulletin, lambda: _lease_log(settings, request_log, participant))
+
+    def lease_log(ledgers: EmbeddedLedgers) -> FollowedLease:
+        return FollowedLease(
+            request_log, participant.follower, os.urandom, lambda: ledgers.board_over(request_log).formats()
+        )
+
+    election = _election(settings, start, clock, bulletin, lease_log)
     site = _site_guard(settings, clock, lambda error: participant.heed_site(error))  # noqa: PLW0108 - it is built later
     participant: Participant[Session] = Participant(
         name=settings.name,
@@ -366,38 +371,25 @@ def _store(
     return EmbeddedStore(ledger, position.topic_id, Formats(), bulletin.note_end)
 
 
-def _lease_log(settings: ReplicaSettings, request_log: RequestLog, participant: Participant[Session]) -> FollowedLease:
-    async def raised() -> Formats:
-        if isinstance(settings.database, EmbeddedLedgers):
-            return await settings.database.board_over(request_log).formats()
-        async with settings.database.board(f"{settings.name}/formats") as board:
-            return await board.formats()
-
-    return FollowedLease(request_log, participant.follower, os.urandom, raised)
-
-
 def _election(
-    settings: ReplicaSettings, start: Start, clock: Clock, bulletin: Bulletin, lease_log: Callable[[], FollowedLease]
+    settings: ReplicaSettings,
+    start: Start,
+    clock: Clock,
+    bulletin: Bulletin,
+    lease_log: Callable[[EmbeddedLedgers], FollowedLease],
 ) -> Election[Session]:
     others = set(settings.peers) - settings.barred - {settings.name}  # which may claim a lease that is given back
 
     def gives_back() -> bool:
         return settings.serving == "one" or (bulletin.pause is None and bool(others))
 
-    def lease() -> LeaseSession:
-        return LeaseSession(
-            lease_log(),
-            name=settings.name,
-            settings=settings.election,
-            clock=clock,
-            gives_back=gives_back,
-        )
-
     def lock_session() -> Session:
-        if isinstance(settings.database, EmbeddedLedgers):
-            return lease()
-        session = settings.database.lock_session(name=settings.name, settings=settings.election, clock=clock)
-        return session if settings.election.kind == "database" else LeaseBesideDatabase(lease(), session)
+        database = settings.database
+        if not isinstance(database, EmbeddedLedgers):
+            return database.lock_session(name=settings.name, settings=settings.election, clock=clock)
+        return LeaseSession(
+            lease_log(database), name=settings.name, settings=settings.election, clock=clock, gives_back=gives_back
+        )
 
     return Election(
         lock_session,

@@ -88,7 +88,6 @@ class Activation:
         )
         self.heeds_pauses = grant is None  # a lease's claim is no barrier that could pause service
         self.serving = self.opened = False
-        self._bound_moved = False  # while this opened
         self.end_recorded = False  # the reason why this activation ended is in the database
 
     @property
@@ -116,8 +115,6 @@ class Activation:
         self._tasks.start(self.admission.run(), "admit")
         self._tasks.start(self._watchdog.run(), "watch")
         self.serving = True
-        if self._bound_moved:
-            await self.take_bound()
 
     async def confirm_lock(self) -> None:
         """Return once a statement on the lock session was answered that was sent after this call."""
@@ -130,16 +127,12 @@ class Activation:
     async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
         """Move the bound up to which completions may be deleted; front ends are notified before any deletion."""
         pruned = await self._store.prune(up_to, recorded_before_us)
-        await self.take_bound()
+        self.take_bound(pruned.pruned_to)
         return pruned
 
-    async def take_bound(self) -> None:
-        """Tell front ends the bound that the store has now. While this opens, it is left to the end of `open`: the
-        opening's own question fixes where publishing begins, so none may come before it."""
-        if not self.serving:
-            self._bound_moved = True
-            return
-        self.publisher.note_pruned(await self._store.published())
+    def take_bound(self, pruned_to: int) -> None:
+        """Tell front ends the bound that the store has now."""
+        self.publisher.note_pruned(pruned_to)
         self._parts.announce()
 
     async def close(self, reason: str) -> None:

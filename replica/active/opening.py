@@ -82,12 +82,13 @@ class Opening:
         if self._grant is None:
             await self._see_the_log_move(position)
         self._done("log_moves")
-        self.epoch = await self._raise_epoch(position)
+        grant = self._grant  # of a lease: the claim has an epoch
+        self.epoch = await store.raise_epoch(position.epoch, parts.name) if grant is None else grant.epoch
         self._done("epoch")
         await self._verify_lock()
         self._done("verify_lock")
         published = await store.published()
-        position = await self.put_barrier_in_force() if self._grant is None else self._take_over(self._grant)
+        position = await self.put_barrier_in_force() if grant is None else self._take_over(grant)
         self._done("barrier")
         self._publisher.begin(await self._publish_backlog(published, position))
         self._done("publish_backlog")
@@ -152,15 +153,6 @@ class Opening:
         newest = self._parts.follower.formats
         if newest.raised(self._appender.formats) != self._appender.formats:
             raise ActivationFailed(f"{newest} came into force meanwhile, and this activation writes older ones")
-
-    async def _raise_epoch(self, position: Position) -> int:
-        """The next epoch; under a lease that of the claim, which the store takes note of. Raises ActivationFailed."""
-        if self._grant is None:
-            return await self._store.raise_epoch(position.epoch, self._parts.name)
-        epoch = await self._store.raise_epoch(self._grant.epoch - 1, self._parts.name)
-        if epoch != self._grant.epoch:  # the next claim is higher than this one
-            raise ActivationFailed(f"the store has granted epoch {epoch - 1}, and our claim is {self._grant.epoch}")
-        return epoch
 
     def _take_over(self, grant: Grant) -> Position:
         """Go on from the claim; the applied position. Raises ActivationFailed when it is not in force any more."""

@@ -58,11 +58,11 @@ class Publisher:
     def begin(self, published: Published) -> None:
         """Take note of what is published when the activation begins."""
         self.position, self.ledger_end = published.position, published.ledger_end
-        self.note_pruned(published)
+        self.note_pruned(published.pruned_to)
 
-    def note_pruned(self, published: Published) -> None:
-        """Note up to which ledger offset completions may be deleted."""
-        self.pruned_to = published.pruned_to
+    def note_pruned(self, pruned_to: int) -> None:
+        """Note up to which ledger offset completions may be deleted. It never falls."""
+        self.pruned_to = max(self.pruned_to, pruned_to)
 
     def add(self, applied: Applied) -> dict[int, int]:
         """Queue a run.

@@ -374,10 +374,10 @@ class Config(BaseSettings):
             raise ValueError(
                 "serving = all needs a database on Postgres, which gives each replica numbers of its own, or none"
             )
-        if self.election.kind == "lease" or self.log.kind == "raft":
+        if self.log.kind == "raft":
             raise ValueError(
-                "serving = all with election.kind = lease, or with log.kind = raft, is supported without a database"
-                " only (database.conninfo = sqlite:). Leave serving out"
+                "serving = all with log.kind = raft is supported without a database only"
+                " (database.conninfo = sqlite:). Leave serving out"
             )
 
     def _lease_fits(self) -> None:
@@ -386,8 +386,11 @@ class Config(BaseSettings):
             return
         if self.core.standby != "following":
             raise ValueError("election.kind = lease needs core.standby = following: who does not read cannot wait")
-        if kind_of(self.database.conninfo).NAME == "oracle":
-            raise ValueError("election.kind = lease is supported with a store on Postgres, or with `sqlite:`")
+        if not self.database.is_embedded:
+            raise ValueError(
+                "election.kind = lease is for replicas that share no database: this one has the lock. Leave"
+                " election.kind out, or set database.conninfo = sqlite: with log.kind = raft"
+            )
         pauses_s = 10 * self.core.standby_read_pause_s
         if pauses_s > self.election.answer_max_s:
             raise ValueError(

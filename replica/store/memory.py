@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from itertools import accumulate
 from typing import Protocol, TypeVar
 
-from replica.notary.errors import InvariantBroken, StoreUnavailable
+from replica.notary.errors import InvariantBroken
 from replica.notary.formats import Formats
 from replica.notary.marks import PEERS_MAX, ContradictedMark
 from replica.notary.position import Position
@@ -167,12 +167,9 @@ class MemorySession(Protocol):
 class MemoryStore:
     """See ParticipantStore: the tables, reached through the lock session's double."""
 
-    def __init__(self, session: MemorySession, database: MemoryDatabase, *, fenced: bool = False) -> None:
-        """`fenced`: nothing is published once another session was granted an epoch."""
-        self._fenced = fenced
+    def __init__(self, session: MemorySession, database: MemoryDatabase) -> None:
         self._session = session
         self._database = database
-        self._epoch: int | None = None  # granted to this session
 
     async def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
         """See ParticipantStore."""
@@ -180,8 +177,7 @@ class MemoryStore:
 
     async def raise_epoch(self, above: int, replica: str) -> int:
         """See ParticipantStore."""
-        self._epoch = await self._run("raise_epoch", lambda: self._database.raise_epoch(above, replica))
-        return self._epoch
+        return await self._run("raise_epoch", lambda: self._database.raise_epoch(above, replica))
 
     async def service_paused(self) -> bool:
         """See ParticipantStore."""
@@ -201,13 +197,7 @@ class MemoryStore:
 
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """See ParticipantStore."""
-        return await self._run("publish", lambda: self._publish(completions, position))
-
-    def _publish(self, completions: Sequence[Completion], position: Position) -> int:
-        granted = self._database.epoch
-        if self._fenced and self._epoch != granted:
-            raise StoreUnavailable(f"epoch {granted} was granted, and this session has epoch {self._epoch}")
-        return self._database.publish(completions, position)
+        return await self._run("publish", lambda: self._database.publish(completions, position))
 
     async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
         """See ParticipantStore."""

@@ -40,7 +40,7 @@ def make_feed(link: MemoryLink, name: str, world: World) -> Feed:
             raise StoreUnavailable("out of reach")
 
     def connect() -> MemoryDatabase:
-        return world.route(name).tables
+        return world.replica(name).ledger.tables if world.plan.lease else world.route(name).tables
 
     reader = MemoryReader(connect, travel, _PAGE_ROWS)
     return Feed(link, reader, CHECKPOINT_S, world.loop.time)

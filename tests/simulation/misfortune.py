@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ha.errors import HaError
 from replica.notary.errors import NotActive
 from tests.simulation.doubles.database import Tables
-from tests.simulation.plan import Fault, FaultKind
+from tests.simulation.plan import OF_A_DATABASE, Fault, FaultKind
 from tests.simulation.restoring import lose_tail
 from tests.simulation.weather import LeaderCut
 
@@ -41,7 +41,8 @@ class Misfortune:
     def plan(self) -> None:
         """Set the timers."""
         for fault in self._world.plan.faults:
-            if fault.at_s < self._world.plan.duration_s:
+            has_target = not (self._world.plan.lease and fault.kind in OF_A_DATABASE)
+            if has_target and fault.at_s < self._world.plan.duration_s:
                 self._world.loop.call_at(fault.at_s, self._due, fault)
 
     def watch(self, replica: Replica) -> Callable[[], None] | None:
@@ -136,7 +137,7 @@ class Misfortune:
             case FaultKind.LOG_CLOGGED:
                 weather.log_clogged_until_s = world.loop.time() + fault.duration_s
             case FaultKind.ISLAND:
-                weather.database_cut = weather.log_cut = True
+                weather.database_cut, weather.log_cut = not world.plan.lease, True
                 self._kill_session(replica)
                 self._later(fault.duration_s, self._join_database, replica)
                 self._later(fault.duration_s, self._join_log, replica)

@@ -48,7 +48,7 @@ def registering(seed: int) -> Plan:
 
 def registering_by_lease(seed: int) -> Plan:
     """A plan with an officer under a lease, which is how participants without a database lead; in half of them with
-    operators' words in the log, where the raise is one of them. One replica serves, as the configuration demands."""
+    people who pause fail-over. One replica serves, as the configuration demands."""
     plan = leased(_with_an_officer(draw(seed)))
     return worded(plan) if seed % 2 else plan
 
@@ -97,7 +97,7 @@ class Officer:
 
     async def _raise(self, formats: Formats) -> None:
         world = self._world
-        while world.plan.worded:
+        while world.plan.lease:
             with suppress(LogUnavailable):
                 await SimulatedBoard(world, world.replicas[0].name).raise_formats(formats)
                 return

@@ -82,6 +82,14 @@ OF_SUITES = (
 )
 """Drawn for the plans of test_workers.py and test_power.py, and for no other."""
 
+OF_A_DATABASE = (
+    *[FaultKind.SESSION_KILLED, FaultKind.DATABASE_RESTART, FaultKind.DATABASE_FAIL_OVER, FaultKind.DATABASE_SPLIT],
+    *[FaultKind.DATABASE_CUT, FaultKind.DATABASE_WEATHER, FaultKind.DATABASE_RESTORED, FaultKind.PUBLICATION_HELD],
+    *[FaultKind.PRUNED, FaultKind.SERVICE_PAUSED, FaultKind.TAIL_LOST],
+)
+"""Have no target where replicas share no database: bounds and pauses are words in the log there, and a salvage needs a
+database (replica/cli/restore.py)."""
+
 
 STEPS = (
     "passive",
@@ -190,7 +198,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     clients: tuple[tuple[Operation, ...], ...]
     faults: tuple[Fault, ...]
     hostile: tuple[Hostile, ...] = ()
-    lease: bool = False  # leadership is a lease over the log, and the database only a store
+    lease: bool = False  # leadership is a lease over the log, and replicas share no database
     watched: bool = False  # servers of the log see at once when a replica's process ends, as log nodes do
     worded: bool = False  # operators' words are in the log, and replicas follow them
     blind: bool = False  # an active looks nothing up: the log alone decides, as beside other writers

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ha.election.driver import Election, Role
 from ha.ending import Cause, Ending
-from ha.lock.joint import LeaseBesideDatabase
 from ha.lock.lease import LeaseSession
 from ledger_api.server.feed import Feed
 from replica.active.activation import Activation
@@ -34,16 +33,20 @@ from replica.marks.keeper import MarkKeeper
 from replica.marks.lead import NO_LEAD, Lead
 from replica.marks.seen_file import MemorySeenFile, SeenDisk
 from replica.notary.answers import Notarised, Refused
+from replica.notary.formats import Formats
 from replica.notary.requests import Submission
 from replica.participant import Participant
 from replica.running import run_to_the_end
 from replica.settings import CoreSettings
+from replica.store.interface import ParticipantStore
 from replica.store.memory import MemoryStore
+from replica.store.sqlite.store import EmbeddedStore
 from tests.simulation.doubles.clock import SimulatedClock
 from tests.simulation.doubles.database import DatabaseSession
 from tests.simulation.doubles.disk import Disk, DiskIndex
 from tests.simulation.doubles.log import SimulatedLog
 from tests.simulation.followers import make_feed
+from tests.simulation.ledgers import OwnLedger
 from tests.simulation.plan import ReplicaPlan
 from tests.simulation.power import SYNC_S, SYNCED, share_marks, tell_marks
 from tests.simulation.process import Process
@@ -255,7 +258,7 @@ class Replica:
         self.core: Core | None = None
         self.told: Told = {}
         self.seen = SeenDisk()  # the part of its disk with the seen file
-        self.pruned_to = 0  # in its own ledger, as operators said for all
+        self.ledger = OwnLedger(world, plan.name)  # used where replicas share no database
         self._world = world
         self._starts = 0
         self._restart: asyncio.TimerHandle | None = None
@@ -276,7 +279,9 @@ class Replica:
         """What replica.wiring does, without sockets and signals."""
         core = self._build(process, after_failure)
         core.participant.start()
-        beside = [] if core.bulletin is None else [core.bulletin.run(), shared_bound(self._world, self).run()]
+        beside = []
+        if core.bulletin is not None:
+            beside += [core.bulletin.run(), shared_bound(self._world, self, core.participant).run()]
         beside.append(tell_marks(self._world, core))
         if not self._world.plan.lease:
             beside.append(share_marks(self._world, core))
@@ -326,24 +331,28 @@ class Replica:
         bulletin = WatchedBulletin(world, self.name, marks) if plan.worded else None
 
         def lock_session() -> Any:
-            route = world.route(self.name)
-            session = DatabaseSession(route, name=self.name, settings=world.election, clock=self.clock)
             if not plan.lease:
-                return session
+                route = world.route(self.name)
+                return DatabaseSession(route, name=self.name, settings=world.election, clock=self.clock)
             raised = raised_formats(world, self.name)
             lease_log = (
                 FollowedLease(log, participant.follower, random.randbytes, raised)
                 if bulletin is None
                 else WordedLease(log, participant.follower, random.randbytes, raised, bulletin)
             )
-            lease = LeaseSession(
+            return LeaseSession(
                 lease_log,
                 name=self.name,
                 settings=world.election,
                 clock=self.clock,
                 gives_back=lambda: not plan.all_serve or bulletin is None or bulletin.pause is None,
             )
-            return LeaseBesideDatabase(lease, session)
+
+        def make_store(session: Any) -> ParticipantStore:
+            if not plan.lease:
+                return MemoryStore(session, session.server.tables)
+            note_end = None if bulletin is None else bulletin.note_end
+            return EmbeddedStore(self.ledger, world.topic.topic_id, Formats(), note_end)
 
         election: Election[Any] = Election(
             lock_session,
@@ -356,7 +365,7 @@ class Replica:
             name=self.name,
             request_log=log,
             index=DiskIndex(self.disk, self.name, world.skies, plan.blind),
-            make_store=lambda session: MemoryStore(session, _database_of(session).server.tables, fenced=plan.lease),
+            make_store=make_store,
             signer=CheapSigner(),
             leadership=_Leadership(election, world, self.name),
             notes=bulletin,
@@ -366,6 +375,7 @@ class Replica:
             salvages=world.salvages,
             marks=marks,
             lead=NO_LEAD if plan.durability == SYNCED else Lead(settings.exposed_max_records),
+            ledger=self.ledger if plan.lease else None,  # type: ignore[arg-type]
             make_worker=make_worker(world, self) if plan.all_serve else None,
             may_lead=self.plan.may_lead,
         )
@@ -448,11 +458,6 @@ class Replica:
 
 _OF_THE_SESSION = (Cause.LOCK_LOST, Cause.NO_ANSWER)  # causes that only the election reports
 _ACTIVATION = ("epoch", "open_log", "verify_lock", "barrier", "publish_backlog")
-
-
-def _database_of(session: Any) -> DatabaseSession:
-    found: DatabaseSession = session.database if isinstance(session, LeaseBesideDatabase) else session
-    return found
 
 
 def _busy_with(activation: Activation, worker: Worker | None) -> str:

@@ -66,7 +66,7 @@ def test_whatever_goes_wrong_once_breaks_no_promise(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in STORIES if name not in QUICK])
 def test_whatever_goes_wrong_once_under_a_lease_breaks_no_promise(name: str) -> None:
     """Goal: the same where the log alone decides who leads. Method: as above."""
-    assert enumerated(name).runs > 100
+    assert enumerated(name).runs > 50  # there is no database whose statements could be lost
 
 
 @pytest.mark.slow

@@ -21,8 +21,8 @@ from replica.notary import words as product
 from replica.notary.errors import LogUnavailable
 from replica.notary.formats import Formats
 from replica.notary.words import UNSAID, NewWord, Word, decode_word, encode_word, fold
+from replica.participant import Participant
 from replica.store.bulletin import Board, Bulletin
-from replica.store.interface import Published
 from replica.store.sqlite.looking import LedgerBoard
 from replica.store.words import ENDED, PAUSE, PRUNED, bound_in, ends_in, raised
 
@@ -102,6 +102,11 @@ class WordsAccess:
         await self._travel()
         return found
 
+    async def agreed_wall_us(self) -> int:
+        """See ClockedLog."""
+        await self._travel()
+        return self._world.primary.wall_us()
+
     async def end_offset(self) -> int:
         """See WordsLog."""
         await self._travel()
@@ -175,46 +180,18 @@ class WordedLease(FollowedLease):
 
 
 def raised_formats(world: World, machine: str) -> Callable[[], Awaitable[Formats]]:
-    """What asks for the formats that operators have raised, as a claim names them: in the log, or in the database. In
-    plans without an officer nothing is raised under a lease."""
+    """What asks for the formats that operators have raised, as a claim names them. In plans without an officer nothing
+    is raised."""
 
     async def raised() -> Formats:
-        if not world.plan.registers:
-            return Formats()
-        if world.plan.worded:
-            return await SimulatedBoard(world, machine).formats()
-        return world.primary.tables.formats
+        return await SimulatedBoard(world, machine).formats() if world.plan.registers else Formats()
 
     return raised
 
 
-class OwnLedger:
-    """How far a replica's own ledger is, and how far it let its completions go."""
-
-    def __init__(self, world: World, replica: Replica) -> None:
-        self._world = world
-        self._replica = replica
-
-    async def reached(self, offset: int) -> Published:
-        """See Ledger."""
-        core, completions = self._replica.core, self._world.primary.tables.completions
-        applied = -1 if core is None else core.participant.follower.applied_offset
-        end = sum(completion.log_offset <= applied for _, completion in completions)
-        return Published(None, end, self._replica.pruned_to)
-
-    async def prune_to(self, bound: int) -> None:
-        """Let all up to there go."""
-        replica, world = self._replica, self._world
-        said = max((bound_in(value) for _, name, value in world.words.said if name == PRUNED), default=0)
-        if not replica.pruned_to < bound <= said:
-            world.blame(f"{replica.name} prunes from {replica.pruned_to} to {bound}, and {said} was said")
-        replica.pruned_to = bound
-
-
-def shared_bound(world: World, replica: Replica) -> SharedBound:
+def shared_bound(world: World, replica: Replica, participant: Participant[Any]) -> SharedBound:
     """What has a replica follow the bound in the log."""
-    ledger = OwnLedger(world, replica)
-    return SharedBound(WordsAccess(world, replica.name), ledger, ledger.prune_to, replica.clock)
+    return SharedBound(WordsAccess(world, replica.name), replica.ledger, participant.prune_own, replica.clock)
 
 
 class People:
@@ -301,9 +278,9 @@ class People:
         missing += ["fail-over is paused"] if self.is_paused else []
         bound = bound_in(self._world.words.in_force.get(PRUNED, UNSAID).value)
         return missing + [
-            f"{replica.name} pruned to {replica.pruned_to} of {bound}"
+            f"{replica.name} pruned to {replica.ledger.tables.pruned_to} of {bound}"
             for replica in self._world.replicas
-            if replica.pruned_to != bound
+            if replica.ledger.tables.pruned_to != bound
         ]
 
     def judge(self, holders: Mapping[int, str]) -> None:

@@ -18,15 +18,15 @@ from msgspec.structs import replace
 
 from replica.active.clock_agreement import JUMP_MAX_US
 from replica.active.fitness import Limits
-from replica.active.log_desk import draw_range
+from replica.active.log_desk import LogDesk
 from replica.active.numbers import writable
 from replica.active.parts import Parts
 from replica.active.worker import Worker
 from replica.checker.judge import Judged, JudgedBarrier, JudgedRequest
 from replica.notary.errors import StoreUnavailable
-from replica.notary.leases import database_in, granter_of, pauser_in
+from replica.notary.leases import database_in, pauser_in
 from replica.participant import Participant
-from replica.store.desk import DeskSeen, Drawn
+from replica.store.desk import Desk, DeskSeen, Drawn
 from replica.store.memory import MemoryDesk
 from tests.simulation.plan import START_US, Fault, FaultKind, Operation, Plan, ReplicaPlan
 from tests.simulation.words import WordsAccess
@@ -176,8 +176,12 @@ def make_worker(world: World, replica: Replica) -> Callable[[Parts], Worker]:
     random = Random(f"{world.plan.seed}/{replica.name}/desk/{world.loop.time()}")
 
     @asynccontextmanager
-    async def open_desk() -> AsyncIterator[SimulatedDesk]:
-        yield SimulatedDesk(world.route(replica.name), replica.name, world, random)
+    async def open_desk() -> AsyncIterator[Desk]:
+        if world.plan.lease:
+            words = WordsAccess(world, replica.name)
+            yield LogDesk(replica.ledger, words, lambda: world.topic.topic_id, replica.clock, random.randbytes)
+        else:
+            yield SimulatedDesk(world.route(replica.name), replica.name, world, random)
 
     return lambda parts: Worker(parts, open_desk, limits, world.election.clock_skew_max_s)
 
@@ -202,15 +206,10 @@ class SimulatedDesk:
     async def draw(self) -> Drawn:
         """See Desk."""
         await self._travel()
-        drawn = await (self._draw_from_log() if self._world.plan.lease else self._tables.draw())
+        drawn = await self._tables.draw()
         self._world.story.tell(self._name, "drew", number=drawn.number, database=drawn.database)
         await self._travel()
         return drawn
-
-    async def _draw_from_log(self) -> Drawn:
-        """As LogDesk: no database grants a lease."""
-        number = await draw_range(WordsAccess(self._world, self._name), self._random.randbytes)
-        return Drawn(number, granter_of(self._world.topic.topic_id))
 
     async def log_offset_of(self, ledger_offset: int) -> int | None:
         """See Desk."""
@@ -267,7 +266,7 @@ class ServicePauses:
     def begin(self, duration_s: float) -> bool:
         """Write the note; False where the database takes none, or has one."""
         world = self._world
-        if world.plan.lease or not world.primary.accepts or world.primary.tables.service_paused:
+        if not world.primary.accepts or world.primary.tables.service_paused:
             return False
         world.primary.tables.pause_service(True)
         self.all.append(ServicePause(world.loop.time()))

@@ -42,12 +42,8 @@ def named_statement(name: str) -> bytes:
 class PostgresStore:
     """See ParticipantStore."""
 
-    def __init__(self, session: StatementSession, *, fenced: bool = False) -> None:
-        """`fenced`: nothing is published once another session was granted an epoch. The lock's own session need not be:
-        it ends with the lock."""
-        self._fenced = fenced
+    def __init__(self, session: StatementSession) -> None:
         self._session = session
-        self._epoch: int | None = None  # granted to this session
         self._published_offset: int | None = None  # None until it was asked for
 
     async def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
@@ -68,8 +64,7 @@ class PostgresStore:
         """See ParticipantStore."""
         async with self._statement("raise_epoch") as connection:
             ((epoch,),) = await _rows(connection, "raise_epoch", {"above": above, "replica": replica})
-        self._epoch = int(epoch)
-        return self._epoch
+        return int(epoch)
 
     async def service_paused(self) -> bool:
         """See ParticipantStore."""
@@ -117,22 +112,14 @@ class PostgresStore:
             "count": len(completions),
             "after": self._published_offset,
             "offset": position.offset,
-            "epoch": self._epoch if self._fenced else None,
             "position": encode_position(position),
         }
         async with self._statement("publish") as connection:
             rows = await _rows(connection, "publish", values, prepare=True)
             if not rows:
-                raise await self._displaced(connection)
+                raise InvariantBroken(f"completions are not published to offset {self._published_offset} any more")
             self._published_offset = position.offset
         return int(rows[0][0])
-
-    async def _displaced(self, connection: Connection) -> NotaryError | InvariantBroken:
-        """Why nothing was published: another epoch was granted, or the database is not where it was left."""
-        ((epoch,),) = await _rows(connection, "granted_epoch", {})
-        if self._fenced and self._epoch != epoch:
-            return StoreUnavailable(f"epoch {epoch} was granted, and this session has epoch {self._epoch}")
-        return InvariantBroken(f"completions are not published to offset {self._published_offset} any more")
 
     @asynccontextmanager
     async def _statement(self, name: str) -> AsyncIterator[Connection]:

@@ -42,6 +42,7 @@ class EmbeddedStore:
         self._topic_id = topic_id
         self._formats = formats
         self._end: int | None = None  # the ledger end after what this activation has published; None: not asked yet
+        self._has_published = False
 
     async def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
         """See ParticipantStore."""
@@ -66,12 +67,10 @@ class EmbeddedStore:
             self._note_end(epoch, reason)
 
     async def published(self) -> Published:
-        """See ParticipantStore. The ledger may be further than what this activation has published: it waits for nobody.
-
-        So only the first answer says where publishing begins; later ones are asked for the bound of pruning.
-        """
+        """See ParticipantStore. The newest answer before the first completions says where publishing begins. After
+        them the ledger may be further than what was published: it waits for nobody."""
         progress = await self._ledger.reached(BEGIN)
-        if self._end is None:
+        if not self._has_published:
             self._end = progress.ledger_end
         return progress
 
@@ -79,6 +78,7 @@ class EmbeddedStore:
         """Return once the ledger has these completions where they belong. Raises InvariantBroken when it has others."""
         if self._end is None:
             raise InvariantBroken("where the ledger ended before was not asked")
+        self._has_published = True
         progress = await self._ledger.reached(position.offset)
         end = self._end = self._end + len(completions)
         if end > progress.ledger_end:

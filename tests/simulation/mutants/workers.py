@@ -97,7 +97,7 @@ def completions_written_by_two(patch: MonkeyPatch) -> None:
         return publish(self, completions, position)
 
     async def without_lock(self: MemoryStore, completions: Sequence[Completion], position: Position) -> int:
-        return self._publish(completions, position)
+        return self._database.publish(completions, position)
 
     patch.setattr(MemoryDatabase, "publish", blindly)
     patch.setattr(MemoryStore, "publish", without_lock)

@@ -59,7 +59,8 @@ def test_each_replica_has_a_ledger_in_its_own_folder(tmp_path: Path) -> None:
         ({"database": {"conninfo": "sqlite:", "scope": "notary"}}, "leave out scope"),
         ({"database": {"conninfo": "sqlite:", "password_file": "p", "reader_user": "r"}}, "password_file, reader_user"),
         ({"database": {"conninfo": "host=127.0.0.1 dbname=notary"}}, "needs `scope`"),
-        ({"database": {"conninfo": "oracle://n@127.0.0.1:1/n", "scope": "N"}}, "lease is supported with a store on"),
+        ({"database": {"conninfo": "oracle://n@127.0.0.1:1/n", "scope": "N"}}, "share no database"),
+        ({"database": {"conninfo": "host=127.0.0.1 dbname=notary", "scope": "N"}}, "Leave election.kind out, or set"),
     ],
 )
 def test_what_does_not_go_together_is_refused(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
@@ -94,8 +95,7 @@ SHARED: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        (SHARED | {"election": LEASE}, "election.kind = lease, or .* supported without a database only"),
-        (SHARED | {"log": LOG}, "log.kind = raft, is supported without a database only"),
+        (SHARED | {"log": LOG}, "log.kind = raft is supported without a database only"),
         ({"log": MEMORY}, "not supported with log.kind = memory"),
         (SHARED | {"database": {"conninfo": "oracle://n@127.0.0.1:1/n", "scope": "N"}}, "needs a database on Post"),
         (SHARED | {"core": {"standby": "disconnected"}}, "needs core.standby = following"),

@@ -11,7 +11,6 @@ from ha.clock import SystemClock
 from ha.errors import LockLost
 from ha.lock.memory import MemoryLockServer, MemoryLockSession
 from ha.settings import ElectionSettings
-from replica.notary.errors import StoreUnavailable
 from replica.store.interface import Published
 from replica.store.memory import MemoryDatabase, MemoryMarks, MemoryReader, MemoryStore
 from tests.contracts.reader_contract import PruningContract, ReaderContract
@@ -98,28 +97,3 @@ async def test_grants_are_kept_for_people(new_store: NewStore, database: MemoryD
     await activated(new_store)
     assert database.topic_id == TOPIC
     assert database.grants == [(1, "r"), (2, "r")]
-
-
-@pytest.mark.parametrize("fenced", [True, False])
-async def test_a_fenced_session_publishes_nothing_once_another_epoch_was_granted(
-    server: MemoryLockServer, database: MemoryDatabase, fenced: bool
-) -> None:
-    """Goal: the deposed holder of a lease cannot write. Method: two sessions; the first one publishes late."""
-    sessions = [
-        MemoryLockSession(server, name=name, settings=ElectionSettings(), clock=SystemClock()) for name in ("r1", "r2")
-    ]
-    stores = [MemoryStore(session, database, fenced=fenced) for session in sessions]
-    for session, store in zip(sessions, stores, strict=True):
-        await session.open()
-        await store.bind(TOPIC)
-        await store.raise_epoch(0, session.name)
-        await store.published()
-    if fenced:
-        with pytest.raises(StoreUnavailable, match="epoch 2 was granted"):
-            await stores[0].publish([], at(7))
-        assert database.position is None
-    else:
-        await stores[0].publish([], at(7))
-    await stores[1].publish([], at(8))
-    for session in sessions:
-        await session.close()

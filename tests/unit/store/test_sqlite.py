@@ -353,6 +353,18 @@ async def test_a_ledger_that_is_further_than_what_is_published_counts_nothing_tw
     assert await store.publish(some(3, 2), at(20)) == 5
 
 
+async def test_what_others_logged_while_an_activation_opened_keeps_its_offsets(ledger: EmbeddedLedger) -> None:
+    """Goal: where every replica serves, records are logged while a claim opens its activation. Method: ask twice, as
+    the opening does, and feed a run in between; publish what comes after it."""
+    store = EmbeddedStore(ledger, TOPIC, RAISED)
+    assert (await store.published()).ledger_end == 0
+    ledger.feed(some(2), [], BEGIN, at(11))
+    await ledger.reached(11)
+    assert (await store.published()).ledger_end == 2
+    ledger.feed(some(3, 2), [], 11, at(20))
+    assert await store.publish(some(3, 2), at(20)) == 5
+
+
 async def test_a_store_that_has_other_completions_is_refused(ledger: EmbeddedLedger) -> None:
     """Goal: an offset is never answered that the ledger has for another record. Method: publish what was not fed."""
     store = EmbeddedStore(ledger, TOPIC, RAISED)

@@ -1,10 +1,10 @@
 -- One transaction: position and ledger end, completions with dense offsets. Nothing happens unless the completions go on
--- from the published position. A fenced session names its epoch, which must be the newest.
+-- from the published position.
 WITH moved AS (
     UPDATE participant
        SET ledger_end = ledger_end + %(count)b::bigint, published_offset = %(offset)b::bigint,
            published_position = %(position)b
-     WHERE published_offset = %(after)b::bigint AND epoch = coalesce(%(epoch)b::bigint, epoch)
+     WHERE published_offset = %(after)b::bigint
     RETURNING ledger_end - %(count)b::bigint AS ledger_start, ledger_end
 ),
 completed AS (
