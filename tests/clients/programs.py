@@ -27,11 +27,27 @@ PYTHON_HOME = ROOT / "build" / "clients" / "python"
 
 @functools.cache
 def build(language: str) -> None:
-    """Build a client, and run its own tests. Raises AssertionError with the end of what the build printed."""
+    """Build a client, and run its own tests; not again of the same commit. Raises AssertionError with the end of what
+    the build printed."""
+    stamp, commit = ROOT / "build" / "clients" / f"{language}.commit", clean_commit()
+    if commit and stamp.exists() and stamp.read_text() == commit:
+        return
+    stamp.unlink(missing_ok=True)
     if language == "python":
         build_python(PYTHON_HOME)
     else:
         run("scripts/clients.sh", language)
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(commit)
+
+
+def clean_commit() -> str:
+    """The commit that the clone is at; empty when a file differs from it, or this is no clone."""
+    status, head = (
+        subprocess.run(("git", *words), cwd=ROOT, capture_output=True, text=True, check=False)
+        for words in (("status", "--porcelain"), ("rev-parse", "HEAD"))
+    )
+    return head.stdout.strip() if status.returncode == 0 and not status.stdout else ""
 
 
 def build_python(home: Path) -> None:

@@ -159,22 +159,6 @@ class TestRaftLog(LogContract):
         assert await read_all(await log.open_reader(3), 2) == [(3, b"record 3"), (4, b"record 4")]
         await log.close()
 
-    async def test_a_topic_that_was_created_anew_is_refused(self, topic_under_test: TopicUnderTest) -> None:
-        """As everywhere; connections end with the nodes, so the first calls may find nobody."""
-        log = topic_under_test.log()
-        before = await log.check()
-        await topic_under_test.put(*numbered(3))
-        assert await log.end_offset() == 3
-        await topic_under_test.recreate()
-        await topic_under_test.put(*numbered(10))
-        with pytest.raises(LogRefused, match="created anew"):
-            await log.end_offset()
-        with pytest.raises(LogRefused, match="created anew"):
-            await log.open_reader(3)
-        assert await log.check() != before
-        assert await log.end_offset() == 10
-        await log.close()
-
 
 async def test_records_survive_their_leader_and_keep_their_order(topic_under_test: NodesHere) -> None:
     """Goal: a change of leader loses nothing that was handed over. Method: stop the leader's node under appends."""

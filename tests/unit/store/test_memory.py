@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
@@ -12,7 +14,8 @@ from ha.errors import LockLost
 from ha.lock.memory import MemoryLockServer, MemoryLockSession
 from ha.settings import ElectionSettings
 from replica.store.interface import Published
-from replica.store.memory import MemoryDatabase, MemoryMarks, MemoryReader, MemoryStore
+from replica.store.memory import MemoryDatabase, MemoryDesk, MemoryMarks, MemoryReader, MemoryStore
+from tests.contracts.desk_contract import DeskContract, NewDesk
 from tests.contracts.reader_contract import PruningContract, ReaderContract
 from tests.contracts.store_contract import (
     TOPIC,
@@ -57,6 +60,24 @@ def ends(database: MemoryDatabase) -> Ends:
 
 class TestMemoryStore(StoreContract):
     """See StoreContract."""
+
+
+@pytest.fixture
+def database_name(server: MemoryLockServer) -> str:
+    return str(server.identity)
+
+
+@pytest.fixture
+def new_desk(server: MemoryLockServer, database: MemoryDatabase) -> NewDesk:
+    @asynccontextmanager
+    async def make() -> AsyncIterator[MemoryDesk]:
+        yield MemoryDesk(database, lambda: str(server.identity), SystemClock().wall_us)
+
+    return make
+
+
+class TestMemoryDesk(DeskContract):
+    """See DeskContract."""
 
 
 @pytest.fixture
