@@ -13,12 +13,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 
+import msgspec
 import structlog
 
 from ha.lock.session import clock_skew_s
 from replica.active.catching_up import until_applied
 from replica.active.clock_agreement import ClockSeen, booted_us, why_not_stamp
-from replica.active.fitness import Limits, Unfit, WorkerFacts, why_not_serve
+from replica.active.fitness import LOOK_S, PATIENCE_LOOKS, Limits, Step, Unfit, Watch, WorkerFacts
 from replica.active.intake import Intake
 from replica.active.ledger_count import LedgerCount
 from replica.active.numbers import Numbers, is_paused, needs_range, range_of, usable, writable
@@ -33,9 +34,6 @@ from replica.store.desk import Desk, DeskSeen
 
 log = structlog.get_logger()
 
-TICK_S = 0.1
-PATIENCE_TICKS = 5  # a shift goes on while a reason against it is younger
-REST_TICKS = 10  # between two shifts
 LOOK_SOON_S = 0.05  # while completions of what was applied are not seen to be published
 LOOK_LATER_S = 1.0
 DESK_MAX_S = 3.0  # for one answer of the database
@@ -64,14 +62,18 @@ class Worker:
         self._asked: dict[int, asyncio.Future[int | None]] = {}  # log offsets of completions, by ledger offset
         self._desk_wanted = asyncio.Event()
         self._shift: Shift | None = None
-        self._oldest, self._oldest_ticks = -1, 0
-        self.unfit: tuple[Unfit, str] | None = (Unfit.LOG_SILENT, "the worker has just started")
+        self._looked = Watch()
 
     def note_peers(self, others: Sequence[PeerSeen]) -> None:
         """How the other replicas were seen last: users share their bounds among those that serve."""
         self.sharers = serving(others)
 
     # ---- what front ends ask ----
+
+    @property
+    def unfit(self) -> tuple[Unfit, str] | None:
+        """Why it may not serve, as of its newest look; None: it may."""
+        return self._looked.unfit
 
     @property
     def is_serving(self) -> bool:
@@ -170,24 +172,25 @@ class Worker:
             self._parts.fail(error)
 
     async def _watch(self) -> None:
-        unfit_ticks, rest_ticks = 0, 0
         while True:
-            self.unfit = why_not_serve(self._facts(), self._limits)
-            unfit_ticks = unfit_ticks + 1 if self.unfit else 0
-            rest_ticks = max(0, rest_ticks - 1)
-            if self._shift is None and not rest_ticks:
-                if self._unsigned is not None and not await self._key_signs():
-                    rest_ticks = REST_TICKS
-                elif self.unfit is None:
-                    await self._begin()
-            elif self._shift is not None:
-                patience_ticks = 1 if is_paused(self._parts.follower.position) else PATIENCE_TICKS
-                if unfit_ticks >= patience_ticks or self._unsigned is not None or not await self._writes(self._shift):
-                    await self._end()
-                    rest_ticks = REST_TICKS
-                else:
-                    self._shift.appender.resume()
-            await self._parts.clock.sleep_s(TICK_S)
+            facts = self._facts()
+            self._looked = self._looked.looked(facts, self._limits)
+            if not await self._do(self._looked.step(facts)):
+                self._looked = self._looked.rested()
+            await self._parts.clock.sleep_s(LOOK_S)
+
+    async def _do(self, step: Step) -> bool:
+        """False where it must rest before it may serve again."""
+        if step is Step.TRY_KEY:
+            return await self._key_signs()
+        if step is Step.BEGIN:
+            await self._begin()
+        elif self._shift is not None:
+            if step is Step.END or not await self._writes(self._shift):
+                await self._end(self._shift)
+                return False
+            self._shift.appender.resume()
+        return True
 
     async def _key_signs(self) -> bool:
         try:
@@ -207,7 +210,6 @@ class Worker:
         except LogUnavailable as error:
             log.info("worker_cannot_write", detail=error.detail)
             return
-        self._oldest, self._oldest_ticks = -1, 0
         self._shift = Shift(self._parts, self, writer)
         self._shift.begin()
         log.info("worker_serves")
@@ -235,25 +237,25 @@ class Worker:
         if not shift.appender.writer_has_ended:
             return True
         try:
-            async with asyncio.timeout(PATIENCE_TICKS * TICK_S):
+            async with asyncio.timeout(PATIENCE_LOOKS * LOOK_S):
                 writer = await self._open_writer()
         except (LogUnavailable, TimeoutError) as error:
-            self.unfit = (Unfit.LOG_SILENT, f"the log takes no records: {error or 'no answer in time'}")
+            unfit = (Unfit.LOG_SILENT, f"the log takes no records: {error or 'no answer in time'}")
+            self._looked = msgspec.structs.replace(self._looked, unfit=unfit)
             return False
         log.info("worker_has_a_new_writer", unread=len(shift.appender.own.sent))
         await shift.renew(writer)
         return True
 
-    async def _end(self) -> None:
-        assert self._shift is not None
+    async def _end(self, shift: Shift) -> None:
         why = "" if self.unfit is None else self.unfit[1]
         log.warning("worker_stops_serving", detail=why)
-        await self._shift.close(why)
+        await shift.close(why)
         self._shift = None
         self._parts.announce()
 
     def _facts(self) -> WorkerFacts:
-        follower = self._parts.follower
+        follower, shift = self._parts.follower, self._shift
         position = follower.position
         return WorkerFacts(
             reaches_log=follower.reaches_log(),
@@ -263,21 +265,11 @@ class Worker:
             is_writable=writable(position) is not None,
             may_number=self.numbers() is not None,
             why_not_stamp=self.why_not_stamp(),
-            oldest_unread_s=self._oldest_unread_s(),
+            is_serving=shift is not None,
+            oldest_unread=None if shift is None else next(iter(shift.appender.own.sent), None),
+            has_failed=shift is not None and shift.appender.has_failed,
             is_signed=self._unsigned is None,
         )
-
-    def _oldest_unread_s(self) -> float:
-        """It counts ticks, so that time in suspension does not count."""
-        shift = self._shift
-        if shift is None:
-            return 0.0
-        if shift.appender.has_failed:
-            return float("inf")
-        oldest = next(iter(shift.appender.own.sent), -1)
-        self._oldest_ticks = self._oldest_ticks + 1 if oldest >= 0 and oldest == self._oldest else 0
-        self._oldest = oldest
-        return self._oldest_ticks * TICK_S
 
     # ---- the shared database ----
 

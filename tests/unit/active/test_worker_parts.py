@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from replica.active.clock_agreement import AGE_MAX_S, ClockSeen, booted_us, why_not_stamp
-from replica.active.fitness import Limits, Unfit, WorkerFacts, why_not_serve
+from replica.active.fitness import LOOK_S, PATIENCE_LOOKS, REST_LOOKS, Limits, Step, Unfit, Watch, WorkerFacts
 from replica.active.ledger_count import COUNTED_MAX, LedgerCount
 from replica.active.numbers import (
     FEW_LEFT,
@@ -312,9 +312,12 @@ FIT = WorkerFacts(
     is_writable=True,
     may_number=True,
     why_not_stamp=None,
-    oldest_unread_s=1.9,
+    is_serving=True,
+    oldest_unread=7,
+    has_failed=False,
     is_signed=True,
 )
+LIMITS = Limits(lag_records_max=10, unread_max_s=0.5)
 
 
 @pytest.mark.parametrize(
@@ -327,14 +330,57 @@ FIT = WorkerFacts(
         ({"is_writable": False}, Unfit.NO_ACTIVATION),
         ({"may_number": False}, Unfit.NO_NUMBERS),
         ({"why_not_stamp": "the wall clock jumped"}, Unfit.CLOCK),
-        ({"oldest_unread_s": 2.0}, Unfit.STALLED),
+        ({"has_failed": True}, Unfit.STALLED),
         ({"is_signed": False}, Unfit.SIGNER),
     ],
 )
 def test_each_fault_alone_takes_a_worker_out_of_service(change: dict[str, object], reason: Unfit) -> None:
     """Goal: health is what a worker does, not who holds the lock. Method: a fit worker, and one fault at a time."""
-    limits = Limits(lag_records_max=10, unread_max_s=2.0)
-    assert why_not_serve(FIT, limits) is None
-    found = why_not_serve(msgspec.structs.replace(FIT, **change), limits)
+    assert Watch().looked(FIT, LIMITS).unfit is None
+    found = Watch().looked(msgspec.structs.replace(FIT, **change), LIMITS).unfit
     assert found is not None
     assert found[0] is reason
+
+
+def steps(watch: Watch, looks: int, **change: object) -> tuple[Watch, list[Step]]:
+    """What a worker does in so many looks at the same facts."""
+    facts, done = msgspec.structs.replace(FIT, **change), []
+    for _ in range(looks):
+        watch = watch.looked(facts, LIMITS)
+        done.append(watch.step(facts))
+    return watch, done
+
+
+def test_a_record_that_is_not_read_back_is_borne_for_a_while() -> None:
+    """Goal: a writer that reaches nobody is noticed, a slow one is not. Method: the same oldest record for as long as
+    the bound; another one, or none, begins anew."""
+    looks = round(LIMITS.unread_max_s / LOOK_S)
+    watch, _ = steps(Watch(), looks)
+    assert watch.unfit is None
+    for other in (8, None):
+        assert steps(watch, 1, oldest_unread=other)[0].unread_looks == 0
+    watch, _ = steps(watch, 1)
+    assert watch.unfit is not None
+    assert watch.unfit[0] is Unfit.STALLED
+
+
+def test_a_worker_ends_late_for_what_may_pass_and_at_once_for_what_may_not() -> None:
+    """Goal: a lost moment costs no service, a pause takes effect. Method: each, look by look; a moment that passes."""
+    lost = {"reaches_log": False}
+    watch, done = steps(Watch(), PATIENCE_LOOKS - 1, **lost)
+    assert set(done) == {Step.GO_ON}
+    assert steps(watch, 1, **lost)[1] == [Step.END]
+    watch, _ = steps(watch, 1)
+    assert steps(watch, 1, **lost)[1] == [Step.GO_ON]
+    assert steps(Watch(), 1, is_paused=True)[1] == [Step.END]
+    assert steps(Watch(), 1, is_signed=False)[1] == [Step.END]
+
+
+def test_a_worker_rests_before_it_serves_again() -> None:
+    """Goal: one that is ill does not begin and end all the time. Method: the looks after it ended; with a key that
+    gives no signature, with another reason, and fit."""
+    idle = {"is_serving": False, "oldest_unread": None}
+    _, done = steps(Watch().rested(), REST_LOOKS, **idle)
+    assert done == [Step.WAIT] * (REST_LOOKS - 1) + [Step.BEGIN]
+    assert steps(Watch(), 1, **idle, is_signed=False)[1] == [Step.TRY_KEY]
+    assert steps(Watch(), 1, **idle, reaches_log=False)[1] == [Step.WAIT]
