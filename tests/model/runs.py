@@ -1,7 +1,8 @@
 """Whether the protocol allows what real replicas say that they did: their log lines as a walk through the model.
 
 `python -m tests.model.runs LOG...` reads the log files of all replicas of one cluster, from its first start on: of the
-lab, the drill or the demo. Lines are merged by their time, which is one host's clock.
+lab, the drill or the demo. Lines are merged by their time, which is one host's clock. The lock is a database's: under a
+lease a claim is in the log before its replica is told, and other lines would have to be expected.
 
 A line is an observation of the model's state. Between two lines any of the model's steps may be taken, within what
 the lines name: a replica gets the lock once for each `activating`, and gives it up once for each line that says so, or
