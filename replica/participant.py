@@ -356,16 +356,16 @@ class Participant(Generic[SessionT]):
 
     # ---- operators ----
 
-    def heed(self, paused: bool) -> None:
+    def note_pause(self, paused: bool) -> None:
         """Operators want service paused, or not. Whoever holds the lock and has another barrier in force ends its
         activation; the next one, whoever opens it, looks again and appends the barrier that is due."""
         activation = self.activation
-        if activation is None or not activation.opened or not activation.heeds_pauses:
+        if activation is None or not activation.opened or not activation.takes_pauses:
             return
         if activation.pauses != paused:
             self._leadership.step_down(Ending(Cause.PAUSE, "of service" if paused else "of service is over"))
 
-    def heed_site(self, error: HaError | None) -> None:
+    def note_site(self, error: HaError | None) -> None:
         """The site has its term (None), or has it no more: what serves ends. Answers stopped by themselves before."""
         if error is None:
             log.info("site_in_term")

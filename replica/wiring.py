@@ -174,7 +174,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         start.archived,
         database=not isinstance(settings.database, EmbeddedLedgers),
     )
-    bulletin = Bulletin(settings.database.board, settings.name, marks, lambda paused: participant.heed(paused))  # noqa: PLW0108 - it is built later
+    bulletin = Bulletin(settings.database.board, settings.name, marks, lambda paused: participant.note_pause(paused))  # noqa: PLW0108 - it is built later
     ledger = _own_ledger(settings, start, request_log, index, clock)
 
     def lease_log(ledgers: EmbeddedLedgers) -> FollowedLease:
@@ -183,7 +183,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         )
 
     election = _election(settings, start, clock, bulletin, lease_log)
-    site = _site_guard(settings, clock, lambda error: participant.heed_site(error))  # noqa: PLW0108 - it is built later
+    site = _site_guard(settings, clock, lambda error: participant.note_site(error))  # noqa: PLW0108 - it is built later
     participant: Participant[Session] = Participant(
         name=settings.name,
         request_log=request_log,

@@ -86,7 +86,7 @@ class Activation:
             publisher=self.publisher,
             tasks=self._tasks,
         )
-        self.heeds_pauses = grant is None  # a lease's claim is no barrier that could pause service
+        self.takes_pauses = grant is None  # a lease's claim is no barrier that could pause service
         self.serving = self.opened = False
         self.end_recorded = False  # the reason why this activation ended is in the database
 

@@ -116,11 +116,11 @@ class Bulletin:
         open_board: Callable[[str], AbstractAsyncContextManager[Board]],
         replica: str,
         marks: Marks,
-        heed: Callable[[bool], None] = lambda _: None,
+        on_looked: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        """`open_board` takes the name that the server shows for the connection. `heed` is told with each look whether
-        service is paused."""
-        self._heed = heed
+        """`open_board` takes the name that the server shows for the connection. `on_looked` gets with each look
+        whether service is paused."""
+        self._on_looked = on_looked
         self._marks = marks
         self.pause: Pause | None = None
         self._open_board = open_board
@@ -170,7 +170,7 @@ class Bulletin:
             async with asyncio.timeout(ROUND_MAX_S):
                 self._note_pause(await board.paused())
                 await self._marks.exchange(board)
-                self._heed(self.pause is not None and self.pause.of_service)
+                self._on_looked(self.pause is not None and self.pause.of_service)
                 self._read = self._reached = True
                 while self._unrecorded:
                     epoch, reason, ended_at_s = self._unrecorded[0]

@@ -51,7 +51,7 @@ from tests.simulation.plan import ReplicaPlan
 from tests.simulation.power import SYNC_S, SYNCED, share_marks, tell_marks
 from tests.simulation.process import Process
 from tests.simulation.words import WatchedBulletin, WordedLease, raised_formats, shared_bound
-from tests.simulation.workers import heed_pauses, make_worker
+from tests.simulation.workers import make_worker, note_pauses
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -286,7 +286,7 @@ class Replica:
         if not self._world.plan.lease:
             beside.append(share_marks(self._world, core))
         if self._world.plan.all_serve and core.bulletin is None:
-            beside.append(heed_pauses(self._world, core.participant))
+            beside.append(note_pauses(self._world, core.participant))
         running = [asyncio.create_task(work) for work in beside]
         error: Exception | None = None
         try:

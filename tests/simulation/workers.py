@@ -237,7 +237,7 @@ class SimulatedDesk:
 # ---- a pause of service ----
 
 
-async def heed_pauses(world: World, participant: Participant[Any]) -> None:
+async def note_pauses(world: World, participant: Participant[Any]) -> None:
     """What a replica's bulletin does for a pause of service: look at the database's note, and tell the participant."""
     random = Random(f"{world.plan.seed}/{participant.name}/pauses/{world.loop.time()}")
     while True:
@@ -246,7 +246,7 @@ async def heed_pauses(world: World, participant: Participant[Any]) -> None:
         if server.accepts and not world.skies.of(participant.name).database_cut:
             paused = server.tables.service_paused
             await asyncio.sleep(random.uniform(0.0002, 0.003))
-            participant.heed(paused)
+            participant.note_pause(paused)
 
 
 class ServicePause(Struct):

@@ -180,7 +180,7 @@ def test_service_is_paused_by_a_barrier_and_resumed(dies: bool) -> None:
                 while not stopping.is_set():
                     await asyncio.sleep(1.0)
                     for each in replicas:
-                        each.participant.heed(world.shared.database.service_paused)
+                        each.participant.note_pause(world.shared.database.service_paused)
 
             asking = [asyncio.create_task(keep_asking(each, 1_000 * at, 100, 0.01)) for at, each in enumerate(replicas)]
             world.shared.database.service_paused = True

@@ -31,14 +31,14 @@ def test_a_site_that_was_taken_over_answers_nothing(all_serve: bool) -> None:
             assert isinstance(before, Notarised)
             replica.site_in_term = False
             await refuses(replica)
-            replica.participant.heed_site(SiteTakenOver("term 2 of site b"))
+            replica.participant.note_site(SiteTakenOver("term 2 of site b"))
             for _ in range(60):
                 await asyncio.sleep(1.0)
                 await refuses(replica)
             assert replica.participant.activation is None
             assert replica.participant.counters.step_downs[Cause.SITE] == 1
             replica.site_in_term = True
-            replica.participant.heed_site(None)
+            replica.participant.note_site(None)
             await replica.until_active()
             (after,) = await replica.submit(submission(2, [state(8)]))
             assert isinstance(after, Notarised)
