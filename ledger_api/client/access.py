@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import re
 import ssl
+from base64 import urlsafe_b64decode
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from yarl import URL
 
 from ledger_api.client.errors import TokenUnavailable
 from ledger_api.wire.problems import ProblemDocument
+from ledger_api.wire.submissions import ANONYMOUS
 from replica.notary.errors import Code, ConfigError
 from replica.notary.loopback import is_loopback
 from replica.notary.secret_files import check_secret
@@ -82,6 +84,12 @@ class Access:
         return context
 
 
+class _Claims(msgspec.Struct):
+    sub: str
+
+
+_claims_decoder = msgspec.json.Decoder(_Claims)
+
 OPEN = Access()
 """For an API without tokens and client certificates."""
 
@@ -144,7 +152,7 @@ class Bearer:
     async def _ask(self) -> str:
         if isinstance(self._source, Path):
             self._stamp = _stamp(self._source)
-            return _read(self._source)
+            return read_token(self._source)
         assert callable(self._source)
         try:
             given = self._source()
@@ -155,6 +163,21 @@ class Bearer:
             return _checked(token, "what was given as a token")
         except ConfigError as error:
             raise TokenUnavailable(error.detail) from None
+
+
+def user_of(token: str | None) -> str:
+    """The user to sign for: the token's `sub`, which the API verifies and this does not; ANONYMOUS without a token.
+
+    Raises ConfigError for a token that names no user.
+    """
+    if token is None:
+        return ANONYMOUS
+    _, _, rest = token.partition(".")
+    claims, _, _ = rest.partition(".")
+    try:
+        return _claims_decoder.decode(urlsafe_b64decode(claims + "=" * (-len(claims) % 4))).sub
+    except (ValueError, msgspec.DecodeError):
+        raise ConfigError("the token is no JSON Web Token with a user (sub): ask its issuer for one") from None
 
 
 def headers_with(token: str | None, headers: dict[str, str]) -> dict[str, str]:
@@ -170,7 +193,8 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _read(path: Path) -> str:
+def read_token(path: Path) -> str:
+    """The token in a file. Raises ConfigError: KEY_UNSAFE if others can read it."""
     check_secret(path)
     try:
         with path.open(encoding="ascii") as file:

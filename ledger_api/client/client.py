@@ -12,7 +12,7 @@ from typing import Self, TypeVar, cast
 
 import msgspec
 
-from ledger_api.client.access import OPEN, TOKEN_CODES, Access
+from ledger_api.client.access import OPEN, TOKEN_CODES, Access, user_of
 from ledger_api.client.answers import Result, read_answer, read_decision, unknown, why_not
 from ledger_api.client.bookmark import Bookmark
 from ledger_api.client.connection import Connection, OnWait, head_decoder, ignore
@@ -101,6 +101,13 @@ class NotaryClient:
         One call may make several, with the same ids, each of which may get a record of its own.
         """
         self._connection.on_exchange = told
+
+    async def user_id(self) -> str:
+        """The user to sign for: the `sub` of the client's token (the API verifies it), or `anonymous` without one.
+
+        Raises ConfigError for a token without one, TokenUnavailable.
+        """
+        return user_of(await self._connection.bearer.token())
 
     # ---- submissions ----
 

@@ -70,6 +70,10 @@ class SyncNotaryClient:
         self._thread.join()
         self._loop.close()
 
+    def user_id(self) -> str:
+        """See NotaryClient.user_id."""
+        return self._run(self._client.user_id())
+
     def notarise(
         self, submission: Submission, notary_key: bytes | str, *, deduplication: Deduplication | None = None
     ) -> Notarised:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import ConfigChoice, find_config, load
+from replica.cli.ledger import TokenOption
 from replica.notary.errors import BadRequest, ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +34,12 @@ ReferencesOption = Annotated[
 TxOption = Annotated[str | None, typer.Option("--tx-id", help="64 hexadecimal digits; else a random one.")]
 FromOption = Annotated[str | None, typer.Option("--from", help="Not before this time, such as 2027-01-01T00:00:00Z.")]
 UntilOption = Annotated[str | None, typer.Option("--until", help="Only before this time.")]
-UserOption = Annotated[str | None, typer.Option("--user", help="The submitting application; else `anonymous`.")]
+UserOption = Annotated[
+    str | None,
+    typer.Option(
+        "--user", help="The submitting application; else the token's user (`sub`), or `anonymous` without one."
+    ),
+]
 CommandOption = Annotated[str | None, typer.Option("--command-id", help="For deduplication; else the transaction id.")]
 SignCommandOption = Annotated[
     bool, typer.Option("--sign-command", help="Sign user, command and period as well: canonical bytes of version 2.")
@@ -58,6 +64,7 @@ def sign(
     submission_id: SubmissionOption = None,
     sign_command: SignCommandOption = False,
     within_s: WithinOption = None,
+    token_file: TokenOption = None,
     config: ConfigChoice = None,
 ) -> None:
     """Sign a transaction, and print it as one line of JSON: the body of POST /v1/submissions. Needs no network.
@@ -65,16 +72,17 @@ def sign(
     Keep the line until its outcome is final. `notary submit -` reads it, and so does curl with --data-binary @-.
     """
     from ledger_api.client import Deduplication, encode_submission
-    from ledger_api.wire.submissions import ANONYMOUS
 
     signer = find_party(key, party, config)
+    if token_file is None and (config is not None or key is None or party is None):
+        token_file = load(find_config(config)).client.token_file
     try:
         submission = signer.sign(
             tx_id,
             inputs or (),
             references or (),
             _window(from_, until),
-            user_id=ANONYMOUS if user is None else user,
+            user_id=_token_user(token_file) if user is None else user,
             command_id=command_id,
             submission_id=submission_id,
             sign_command=sign_command,
@@ -83,6 +91,13 @@ def sign(
     except BadRequest as error:
         raise ConfigError(error.detail) from None
     typer.echo(encode_submission(submission).decode())
+
+
+def _token_user(token_file: Path | None) -> str:
+    """The user of the token in a file; `anonymous` without one. Raises ConfigError."""
+    from ledger_api.client.access import read_token, user_of
+
+    return user_of(None if token_file is None else read_token(token_file))
 
 
 def find_party(key: Path | None, name: str | None, config: Path | None) -> Party:

@@ -88,8 +88,9 @@ async def _play(client: NotaryClient, party: Party, notary_key: str | None) -> d
     from ledger_api.wire.problems import ProblemDocument
 
     state = f"{os.urandom(32).hex()}:0"
-    first, second = party.sign(inputs=[state]), party.sign(inputs=[state])
     async with client:
+        user_id = await client.user_id()
+        first, second = (party.sign(inputs=[state], user_id=user_id) for _ in range(2))
         success = success_of(await client.submit(first))
         refused = await client.submit(second)
         used_key = notary_key or (await client.describe()).notary_key

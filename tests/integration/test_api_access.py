@@ -242,6 +242,18 @@ async def test_the_commands_show_a_token_from_a_file(tmp_path: Path) -> None:
         assert (code, "KEY_UNSAFE" in told, guarded.token_file.read_text() in told) == (2, True, False)
 
 
+async def test_the_client_knows_the_user_of_its_token(tmp_path: Path) -> None:
+    """Goal: whoever has a token finds whom to sign for. Method: with a token, without one; submit."""
+    guarded = Guarded(tmp_path, StubParticipant())
+    async with (
+        guarded.world.serve() as world,
+        NotaryClient(world.endpoint, QUICK, access=Access(token=guarded.token())) as client,
+        NotaryClient(world.endpoint, QUICK) as bare,
+    ):
+        assert (await client.user_id(), await bare.user_id()) == ("treasury", "anonymous")
+        assert isinstance(await client.submit(BANK.sign(user_id=await client.user_id())), Notarised)
+
+
 async def test_a_token_that_grants_another_party_is_final(tmp_path: Path) -> None:
     """Goal: only what may change is asked for again. Method: a good token, a request of somebody else's."""
     guarded = Guarded(tmp_path, StubParticipant())

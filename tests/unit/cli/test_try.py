@@ -21,6 +21,7 @@ from replica.notary.canonical import summarise
 from replica.notary.errors import ConfigError
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Submission
+from tests.tokens import Issuer
 
 KEY = SigningKey(b"k" * 32)
 OTHER = SigningKey(b"o" * 32)
@@ -37,6 +38,9 @@ class ClientHere:
 
     async def __aexit__(self, *_: object) -> None:
         return
+
+    async def user_id(self) -> str:
+        return "anonymous"
 
     async def submit(self, submission: Submission) -> Notarised | Refused:
         self.answered += 1
@@ -75,3 +79,22 @@ def test_the_key_of_a_configuration_near_is_used_with_an_endpoint_too(
         _configured_key(None, needed=True)
     created = create_key(tmp_path / "notary.key")
     assert _configured_key(None, needed=False) == created.hex()
+
+
+def test_sign_signs_for_the_user_of_the_token(tmp_path: Path) -> None:
+    """Goal: whoever has a token need not name its user. Method: a token's file; none; and a user that is named."""
+    key, token = tmp_path / "party.key", tmp_path / "token"
+    create_key(key)
+    token.touch(0o600)
+    token.write_text(Issuer().token(sub="treasury"))
+
+    def user(*words: str) -> str:
+        told = CliRunner().invoke(
+            app, ["sign", "--key", str(key), "--party", "O=A,L=London,C=GB", "--input", f"{'ab' * 32}:0", *words]
+        )
+        assert told.exit_code == 0, told.output
+        return str(json.loads(told.output).get("user_id", "anonymous"))
+
+    assert user("--token-file", str(token)) == "treasury"
+    assert user("--token-file", str(token), "--user", "cashier") == "cashier"
+    assert user() == "anonymous"

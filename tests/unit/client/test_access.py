@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from ledger_api.client import Access, NotaryClient, SubmissionStream, SyncNotaryClient, TokenUnavailable
-from ledger_api.client.access import Bearer
+from ledger_api.client.access import Bearer, user_of
 from ledger_api.wire.problems import problem_document
 from replica.cli.ledger import access_of
 from replica.config.client import ClientSettings
 from replica.notary.errors import Code, ConfigError
 from replica.notary.loopback import is_loopback
 from tests.certificates import Authority
+from tests.tokens import Issuer
 
 TOKEN = "secret.secret.secret"
 REFUSED = problem_document(Code.TOKEN_INVALID, "too old")
@@ -193,3 +194,16 @@ def test_nothing_shows_a_token(tmp_path: Path) -> None:
     assert access_of(settings).token == tmp_path / "token"
     assert access_of(ClientSettings()) == Access()
     assert os.fspath(tmp_path) in repr(settings)
+
+
+@pytest.mark.parametrize("token", [TOKEN, "a.b.c", "a.bnVsbA.c", "a.eyJzdWIiOjF9.c", "a.eyJ4IjoxfQ.c"])
+def test_a_token_that_names_no_user_is_an_error(token: str) -> None:
+    """Goal: no crash on what an application gives. Method: no claims, no base64, no object, no text, no `sub`."""
+    with pytest.raises(ConfigError, match="sub"):
+        user_of(token)
+
+
+def test_the_user_of_a_token_is_its_sub() -> None:
+    """Goal: who has a token knows whom to sign for. Method: a user in two alphabets; no token."""
+    assert user_of(Issuer().token(sub="Казна 1")) == "Казна 1"
+    assert user_of(None) == "anonymous"
