@@ -19,7 +19,7 @@ from ledger_api.wire.submissions import (
     terms_from_document,
 )
 from replica.notary.answers import Notarised
-from replica.notary.canonical import encode_request, summarise
+from replica.notary.canonical import summarise
 from replica.notary.errors import BadRequest, ConfigError
 from replica.notary.receipts import verify_receipt
 from replica.notary.requests import (
@@ -35,7 +35,7 @@ from replica.notary.requests import (
 )
 from replica.notary.secret_files import check_secret
 from replica.notary.signatures import notary_key_from_hex
-from replica.notary.terms import covers_command, decode_request_2, encode_request_2
+from replica.notary.terms import decode_canonical, encode_canonical
 
 SUBMISSION_ID_BYTES = 16
 OFFSET_MAX = 2**63 - 1
@@ -85,7 +85,6 @@ class Party:
         user_id: str = ANONYMOUS,
         act_as: Sequence[str] | None = None,
         submission_id: str | None = None,
-        sign_command: bool = False,
         deduplication: Deduplication | None = None,
     ) -> Submission:
         """A signed submission. Raises BadRequest naming the rule that is broken.
@@ -95,12 +94,9 @@ class Party:
         the transaction id, so that the same transaction is the same command. Keep the submission and send it again,
         unchanged, until its answer is final.
 
-        `sign_command`: the signature also covers user id, command id, act_as and `deduplication`. Then nobody who
-        relays the submission can change them. It takes a notary whose record format is 2, and a `user_id` that is the
-        token's, where tokens are used.
+        The signature covers all but the submission id, so nobody who relays the submission can change it. Where tokens
+        are used, `user_id` is the token's.
         """
-        if deduplication is not None and not sign_command:
-            raise BadRequest("a period is signed with the command only; otherwise give it where you submit")
         tx_id = os.urandom(TX_ID_BYTES) if tx_id is None else tx_id_of(tx_id)
         parts = [state_of(state) for state in inputs], [state_of(state) for state in references]
         request = make_request(tx_id, *parts, window, self.name)
@@ -109,7 +105,7 @@ class Party:
         submission_id = os.urandom(SUBMISSION_ID_BYTES).hex() if submission_id is None else submission_id
         check_command(user_id, command_id, parties, submission_id)
         terms = terms_from_document(user_id, command_id, parties, deduplication)
-        raw = encode_request_2(request, terms) if sign_command else encode_request(request)
+        raw = encode_canonical(request, terms)
         signature = self.key.sign(raw).signature
         return Submission(raw, self.public_key, signature, user_id, command_id, parties, submission_id)
 
@@ -125,11 +121,9 @@ def encode_submission(submission: Submission, deduplication: Deduplication | Non
 
 def check_signed_period(submission: Submission, deduplication: Deduplication) -> None:
     """Raises BadRequest where the submission's signature covers another period, or none."""
-    if covers_command(submission.request):
-        _, _, signed = decode_request_2(submission.request)
-        wanted = terms_from_document(signed.user_id, signed.command_id, signed.act_as, deduplication)
-        if signed != wanted:
-            raise BadRequest("the submission was signed for another deduplication period")
+    _, _, signed = decode_canonical(submission.request)
+    if signed != terms_from_document(signed.user_id, signed.command_id, signed.act_as, deduplication):
+        raise BadRequest("the submission was signed for another deduplication period")
 
 
 def encode_batch(submissions: Sequence[Submission], deduplication: Deduplication | None = None) -> bytes:

@@ -171,12 +171,10 @@ class FrontEnd:
             body_max_bytes=document.api.body_max_bytes,
         )
         api = document.api
-        only = api.signed_commands_only
         validator = Validator(
             registry,
             self._counts,
             api.batch_max,
-            signed_commands_only=only,
             keys_by_log=lambda: core.standing.keys_by_log,
         )
         return Api(

@@ -90,11 +90,6 @@ class ApiSettings(BaseModel):
         description="Answers to submissions, pages, and what streams are given at a time, under way together.",
     )
     batch_max: int = Field(1_000, ge=1, le=10_000, description="Submissions in one call.")
-    signed_commands_only: bool = Field(
-        False,
-        description="Refuse requests whose signature does not cover the command (canonical bytes of version 1). Record "
-        "format 1 holds no others: raise the format first.",
-    )
     in_flight_max: int = Field(
         8_192,
         ge=1,

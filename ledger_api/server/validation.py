@@ -22,7 +22,7 @@ from replica.link.interface import DEFAULT_OPTIONS, SubmitOptions
 from replica.native.signatures import signatures_hold
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import Submission, check_command
-from replica.notary.terms import Terms, covers_command, decode_either, period_s_of, period_us_of
+from replica.notary.terms import Terms, decode_canonical, period_s_of, period_us_of
 from replica.telemetry.counts import ApiCounts
 
 _SUBMISSION_ID_BYTES = 16
@@ -44,15 +44,12 @@ class Validator:
         counts: ApiCounts,
         batch_max: int,
         *,
-        signed_commands_only: bool = False,
         now_s: Callable[[], float] = time.time,
         keys_by_log: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`signed_commands_only`: refuse requests in canonical bytes of version 1, whose signature leaves the command
-        open. `now_s`: Unix time, for the periods of keys. `keys_by_log`: whether the core decides which keys may sign,
-        and the registry does not count."""
+        """`now_s`: Unix time, for the periods of keys. `keys_by_log`: whether the core decides which keys may sign, and
+        the registry does not count."""
         self._keys_by_log = keys_by_log
-        self._signed_commands_only = signed_commands_only
         self._now_s = now_s
         self._registry = registry
         self._counts = counts
@@ -67,7 +64,6 @@ class Validator:
         check_submission(bytes(raw), given)
         document = as_submitted_by(given, caller)
         submission = submission_from_document(document, _random_id)
-        self._check_version(submission.request)
         self._check_key(document.request.party, submission.public_key)
         return submission, DEFAULT_OPTIONS if document.deduplication is None else _options(document.deduplication)
 
@@ -76,14 +72,13 @@ class Validator:
     ) -> tuple[Submission, SubmitOptions]:
         """As `read`, of a submission that came in canonical bytes. A deduplication period that was signed for goes
         before the one `asked` for: those two must agree."""
-        request, _, terms = decode_either(submission.request)
-        self._check_version(submission.request)
+        request, _, terms = decode_canonical(submission.request)
         check_command(submission.user_id, submission.command_id, submission.act_as, submission.submission_id)
         if len(submission.act_as) > 1 and list(submission.act_as) != sorted(submission.act_as):
             raise BadRequest("act_as is not in ascending order")
         submission = signed_submitted_by(submission, request.party, caller)
         self._check_key(request.party, submission.public_key)
-        return submission, asked if terms is None else _as_signed(submission, terms, asked)
+        return submission, _as_signed(submission, terms, asked)
 
     def signature_errors(self, submissions: Sequence[Submission]) -> list[BadRequest | None]:
         """For each submission that was read: the error of a bad signature; None for a good one."""
@@ -93,10 +88,6 @@ class Validator:
         self._counts.signatures_good += good_count
         self._counts.signatures_bad += len(held) - good_count
         return [None if holds else _bad_signature() for holds in held]
-
-    def _check_version(self, raw: bytes) -> None:
-        if self._signed_commands_only and not covers_command(raw):
-            raise BadRequest("canonical bytes of version 1 do not cover the command", Code.COMMAND_NOT_SIGNED)
 
     def _check_key(self, party: str, public_key: bytes) -> None:
         if self._keys_by_log():

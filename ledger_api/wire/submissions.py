@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 import msgspec
 
 from ledger_api.wire.schema import described, refers_to
-from replica.notary.canonical import encode_request
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import (
     PUBLIC_KEY_BYTES,
@@ -27,7 +26,14 @@ from replica.notary.requests import (
     parse_state_ref,
     parse_tx_id,
 )
-from replica.notary.terms import Terms, decode_either, encode_request_2, period_s_of, period_us_of
+from replica.notary.terms import (
+    Terms,
+    command_not_signed,
+    decode_canonical,
+    encode_canonical,
+    period_s_of,
+    period_us_of,
+)
 from replica.notary.texts import Instant, bytes_from_hex, instant_of, microseconds_of
 
 ANONYMOUS = "anonymous"
@@ -48,7 +54,8 @@ class WindowDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
 class RequestDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A signed notarisation request. States are `<64 hexadecimal digits>:<index>`, in any order.
 
-    `canonical_version` 2: the signature also covers user id, command id, act_as and deduplication period.
+    The signature covers all of it but the keys, and user id, command id, act_as and deduplication period.
+    `canonical_version` is 2; version 1, or none, is refused: COMMAND_NOT_SIGNED.
     """
 
     tx_id: Hex32
@@ -92,6 +99,8 @@ class BatchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def submission_from_document(document: SubmissionDocument, new_id: Callable[[], str]) -> Submission:
     """The submission in canonical form; registry and signature are not looked at. Raises BadRequest."""
     parts = document.request
+    if parts.canonical_version != 2:
+        raise command_not_signed()
     if len(parts.inputs) + len(parts.references) >= STATES_LIMIT:  # before any work is put into them
         found = len(parts.inputs) + len(parts.references)
         raise BadRequest(f"{found} states, the limit is {STATES_LIMIT - 1}", Code.TOO_MANY_STATES)
@@ -108,7 +117,7 @@ def submission_from_document(document: SubmissionDocument, new_id: Callable[[], 
     check_command(document.user_id, command_id, act_as, submission_id)
     terms = terms_from_document(document.user_id, command_id, act_as, document.deduplication)
     return Submission(
-        encode_request(request) if parts.canonical_version == 1 else encode_request_2(request, terms),
+        encode_canonical(request, terms),
         bytes_from_hex("public_key", parts.public_key, PUBLIC_KEY_BYTES),
         bytes_from_hex("signature", parts.signature, SIGNATURE_BYTES),
         document.user_id,
@@ -143,7 +152,7 @@ def submission_to_document(submission: Submission) -> SubmissionDocument:
 
     Raises BadRequest for a window beyond the year 9999.
     """
-    request, _, terms = decode_either(submission.request)
+    request, _, terms = decode_canonical(submission.request)
     return SubmissionDocument(
         request=RequestDocument(
             tx_id=request.tx_id.hex(),
@@ -153,13 +162,13 @@ def submission_to_document(submission: Submission) -> SubmissionDocument:
             party=request.party,
             public_key=submission.public_key.hex(),
             signature=submission.signature.hex(),
-            canonical_version=1 if terms is None else 2,
+            canonical_version=2,
         ),
         command_id=submission.command_id,
         user_id=submission.user_id,
         act_as=list(submission.act_as),
         submission_id=submission.submission_id,
-        deduplication=None if terms is None else period_signed(terms),
+        deduplication=period_signed(terms),
     )
 
 

@@ -18,6 +18,7 @@ from replica.notary.canonical import REQUEST_TAG, change_id
 from replica.notary.errors import BadRequest
 from replica.notary.records import (
     ACTIVATION_ID_BYTES,
+    NO_OFFSET,
     BarrierRecord,
     RequestRecord,
     RequestRecordV2,
@@ -27,7 +28,7 @@ from replica.notary.records import (
     format_named,
 )
 from replica.notary.requests import ID_MAX_BYTES, PARTY_MAX_BYTES, STATE_REF_BYTES, STATES_LIMIT
-from replica.notary.terms import request_in
+from replica.notary.terms import FOR_EVER_US, request_in
 
 UNDECODABLE, BARRIER, REQUEST, SETTLEMENT, BAD_REQUEST, NOTE = range(6)
 """Kinds of record. BAD_REQUEST: a request record whose request is not canonical. NOTE: it counts without a verdict."""
@@ -37,7 +38,8 @@ _BLOCK_RECORDS = 1 << 13  # of 600 bytes, say: what is known of them stays in a 
 _FORMAT_1_HEAD = 0x960101C410  # array of six, kind 1, format 1, bin of 16
 _FORMAT_2_HEAD = 0x980102C410  # two elements more
 _ID_AT, _COUNTS_AT, _REFS_AT = 16, 48, 52
-_WINDOW_BYTES = 17
+_WINDOW_BYTES, _PERIOD_BYTES = 17, 9
+_SIGNED_MIN_BYTES = 3 + 3 + 1 + 3 + _PERIOD_BYTES  # what follows the party: two texts, a party that acts, the period
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,7 @@ class Columns:
         return start, start + 4 + STATE_REF_BYTES * states + _WINDOW_BYTES
 
     def parties(self, pick: Array) -> tuple[Array, Array]:
-        """Start and size of the name of each party, of the requests picked. In version 2 of the canonical bytes the
-        command follows it."""
+        """Start and size of the name of each party, of the requests picked. The command follows it."""
         at = self.content_at()[1][pick]
         return at + 2, gather(self.raw, at, ">u2").astype(np.int64)
 
@@ -290,7 +291,9 @@ class _Decoding:
         rows = np.flatnonzero(self.kind == REQUEST)
         at, size = self.canonical_at[rows], self.canonical_bytes[rows]
         found = _Canonical(self.raw, at, size)
-        fits = found.check()
+        activations = np.ascontiguousarray(self.activation[rows]).view(np.uint8).reshape(-1, ACTIVATION_ID_BYTES + 1)
+        after_offset = np.where(activations[:, -1] == 1, NO_OFFSET, self.after_offset[rows])  # format 1 has no period
+        fits = found.check(self.texts_at[rows], self.deduplication_us[rows], after_offset)
         for i in np.flatnonzero(~fits).tolist():
             start = int(self.value_at[rows[i]])
             value = self.raw[start : start + int(self.value_bytes[rows[i]])].tobytes()
@@ -318,7 +321,7 @@ class _Decoding:
 
 
 class _Canonical:
-    """The layout of `replica.notary.canonical`, for many requests at once."""
+    """The layout of `replica.notary.terms`, for many requests at once."""
 
     def __init__(self, raw: Array, at: Array, size: Array) -> None:
         self._raw, self._at, self._size = raw, at, size
@@ -337,17 +340,46 @@ class _Canonical:
     def _number(self, at: Array, dtype: str) -> Array:
         return gather(self._raw, at, dtype).astype(np.int64)
 
-    def check(self) -> Array:
-        """Whether the bytes are canonical, for certain; most that are not certain are not."""
+    def check(self, texts_at: Array, deduplication_us: Array, after_offset: Array) -> Array:
+        """Whether the bytes are canonical and were signed for the record's command and period, for certain; most that
+        are not certain are not. `texts_at`: those of the record, as `Columns` has them."""
         states = self.inputs_n + self.references_n
-        fits = (self._size >= _REFS_AT + _WINDOW_BYTES + 2) & (states < STATES_LIMIT)
-        fits &= self._party_at + self._party_bytes == self._at + self._size
+        fits = (self._size >= _REFS_AT + _WINDOW_BYTES + 2 + _SIGNED_MIN_BYTES) & (states < STATES_LIMIT)
+        fits &= self._party_at + self._party_bytes < self._at + self._size
         fits &= (self._party_bytes > 0) & (self._party_bytes <= PARTY_MAX_BYTES)
         safe_at = np.where(fits, self._at, 0)
         fits &= gather(self._raw, safe_at, "S16") == REQUEST_TAG
         fits &= self._window_fits()
         fits &= printable(self._raw, np.where(fits, self._party_at, 0), np.where(fits, self._party_bytes, 0))
+        fits &= self._is_signed_for(np.where(fits, texts_at, -1), deduplication_us, after_offset)
         return self._refs_fit(fits)
+
+    def _is_signed_for(self, texts_at: Array, deduplication_us: Array, after_offset: Array) -> Array:
+        """Whether what follows the party is the command of the record, of which one party acts, and its period."""
+        fits = texts_at >= 0
+        last = len(self._raw) - PADDING
+        at, text_at = np.minimum(self._party_at + self._party_bytes, last), np.maximum(texts_at, 0)
+        for is_act_as in (False, False, True):
+            if is_act_as:  # one party, after the head of an array of one
+                fits &= self._raw[at] == 1
+                at, text_at = at + 1, text_at + 1
+            text_at, size = text_in(self._raw, np.minimum(text_at, last))
+            fits &= self._number(np.minimum(at, last), ">u2") == size
+            fits &= self._are_equal(np.minimum(at + 2, last), text_at, np.where(fits, size, 0))
+            at, text_at = np.minimum(at + 2 + size, last), text_at + size
+        fits &= at + _PERIOD_BYTES == self._at + self._size
+        kind, value = self._raw[at], self._number(at + 1, ">u8")
+        of_period = (value == np.where(kind == 0, 0, deduplication_us)) & (after_offset == NO_OFFSET)
+        of_offset = (value >= 0) & (deduplication_us == FOR_EVER_US)
+        signed: Array = fits & np.where(kind == 2, of_offset, of_period & (kind < 2))
+        return signed
+
+    def _are_equal(self, one_at: Array, other_at: Array, size: Array) -> Array:
+        """Whether the `size` bytes at the one position are those at the other."""
+        owner, ones = spread(one_at, size, 1)
+        fits = np.ones(len(size), np.bool_)
+        fits[owner[self._raw[ones] != self._raw[ones + (other_at - one_at)[owner]]]] = False
+        return fits
 
     def _window_fits(self) -> Array:
         has_from, has_until = self._flags & 1 != 0, self._flags & 2 != 0

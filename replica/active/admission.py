@@ -27,7 +27,7 @@ from replica.notary.parties import registration_id
 from replica.notary.records import NO_OFFSET
 from replica.notary.requests import TIME_MAX_US
 from replica.notary.rules import REGISTERED_FROM, TX_KEY, key_outcome
-from replica.notary.terms import decode_either
+from replica.notary.terms import decode_canonical
 from replica.store.interface import Command
 
 _ASIDE_PART = 2  # so many times fewer submissions wait for the database than are in the pipeline
@@ -292,7 +292,7 @@ class Admission:
 def _registration_of(waiting: Waiting) -> bytes | None:
     """What the registrations of the request's key have in common; None for a request that no reader can read."""
     try:
-        request, _, _ = decode_either(waiting.submission.request)
+        request, _, _ = decode_canonical(waiting.submission.request)
     except BadRequest:
         return None
     return registration_id(request.party, waiting.submission.public_key)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import msgspec
 
 from replica.checker.history import Content, Invoke, Signed
-from replica.notary.canonical import encode_request
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import (
     PUBLIC_KEY_BYTES,
@@ -21,7 +20,7 @@ from replica.notary.requests import (
     parse_state_ref,
 )
 from replica.notary.signatures import signature_holds
-from replica.notary.terms import decode_request_2
+from replica.notary.terms import decode_canonical
 
 _OF_FORMAT = {Code.MALFORMED_JSON, Code.MALFORMED_REQUEST, Code.TOO_MANY_STATES}
 _OF_TOKENS = {Code.TOKEN_MISSING, Code.TOKEN_INVALID, Code.PERMISSION_DENIED}
@@ -60,12 +59,11 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
     """Who is let in, as far as that did not change while the history was written.
 
     `registered`: pairs of party and public key that may sign at any time; None: not known. `tokens`: whether callers
-    have to show one. `signed_commands_only`: whether signatures must cover the command.
+    have to show one.
     """
 
     registered: frozenset[tuple[str, bytes]] | None = None
     tokens: bool = True
-    signed_commands_only: bool = True
 
 
 def problem_of_refusal(name: str, sent: Invoke, door: Door) -> str | None:
@@ -92,10 +90,8 @@ def _problem_of_signer(code: Code, sent: Invoke, content: Content, signed: Signe
     signature = _bytes(signed.signature, SIGNATURE_BYTES)
     if code in _OF_KEYS and door.registered is not None and (content.party, key) in door.registered:
         return "the party is registered with this key"
-    if code is Code.COMMAND_NOT_SIGNED and signed.canonical_2 is not None:
+    if code is Code.COMMAND_NOT_SIGNED:
         return "the signature covers the command"
-    if code is Code.COMMAND_NOT_SIGNED and not door.signed_commands_only:
-        return "no signature has to cover the command"
     if code is Code.SIGNATURE_INVALID:
         raw = _signed_bytes(sent, content, signed)
         return "the signature holds" if raw is not None and signature_holds(key, raw, signature) else None
@@ -105,15 +101,13 @@ def _problem_of_signer(code: Code, sent: Invoke, content: Content, signed: Signe
 def _signed_bytes(sent: Invoke, content: Content, signed: Signed) -> bytes | None:
     """What the signature must cover; None if what was signed is not for the command that was sent.
 
-    Version 2 has the terms as well: they are believed, because the client sends the very terms that it signs."""
+    The terms are believed, because the client sends the very terms that it signs."""
     request, ids = request_in(bytes.fromhex(sent.tx_id), content), sent.command
-    if signed.canonical_2 is None:
-        return encode_request(request)
     try:
         raw = bytes.fromhex(signed.canonical_2)
-        found, _, terms = decode_request_2(raw)
+        found, _, terms = decode_canonical(raw)
     except (ValueError, BadRequest):
-        raise BadRequest("canonical_2 of a history holds no canonical bytes of version 2") from None
+        raise BadRequest("canonical_2 of a history holds no canonical bytes") from None
     named = None if ids is None else (ids.user_id, ids.command_id, tuple(sorted(ids.act_as)))
     is_sent = found == request and named == (terms.user_id, terms.command_id, terms.act_as)
     return raw if is_sent else None

@@ -17,7 +17,6 @@ import msgspec
 from replica.notary.errors import Code, NotaryError
 from replica.notary.receipts import ReceiptDocument
 from replica.notary.requests import STATES_LIMIT, Request, Submission, format_state_ref
-from replica.notary.terms import covers_command
 from replica.notary.untrusted import UNREADABLE
 
 LINE_MAX_BYTES = 4_000_000  # a conflict over 9,999 states, each with a hash, has about 1,900,000
@@ -58,11 +57,11 @@ class CommandIds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a request was signed with, in hexadecimal: lets the checker say whether the signature holds.
 
-    `canonical_2`: what was signed, if that was canonical bytes of version 2, which have more than a request."""
+    `canonical_2`: the canonical bytes that were signed."""
 
     public_key: Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
     signature: Annotated[str, msgspec.Meta(min_length=128, max_length=128)]
-    canonical_2: str | None = None
+    canonical_2: str
 
 
 class Invoke(
@@ -153,8 +152,7 @@ def invoke_submission(process: str, op: int, at_ns: int, request: Request, submi
         None if window is None else window.until_us,
     )
     command = CommandIds(submission.user_id, submission.command_id, submission.act_as, submission.submission_id)
-    canonical_2 = submission.request.hex() if covers_command(submission.request) else None
-    signed = Signed(submission.public_key.hex(), submission.signature.hex(), canonical_2)
+    signed = Signed(submission.public_key.hex(), submission.signature.hex(), submission.request.hex())
     return Invoke(process, op, at_ns, request.tx_id.hex(), content, command, signed)
 
 

@@ -391,10 +391,8 @@ def _is_inside(window: TimeWindow | None, time_us: int) -> bool:
 
 
 def _request_in(record: RequestRecord) -> tuple[Request, bytes]:
-    """The request and its content digest. What follows the party in version 2 is written out and compared."""
+    """The request and its content digest. What follows the party is written out and compared."""
     raw = record.submission.request
-    if not isinstance(record, RequestRecordV2) or raw[:16] != b"notary/request/2":
-        return decode_request(raw)
     states = int.from_bytes(raw[48:50], "big") + int.from_bytes(raw[50:52], "big")
     length_at = 52 + 36 * states + 1 + 8 + 8
     end = length_at + 2 + int.from_bytes(raw[length_at : length_at + 2], "big")
@@ -402,9 +400,11 @@ def _request_in(record: RequestRecord) -> tuple[Request, bytes]:
     parties = sorted(submission.act_as)
     command = _lengths_and(submission.user_id, submission.command_id) + bytes([len(parties)]) + _lengths_and(*parties)
     asked, value = raw[-9:-8], int.from_bytes(raw[-8:], "big")
-    if raw[end:-9] != command or not _is_period_of(record, asked[0] if asked else 9, value):
-        raise BadRequest("nobody signed for this command with this period")
-    return decode_request(b"notary/request/1" + raw[16:end])
+    if raw[end:-9] != command:
+        raise BadRequest("nobody signed for this command")
+    if isinstance(record, RequestRecordV2) and not _is_period_of(record, asked[0] if asked else 9, value):
+        raise BadRequest("nobody signed for this period")
+    return decode_request(raw[:end])
 
 
 def _is_period_of(record: RequestRecordV2, asked: int, value: int) -> bool:

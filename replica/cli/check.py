@@ -127,11 +127,7 @@ def _door(config: Config, registry_changed: bool) -> Door:
     if not registry_changed and config.api.registry_path.exists():
         pairs = read_registry(config.api.registry_path)
         registered = frozenset(pair for pair, period in pairs.items() if period is ALWAYS)
-    return Door(
-        registered=registered,
-        tokens=config.api.tokens is not None,
-        signed_commands_only=config.api.signed_commands_only,
-    )
+    return Door(registered=registered, tokens=config.api.tokens is not None)
 
 
 def _with_progress(records: Iterator[tuple[int, bytes]], status: Status) -> Iterator[tuple[int, bytes]]:

@@ -41,12 +41,7 @@ UserOption = Annotated[
     ),
 ]
 CommandOption = Annotated[str | None, typer.Option("--command-id", help="For deduplication; else the transaction id.")]
-SignCommandOption = Annotated[
-    bool, typer.Option("--sign-command", help="Sign user, command and period as well: canonical bytes of version 2.")
-]
-WithinOption = Annotated[
-    float | None, typer.Option("--within", help="With --sign-command: the deduplication period, seconds.")
-]
+WithinOption = Annotated[float | None, typer.Option("--within", help="The deduplication period, seconds.")]
 SubmissionOption = Annotated[str | None, typer.Option("--submission-id", help="This attempt; else a random one.")]
 
 
@@ -62,7 +57,6 @@ def sign(
     user: UserOption = None,
     command_id: CommandOption = None,
     submission_id: SubmissionOption = None,
-    sign_command: SignCommandOption = False,
     within_s: WithinOption = None,
     token_file: TokenOption = None,
     config: ConfigChoice = None,
@@ -85,7 +79,6 @@ def sign(
             user_id=_token_user(token_file) if user is None else user,
             command_id=command_id,
             submission_id=submission_id,
-            sign_command=sign_command,
             deduplication=None if within_s is None else Deduplication(within_s),
         )
     except BadRequest as error:

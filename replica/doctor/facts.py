@@ -190,7 +190,6 @@ class Facts:
     development: bool  # the log is for development: what is only unsafe there is a warning
     clock_skew_max_s: float
     lock_sessions: int  # that all replicas together hold, with what else they connect for
-    signed_commands_only: bool  # the API refuses requests whose signature leaves the command out
     files: FileFacts
     machine: MachineFacts
     database: DatabaseFacts

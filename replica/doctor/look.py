@@ -61,7 +61,6 @@ async def look(config: Config) -> Facts:
         development=config.log.settings.for_development,
         clock_skew_max_s=config.election.clock_skew_max_s,
         lock_sessions=(CONNECTIONS_PER_REPLICA + config.log.settings.words.database_sessions) * len(config.replicas),
-        signed_commands_only=config.api.signed_commands_only,
         files=files,
         machine=look_at_machine(config),
         database=database,

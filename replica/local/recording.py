@@ -31,7 +31,7 @@ from replica.notary.errors import Code
 from replica.notary.receipts import receipt_to_document
 from replica.notary.requests import Submission, format_state_ref
 from replica.notary.rules import Usage
-from replica.notary.terms import decode_either
+from replica.notary.terms import decode_canonical
 
 ONE_ATTEMPT = RetryPolicy(deadline_s=0.0, attempt_max_s=3.0)  # each attempt is an operation of the history
 DEFAULT_POLICY = RetryPolicy(deadline_s=30.0)
@@ -84,7 +84,7 @@ class Attempts:
     def _invocation(self, number: int, asked: Submission | bytes) -> Invoke:
         if isinstance(asked, bytes):
             return Invoke(self._process, number, monotonic_ns(), asked.hex())
-        request, _, _ = decode_either(asked.request)
+        request, _, _ = decode_canonical(asked.request)
         return invoke_submission(self._process, number, monotonic_ns(), request, asked)
 
 

@@ -1,9 +1,10 @@
 """The canonical bytes of a request: a party signs them, the log keeps them, the content digest covers a part of them.
 
-Layout, version 1 (integers big-endian):
+Here is what they say of the transaction; the command that it is submitted under follows (terms.py). Integers are
+big-endian:
 
     offset  size  field
-    0       16    the ASCII text `notary/request/1`, which keeps the signature from meaning anything else
+    0       16    the ASCII text `notary/request/2`, which keeps the signature from meaning anything else
     16      32    transaction id
     48      2     number of inputs, n                  \\
     50      2     number of references, m               |
@@ -26,7 +27,7 @@ from operator import lt
 from replica.notary.errors import BadRequest
 from replica.notary.requests import PARTY_MAX_BYTES, STATE_REF_BYTES, Request, TimeWindow, check_party, check_request
 
-REQUEST_TAG = b"notary/request/1"
+REQUEST_TAG = b"notary/request/2"
 CONTENT_TAG = b"notary/content/1"
 CHANGE_TAG = b"notary/command/1"
 _CONTENT_AT = 48
@@ -40,7 +41,7 @@ _PLAIN_INPUTS_MAX = 1_024
 
 
 def encode_request(request: Request) -> bytes:
-    """Canonical bytes of a request that `check_request` accepts; each request has exactly one encoding."""
+    """What canonical bytes begin with, of a request that `check_request` accepts; each has exactly one encoding."""
     party = request.party.encode()
     return b"".join(
         (
@@ -57,7 +58,8 @@ def encode_request(request: Request) -> bytes:
 
 
 def decode_request(raw: bytes) -> tuple[Request, bytes]:
-    """The request in canonical bytes, and its content digest. Raises BadRequest unless the bytes are exactly canonical.
+    """The request that `encode_request` encodes so, and its content digest. Raises BadRequest unless the bytes are
+    exactly canonical.
 
     Every reader of the log uses this function, so a request that it refuses is void for everyone.
     """
@@ -138,12 +140,12 @@ def _decode_any(raw: bytes) -> tuple[Request, bytes]:
 
 
 def tx_id_in(raw: bytes) -> bytes:
-    """Transaction id of bytes that `encode_request` made."""
+    """Transaction id of canonical bytes."""
     return raw[16:_CONTENT_AT]
 
 
 def summarise(raw: bytes) -> tuple[bytes, bytes, int]:
-    """Transaction id, content digest and number of states of bytes that `encode_request` made; decodes nothing else."""
+    """Transaction id, content digest and number of states of canonical bytes; decodes nothing else."""
     inputs_n, references_n = _COUNTS.unpack_from(raw, _CONTENT_AT)
     length_at = _REFS_AT + STATE_REF_BYTES * (inputs_n + references_n) + _WINDOW.size
     return raw[16:_CONTENT_AT], sha256(CONTENT_TAG + raw[_CONTENT_AT:length_at]).digest(), inputs_n + references_n

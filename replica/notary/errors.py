@@ -101,8 +101,8 @@ class Code(Enum):
     SIGNATURE_INVALID = (
         401,
         "The signature does not match the canonical request and key",
-        "Sign the canonical bytes of exactly this request with the key that is sent along; those of version 2 also "
-        "have user, command, act_as and deduplication period, exactly as they are submitted.",
+        "Sign the canonical bytes of exactly this request with the key that is sent along; they also have user, "
+        "command, act_as and deduplication period, exactly as they are submitted.",
     )
     COMMAND_NOT_SIGNED = (
         403,

@@ -1,22 +1,22 @@
-"""The canonical bytes of a request, version 2: they also cover the command and its terms (docs/formats.md).
+"""The canonical bytes that a party signs: a request, and the command and terms that it is for (docs/formats.md).
 
-Up to the party's name they are those of version 1 under another tag. So the content digest is the same. Records of
-format 2 may hold either version. What was signed must be what the record has, or nobody signed for that record.
+What was signed must be what the record has, or nobody signed for that record.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 
-from replica.notary.canonical import REQUEST_TAG, decode_request, encode_request
-from replica.notary.errors import BadRequest
+from replica.notary.canonical import decode_request, encode_request
+from replica.notary.errors import BadRequest, Code
 from replica.notary.records import NO_OFFSET, RequestRecord, RequestRecordV2
 from replica.notary.requests import STATE_REF_BYTES, TIME_MAX_US, Request, check_command
 
-REQUEST_TAG_2 = b"notary/request/2"
+_TAG_WITHOUT_COMMAND = b"notary/request/1"  # what release 0.1 signed
 FOR_EVER_US = TIME_MAX_US  # the period of a record whose caller named a ledger offset
 _COUNTS_AT, _REFS_AT, _WINDOW_BYTES = 48, 52, 17
 _COUNTS = struct.Struct(">HH")
@@ -36,20 +36,22 @@ class Terms(msgspec.Struct, frozen=True):
     ledger_offset: int | None = None
 
 
-def encode_request_2(request: Request, terms: Terms) -> bytes:
-    """Canonical bytes, version 2, of a request and terms that keep to their bounds."""
-    parts = [REQUEST_TAG_2, encode_request(request)[len(REQUEST_TAG) :], *_texts((terms.user_id, terms.command_id))]
-    parts += [bytes([len(terms.act_as)]), *_texts(terms.act_as), _deduplication(terms)]
-    return b"".join(parts)
+def encode_canonical(request: Request, terms: Terms) -> bytes:
+    """Canonical bytes of a request and terms that keep to their bounds."""
+    command = _command(terms.user_id, terms.command_id, terms.act_as)
+    return encode_request(request) + command + _deduplication(terms)
 
 
-def decode_request_2(raw: bytes) -> tuple[Request, bytes, Terms]:
-    """The request, its content digest and its terms. Raises BadRequest unless the bytes are exactly canonical."""
+def decode_canonical(raw: bytes) -> tuple[Request, bytes, Terms]:
+    """The request, its content digest and its terms. Raises BadRequest unless the bytes are exactly canonical,
+    COMMAND_NOT_SIGNED for those of version 1."""
+    if raw.startswith(_TAG_WITHOUT_COMMAND):
+        raise command_not_signed()
     try:
         inputs_n, references_n = _COUNTS.unpack_from(raw, _COUNTS_AT)
         at = _REFS_AT + STATE_REF_BYTES * (inputs_n + references_n) + _WINDOW_BYTES
         _, at = _text(raw, at)
-        request, digest = decode_request(REQUEST_TAG + raw[len(REQUEST_TAG_2) : at])
+        request, digest = decode_request(raw[:at])
         user_id, at = _text(raw, at)
         command_id, at = _text(raw, at)
         act_as = []
@@ -57,31 +59,18 @@ def decode_request_2(raw: bytes) -> tuple[Request, bytes, Terms]:
         for _ in range(count):
             party, at = _text(raw, at)
             act_as.append(party)
-        kind, value = _DEDUPLICATION.unpack_from(raw, at)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise BadRequest(f"not canonical bytes of a request: {error}") from None
-    if not raw.startswith(REQUEST_TAG_2) or len(raw) != at + _DEDUPLICATION.size:
-        raise BadRequest("not canonical bytes of a request: wrong tag or length")
-    if kind > _LEDGER_OFFSET or value > TIME_MAX_US or (kind == _NONE and value):
-        raise BadRequest("not canonical bytes of a request: its deduplication")
+    period_us, offset = _deduplication_in(raw[at:])
     check_command(user_id, command_id, tuple(act_as), command_id)
     if act_as != sorted(act_as):
         raise BadRequest("not canonical bytes of a request: act_as is out of order")
-    period_us, offset = (value if kind == _PERIOD else None), (value if kind == _LEDGER_OFFSET else None)
     return request, digest, Terms(user_id, command_id, tuple(act_as), period_us, offset)
 
 
-def covers_command(raw: bytes) -> bool:
-    """Whether a signature over these canonical bytes covers the command and its terms: those of version 2 do."""
-    return raw.startswith(REQUEST_TAG_2)
-
-
-def decode_either(raw: bytes) -> tuple[Request, bytes, Terms | None]:
-    """The request in canonical bytes of either version, its content digest, and the terms of version 2.
-
-    Raises BadRequest unless the bytes are exactly canonical.
-    """
-    return decode_request_2(raw) if covers_command(raw) else (*decode_request(raw), None)
+def command_not_signed() -> BadRequest:
+    """The refusal of canonical bytes of version 1."""
+    return BadRequest("canonical bytes of version 1 do not cover the command", Code.COMMAND_NOT_SIGNED)
 
 
 def period_us_of(period_s: float) -> int:
@@ -95,23 +84,38 @@ def period_s_of(period_us: int) -> float:
 
 
 def request_in(record: RequestRecord) -> tuple[Request, bytes]:
-    """The request in a record, and its content digest. Raises BadRequest unless its bytes are canonical, of a version
-    that the record's format allows, and signed for the record's command and terms."""
-    raw = record.submission.request
-    if not isinstance(record, RequestRecordV2) or not covers_command(raw):
-        return decode_request(raw)
-    request, digest, terms = decode_request_2(raw)
+    """The request in a record, and its content digest. Raises BadRequest unless its bytes are canonical, and signed for
+    the record's command and terms."""
     submission = record.submission
-    command = (submission.user_id, submission.command_id, tuple(sorted(submission.act_as)))
-    if command != (terms.user_id, terms.command_id, terms.act_as):
-        raise BadRequest("the request was signed for another command")
-    if terms.ledger_offset is not None:
+    raw, end = submission.request, len(submission.request) - _DEDUPLICATION.size
+    command = _command(submission.user_id, submission.command_id, tuple(sorted(submission.act_as)))
+    command_at = end - len(command)
+    if command_at < 0 or raw[command_at:end] != command:  # written out and compared: much less work than reading it
+        raise BadRequest("the request was signed for another command, or its bytes are not canonical")
+    request, digest = decode_request(raw[:command_at])
+    period_us, ledger_offset = _deduplication_in(raw[end:])
+    if not isinstance(record, RequestRecordV2):
+        return request, digest
+    if ledger_offset is not None:
         is_signed = record.deduplication_us == FOR_EVER_US
     else:
-        is_signed = terms.deduplication_us in (None, record.deduplication_us) and record.after_offset == NO_OFFSET
+        is_signed = period_us in (None, record.deduplication_us) and record.after_offset == NO_OFFSET
     if not is_signed:
         raise BadRequest("the request was signed for another deduplication period")
     return request, digest
+
+
+def _command(user_id: str, command_id: str, act_as: tuple[str, ...]) -> bytes:
+    """What stands between the request and its deduplication; `act_as` ascends."""
+    before, after = _around(user_id, act_as)
+    command = command_id.encode()
+    return before + _LENGTH.pack(len(command)) + command + after
+
+
+@lru_cache(1_024)  # few users have most commands
+def _around(user_id: str, act_as: tuple[str, ...]) -> tuple[bytes, bytes]:
+    """What stands before and after the command id."""
+    return b"".join(_texts((user_id,))), b"".join([bytes([len(act_as)]), *_texts(act_as)])
 
 
 def _texts(texts: Sequence[str]) -> list[bytes]:
@@ -124,6 +128,16 @@ def _deduplication(terms: Terms) -> bytes:
     if terms.ledger_offset is not None:
         return _DEDUPLICATION.pack(_LEDGER_OFFSET, terms.ledger_offset)
     return _DEDUPLICATION.pack(_NONE, 0)
+
+
+def _deduplication_in(raw: bytes) -> tuple[int | None, int | None]:
+    """The period and the ledger offset that canonical bytes end with. Raises BadRequest."""
+    if len(raw) != _DEDUPLICATION.size:
+        raise BadRequest("not canonical bytes of a request: wrong length")
+    kind, value = _DEDUPLICATION.unpack(raw)
+    if kind > _LEDGER_OFFSET or value > TIME_MAX_US or (kind == _NONE and value):
+        raise BadRequest("not canonical bytes of a request: its deduplication")
+    return (value if kind == _PERIOD else None), (value if kind == _LEDGER_OFFSET else None)
 
 
 def _text(raw: bytes, at: int) -> tuple[str, int]:

@@ -30,10 +30,10 @@ from replica.link.interface import DEFAULT_OPTIONS, Replies, Standing, SubmitOpt
 from replica.link.settings import LinkSettings
 from replica.link.unix_server import LinkServer
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
-from replica.notary.canonical import decode_request
 from replica.notary.errors import Code
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Request, Submission
+from replica.notary.terms import decode_canonical
 from replica.operators.front_ends import FrontEnds
 from replica.store.postgres.arrays import byteas, register
 from replica.wiring import front_end_argv
@@ -95,7 +95,7 @@ class Alternative:
                 self._arrived.clear()
                 await self._arrived.wait()
             items = [self._queue.popleft() for _ in range(min(len(self._queue), self._batch_max))]
-            decoded = [decode_request(submission.request) for _, _, submission in items]
+            decoded = [decode_canonical(submission.request)[:2] for _, _, submission in items]
             self._answer(items, decoded, await self._record(connection, decoded))
 
     async def _record(self, connection: Connection, decoded: list[tuple[Request, bytes]]) -> list[int | None]:

@@ -18,8 +18,8 @@ from random import Random
 
 from ledger_api.client.signing import Party
 from ledger_api.wire.submissions import ANONYMOUS
-from replica.notary.canonical import encode_request
 from replica.notary.requests import Submission, format_state_ref, make_request
+from replica.notary.terms import Terms, encode_canonical
 
 CHUNK_SUBMISSIONS = 2_000
 PARTY = "O=Bank 1,L=London,C=GB"
@@ -34,13 +34,15 @@ def submission(random: Random, party: Party, inputs: list[bytes]) -> dict[str, o
     """The document of one signed submission with a random transaction id."""
     tx_id = random.randbytes(32)
     request = make_request(tx_id, inputs, [], None, party.name)
+    signed = encode_canonical(request, Terms(ANONYMOUS, tx_id.hex(), (party.name,)))
     return {
         "request": {
             "tx_id": tx_id.hex(),
             "inputs": [format_state_ref(ref) for ref in request.inputs],
             "party": party.name,
             "public_key": party.public_key.hex(),
-            "signature": party.key.sign(encode_request(request)).signature.hex(),
+            "signature": party.key.sign(signed).signature.hex(),
+            "canonical_version": 2,
         }
     }
 
@@ -51,7 +53,8 @@ def unsigned_submission(random: Random, inputs: int) -> Submission:
     For what lies behind the front ends: they check signatures, and nobody looks at them again.
     """
     tx_id = random.randbytes(32)
-    request = encode_request(make_request(tx_id, fresh_states(random, inputs), [], None, PARTY))
+    terms = Terms(ANONYMOUS, tx_id.hex(), (PARTY,))
+    request = encode_canonical(make_request(tx_id, fresh_states(random, inputs), [], None, PARTY), terms)
     key, signature = random.randbytes(32), random.randbytes(64)
     return Submission(request, key, signature, ANONYMOUS, tx_id.hex(), (PARTY,), random.randbytes(16).hex())
 

@@ -25,8 +25,8 @@ from ledger_api.client import Party, Result, RetryPolicy
 from replica.checker.history import Event, HistoryWriter, Ok, Refused
 from replica.local.recording import RecordingClient
 from replica.notary.answers import Notarised, NotNow
-from replica.notary.canonical import decode_request
 from replica.notary.requests import Submission
+from replica.notary.terms import decode_canonical
 
 ATTEMPT_MAX_S = 3.0
 INPUTS_MAX = 4
@@ -99,7 +99,7 @@ class Mix:
         """An earlier one: the same command, the same transaction under a new command, or its id with other inputs."""
         if chance < 0.05:
             return submission
-        request, _ = decode_request(submission.request)
+        request, _, _ = decode_canonical(submission.request)
         inputs = list(request.inputs) if chance < 0.11 else [self._fresh()]
         (party,) = [party for party in self._parties if party.name == request.party]
         return party.sign(request.tx_id, inputs, command_id=self._random.randbytes(16).hex())

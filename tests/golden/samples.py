@@ -43,7 +43,7 @@ from replica.notary.records import (
 )
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref, make_request, state_ref
 from replica.notary.rules import Conflict, Judged, Usage, judge, keys_of
-from replica.notary.terms import Terms, encode_request_2, period_us_of
+from replica.notary.terms import Terms, encode_canonical, period_us_of
 from replica.notary.words import NewWord, encode_word
 from tests.worlds.notary_logs import Log
 from tests.worlds.party_logs import run_with_parties, told_log
@@ -79,9 +79,15 @@ def _request(
 
 def submission(request: Request, command_id: str = "command-1") -> Submission:
     """A submission with the party's true signature."""
-    raw = encode_request(request)
+    return _signed_for(request, Terms("alice", command_id, (PARTY,)))
+
+
+def _signed_for(request: Request, terms: Terms) -> Submission:
+    """A submission that was signed with its terms."""
+    raw = encode_canonical(request, terms)
     signature = PARTY_KEY.sign(raw).signature
-    return Submission(raw, bytes(PARTY_KEY.verify_key), signature, "alice", command_id, (PARTY,), "submission-1")
+    texts = (terms.user_id, terms.command_id, terms.act_as, "submission-1")
+    return Submission(raw, bytes(PARTY_KEY.verify_key), signature, *texts)
 
 
 REQUESTS = {
@@ -243,6 +249,7 @@ def mixed_log() -> list[bytes]:
     terms = Terms("alice", "signed", (PARTY,), 500)
     at_offset = msgspec.structs.replace(terms, command_id="at-offset", deduplication_us=None, ledger_offset=3)
     after_five = msgspec.structs.replace(terms, command_id="c-1", deduplication_us=None, ledger_offset=1)
+    after_twelve = msgspec.structs.replace(after_five, ledger_offset=2)
     late = TimeWindow(None, 4_000)
     barrier_2 = BarrierRecord(8, ACTIVATION_2, "R2", "postgres:7564028173911205913:1", 2, 2)
     return [
@@ -259,7 +266,7 @@ def mixed_log() -> list[bytes]:
         second(3, submission(other, "c-1"), 2_300, 799),  # the newest acceptance is 800 old: notarised again
         second(4, submission(other, "c-1"), 2_400, 100),  # 11: as old as the period
         second(5, submission(other, "c-1"), 2_401, 100),  # and older: an acceptance
-        second(6, submission(spend, "c-1"), 2_500, day_us, 12),  # 13: acceptances count after offset 12 only
+        second(6, _signed_for(spend, after_twelve), 2_500, 2**63 - 1, 12),  # 13: acceptances count after offset 12 only
         second(7, submission(_request(0x84, (state(0x33, 1),)), "c-4"), 2_600),  # a conflict
         second(8, _signed_for(_request(0x84, (state(0x85),)), terms), 2_700, 500),  # 15: signed with its terms
         second(9, _signed_for(_request(0x84, (state(0x85),)), terms), 2_700, 501),  # nobody signed for these
@@ -322,14 +329,6 @@ def _late(sent: Submission) -> RequestRecordV2:
 
 def _noted(record: Record, sequence: int) -> Record:
     return msgspec.structs.replace(record, sequence=sequence)
-
-
-def _signed_for(request: Request, terms: Terms) -> Submission:
-    """A submission that was signed with its terms, canonical bytes version 2."""
-    raw = encode_request_2(request, terms)
-    signature = PARTY_KEY.sign(raw).signature
-    texts = (terms.user_id, terms.command_id, terms.act_as, "submission-1")
-    return Submission(raw, bytes(PARTY_KEY.verify_key), signature, *texts)
 
 
 def judged(values: list[bytes]) -> tuple[Reading, Judged]:
@@ -426,11 +425,8 @@ def _canonical_vectors() -> bytes:
                 "from_us": None if request.window is None else request.window.from_us,
                 "until_us": None if request.window is None else request.window.until_us,
                 "party": request.party,
-                "canonical": encode_request(request).hex(),
+                "request": encode_request(request).hex(),
                 "content_digest": content_digest(request).hex(),
-                "party_seed": bytes(PARTY_KEY).hex(),
-                "party_public_key": bytes(PARTY_KEY.verify_key).hex(),
-                "signature": PARTY_KEY.sign(encode_request(request)).signature.hex(),
             }
             for name, request in REQUESTS.items()
         ]
@@ -443,7 +439,7 @@ def _signed_command_vectors() -> bytes:
         request = REQUESTS[of]
         duration_us = None if duration_s is None else period_us_of(duration_s)
         terms = Terms(user_id, command_id, tuple(sorted(act_as)), duration_us, after_offset)
-        raw = encode_request_2(request, terms)
+        raw = encode_canonical(request, terms)
         found.append(
             {
                 "name": name,

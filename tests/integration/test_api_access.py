@@ -24,6 +24,7 @@ from ledger_api.client import (
 )
 from ledger_api.wire.problems import ProblemDocument
 from replica.notary.answers import Notarised, NotNow, Refused
+from replica.notary.requests import Submission
 from tests.certificates import Authority
 from tests.closing import listening
 from tests.integration.test_api_client import make_completion
@@ -36,6 +37,11 @@ QUICK = RetryPolicy(deadline_s=20.0, timeout_s=0.01, attempt_max_s=5.0)
 SHORT_LIFE_S = 4  # a token's times are whole seconds
 NOTARY_PUBLIC_KEY = bytes(NOTARY_KEY.verify_key)
 GRANTS = {"act_as": [BANK.name], "admin": True}
+
+
+def fresh(party: Party = BANK) -> Submission:
+    """A submission of the tokens' user."""
+    return make_submission(party, user_id="treasury")
 
 
 class Guarded:
@@ -80,13 +86,13 @@ async def test_every_call_shows_the_token_and_the_certificate(tmp_path: Path) ->
     """Goal: nothing of the library is shut out by mutual TLS with tokens. Method: each call; then without either."""
     guarded = Guarded(tmp_path, published(3), tls=True)
     access = Access(token=guarded.token(), **guarded.mutual)
-    submission = make_submission()
+    submission = fresh()
 
     def use(endpoint: str) -> None:
         with SyncNotaryClient(endpoint, QUICK, access=access) as client:
             assert client.notarise(submission, NOTARY_PUBLIC_KEY).tx_id == submission.request[16:48]
             assert [c.offset for c in islice(client.completions(), 3)] == [1, 2, 3]
-            assert len(client.submit_all([submission, make_submission()])) == 2
+            assert len(client.submit_all([submission, fresh()])) == 2
 
     async with guarded.world.serve() as world:
         async with NotaryClient(world.endpoint, QUICK, access=access) as client:
@@ -116,18 +122,18 @@ async def test_a_token_that_is_refused_is_asked_for_once_more(tmp_path: Path) ->
     guarded = Guarded(tmp_path, StubParticipant())
     async with guarded.world.serve() as world:
         async with NotaryClient(world.endpoint, QUICK, access=Access(token=guarded.first_old)) as client:
-            answers = await asyncio.gather(*(client.submit(make_submission()) for _ in range(20)))
+            answers = await asyncio.gather(*(client.submit(fresh()) for _ in range(20)))
             assert all(isinstance(answer, Notarised) for answer in answers)
             assert guarded.asked == 2
         guarded.asked = 0
         async with SubmissionStream(world.endpoint, QUICK, access=Access(token=guarded.first_old)) as stream:
-            assert isinstance(await stream.submit(make_submission()), Notarised)
+            assert isinstance(await stream.submit(fresh()), Notarised)
             assert guarded.asked == 2
         write(guarded.token_file, guarded.token(-5))
         async with NotaryClient(world.endpoint, QUICK, access=Access(token=guarded.token_file)) as client:
-            assert isinstance(await client.submit(make_submission()), ProblemDocument)
+            assert isinstance(await client.submit(fresh()), ProblemDocument)
             write(guarded.token_file, guarded.token())
-            assert isinstance(await client.submit(make_submission()), Notarised)
+            assert isinstance(await client.submit(fresh()), Notarised)
 
 
 @pytest.mark.parametrize("has_token", [True, False])
@@ -139,8 +145,11 @@ async def test_a_client_without_a_good_token_is_told_at_once(tmp_path: Path, has
     code = "TOKEN_INVALID" if has_token else "TOKEN_MISSING"
     told: list[str] = []
     async with guarded.world.serve() as world, NotaryClient(world.endpoint, QUICK, access=access) as client:
-        results = [await client.submit(make_submission()), *await client.submit_batch([make_submission()] * 2)]
-        results += await client.submit_all([make_submission()] * 2)
+        results = [
+            await client.submit(fresh()),
+            *await client.submit_batch([fresh()] * 2),
+        ]
+        results += await client.submit_all([fresh()] * 2)
         for result in results:
             assert isinstance(result, ProblemDocument)
             assert result.code == code
@@ -174,9 +183,9 @@ async def test_streams_outlive_their_token(tmp_path: Path) -> None:
                         return
 
             following = asyncio.create_task(follow())
-            assert isinstance(await stream.submit(make_submission()), Notarised)
+            assert isinstance(await stream.submit(fresh()), Notarised)
             await asyncio.sleep(SHORT_LIFE_S + 0.5)  # both streams have been ended, and only one has a new token
-            late = asyncio.create_task(stream.submit(make_submission()))
+            late = asyncio.create_task(stream.submit(fresh()))
             participant.database.completions = [(n, make_completion(n)) for n in range(1, 6)]
             participant.standing = msgspec.structs.replace(ACTIVE, ledger_end=5)
             participant.standing_changes.notify()
@@ -207,11 +216,11 @@ async def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
         NotaryClient(f"http://127.0.0.1:{port}", impatient, access=Access(token="secret")) as client,
     ):
         location = f"http://127.0.0.1:{other}/"
-        assert isinstance(await client.submit(make_submission()), NotNow)
+        assert isinstance(await client.submit(fresh()), NotNow)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(client.completions()), 0.5)
         assert heard == []
-        assert isinstance((await client.submit_all([make_submission()]))[0], NotNow)  # a handshake is redirected
+        assert isinstance((await client.submit_all([fresh()]))[0], NotNow)  # a handshake is redirected
     assert [raw for raw in heard if b"secret" in raw] == []
 
 
@@ -221,7 +230,7 @@ async def test_the_commands_show_a_token_from_a_file(tmp_path: Path) -> None:
     guarded = Guarded(tmp_path, published(5), tls=True)
     write(guarded.token_file, guarded.token())
     file = tmp_path / "submissions.jsonl"
-    file.write_bytes(encode_submission(make_submission()) + b"\n")
+    file.write_bytes(encode_submission(fresh()) + b"\n")
     tls = [word for name, path in guarded.mutual.items() for word in (f"--{name.replace('_', '-')}", str(path))]
     async with guarded.world.serve() as world:
         words = ["--endpoint", world.endpoint, *tls]
@@ -262,8 +271,8 @@ async def test_a_token_that_grants_another_party_is_final(tmp_path: Path) -> Non
         guarded.world.serve() as world,
         NotaryClient(world.endpoint, QUICK, access=Access(token=guarded.first_old)) as client,
     ):
-        answer = await client.submit(make_submission(stranger))
+        answer = await client.submit(fresh(stranger))
         assert isinstance(answer, ProblemDocument) and answer.code == "PERMISSION_DENIED"
         assert guarded.asked == 2
-        await client.submit(make_submission(stranger))
+        await client.submit(fresh(stranger))
         assert guarded.asked == 2

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -130,7 +130,9 @@ class World:
         }
 
     @asynccontextmanager
-    async def client(self, header: str | None = None, certificate: str = "ours") -> AsyncIterator[Client]:
+    async def client(
+        self, header: str | None = None, certificate: str = "ours", user_id: str = USER
+    ) -> AsyncIterator[Client]:
         context = ssl.create_default_context(cafile=str(self.authority.ca_file))
         if certificate != "none":
             issuer = self.authority if certificate == "ours" else self.stranger
@@ -138,23 +140,24 @@ class World:
         headers = {} if header is None else {"Authorization": header}
         connector = aiohttp.TCPConnector(ssl=context)
         async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
-            yield Client(self.api.endpoint, session)
+            yield Client(self.api.endpoint, session, user_id)
 
 
 class Client:
     """Makes one call of each kind, and returns in a few words how it was answered."""
 
-    ONE: ClassVar = msgspec.json.encode(submission_to_document(SUBMISSION))
-    BODIES: ClassVar = {
-        "/v1/submissions": ONE,
-        "/v1/submissions/async": ONE,
-        "/v1/submissions/batch": b'{"submissions":[%b]}' % ONE,
-        "/v1/submissions/batch/async": b'{"submissions":[%b]}' % ONE,
-    }
-
-    def __init__(self, endpoint: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, endpoint: str, session: aiohttp.ClientSession, user_id: str) -> None:
         self._endpoint = endpoint
         self.session = session
+        self._submission = make_submission(user_id=user_id)
+        one = msgspec.json.encode(submission_to_document(self._submission))
+        batch = b'{"submissions":[%b]}' % one
+        self._bodies = {
+            "/v1/submissions": one,
+            "/v1/submissions/async": one,
+            "/v1/submissions/batch": batch,
+            "/v1/submissions/batch/async": batch,
+        }
 
     async def ask(self, call: str) -> str:
         """Status, and code or whether what only some may see was there."""
@@ -163,7 +166,7 @@ class Client:
         try:
             if path.endswith("/stream"):
                 return await self._stream(url)
-            body = self.BODIES[path] if method == "POST" else None
+            body = self._bodies[path] if method == "POST" else None
             headers = {"Content-Type": "application/json"} if body else {}
             async with self.session.request(method, url, data=body, headers=headers) as response:
                 return _in_words(call, response.status, await response.read())
@@ -174,7 +177,7 @@ class Client:
         try:
             async with self.session.ws_connect(url) as socket, asyncio.timeout(10):
                 await socket.receive_bytes()
-                await socket.send_bytes(encoder.encode(Submissions([(1, SUBMISSION)])))
+                await socket.send_bytes(encoder.encode(Submissions([(1, self._submission)])))
                 answers = msgspec.msgpack.decode(await socket.receive_bytes(), type=FromServer)
         except aiohttp.WSServerHandshakeError as refused:
             async with self.session.get(url) as response:
@@ -222,7 +225,8 @@ async def test_a_token_grants_what_its_column_says(tmp_path: Path, column: int) 
     """Goal: rights per party hold on every call. Method: one kind of caller, every call, the column of the table."""
     world = World(tmp_path)
     claims = list(GRANTED.values())[column]
-    async with world.api.serve(), world.client(f"Bearer {world.token(**claims)}") as client:
+    header, user_id = f"Bearer {world.token(**claims)}", str(claims.get("sub", USER))
+    async with world.api.serve(), world.client(header, user_id=user_id) as client:
         found = await everything(client)
     assert found == {call: row[column] for call, row in TABLE.items()} | dict.fromkeys(PUBLIC, "200")
 

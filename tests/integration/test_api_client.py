@@ -31,9 +31,9 @@ from replica.active.signer import create_key
 from replica.link.interface import DEFAULT_OPTIONS, SubmitOptions
 from replica.local.ports import PortReservation
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused, StateStatus
-from replica.notary.canonical import decode_request
 from replica.notary.errors import BadRequest, Code, ConfigError, NotActive
 from replica.notary.requests import Submission, parse_state_ref
+from replica.notary.terms import decode_canonical
 from replica.store.interface import Completion
 from tests.worlds.api_world import (
     ACTIVE,
@@ -248,14 +248,15 @@ async def test_a_submission_that_is_not_waited_for(tmp_path: Path) -> None:
 async def test_every_call_takes_a_deduplication_period(tmp_path: Path) -> None:
     """Goal: a duration or an offset, however it is sent. Method: what reaches the core, of each way to submit."""
     participant = StubParticipant()
-    period, submission = Deduplication(duration_s=60.0), make_submission()
+    period, after = Deduplication(duration_s=60.0), Deduplication(after_offset=7)
+    submission, later = make_submission(deduplication=period), make_submission(deduplication=after)
     async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
         await client.submit(submission, deduplication=period)
         await client.submit_async(submission, deduplication=period)
         await client.submit_batch([submission], deduplication=period)
         await client.submit_all([submission], deduplication=period)
-        await client.notarise(submission, NOTARY_PUBLIC_KEY, deduplication=Deduplication(after_offset=7))
-        await client.submit(submission)
+        await client.notarise(later, NOTARY_PUBLIC_KEY, deduplication=after)
+        await client.submit(make_submission())
     assert participant.options == [
         SubmitOptions(False, 60.0),
         SubmitOptions(True, 60.0),
@@ -345,7 +346,7 @@ def test_a_party_signs_with_the_file_that_keys_create_makes(tmp_path: Path) -> N
     state = "ab" * 32 + ":7"
     submission = party.sign(inputs=[state], references=[bytes(36)])
     assert (party.public_key, submission.public_key) == (public_key, public_key)
-    request, _ = decode_request(submission.request)
+    request, _, _ = decode_canonical(submission.request)
     assert (request.inputs, request.references) == ((parse_state_ref(state),), (bytes(36),))
     assert party.sign().request != party.sign().request  # a random transaction id each
     assert party.sign("cd" * 32).command_id == "cd" * 32

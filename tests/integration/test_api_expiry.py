@@ -72,7 +72,7 @@ async def test_streams_of_a_revoked_token_end(tmp_path: Path) -> None:
             world.authentication.reload()
             last = [line async for line in reading.content][-1]
             assert json.loads(last)["problem"]["code"] == "TOKEN_INVALID"
-            await socket.send_bytes(encoder.encode(Submissions([(1, make_submission())])))
+            await socket.send_bytes(encoder.encode(Submissions([(1, make_submission(user_id="treasury"))])))
             frames = [decoder.decode(message.data) async for message in socket]
         assert isinstance(frames[-1], Closing)
         assert (frames[-1].code, participant.submitted) == ("TOKEN_INVALID", [])
@@ -89,7 +89,7 @@ async def test_a_stream_of_submissions_ends_with_its_token(tmp_path: Path) -> No
         url = world.endpoint + "/v1/submissions/stream"
         async with asyncio.timeout(30), session.ws_connect(url, headers=guarded.headers) as socket:
             assert isinstance(decoder.decode(await socket.receive_bytes()), Welcome)
-            await socket.send_bytes(encoder.encode(Submissions([(1, make_submission())])))
+            await socket.send_bytes(encoder.encode(Submissions([(1, make_submission(user_id="treasury"))])))
             frames = [decoder.decode(message.data) async for message in socket]
         assert time.time() >= guarded.expires_at_s
         closing = frames[-1]

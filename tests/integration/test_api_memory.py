@@ -23,10 +23,10 @@ from ledger_api.client import NotaryClient
 from ledger_api.client.signing import encode_submission
 from replica.link.interface import DEFAULT_OPTIONS, Replies, TicketedLookUp, TicketedSubmission
 from replica.notary.answers import Refused, StateStatus
-from replica.notary.canonical import decode_request
 from replica.notary.errors import Code
 from replica.notary.requests import format_state_ref
 from replica.notary.rules import Conflict, Usage
+from replica.notary.terms import decode_canonical
 from replica.store.postgres.migrate import migrate
 from tests.integration.conftest import MakeDatabase
 from tests.integration.test_api_exhaustion import MIB, SUBMIT, attacked, together
@@ -72,7 +72,7 @@ class Beaten:
 
     def submit(self, replies: Replies, batch: list[TicketedSubmission], options: Any = DEFAULT_OPTIONS) -> None:
         for ticket, submission in batch:
-            request, _ = decode_request(submission.request)
+            request, _, _ = decode_canonical(submission.request)
             if len(request.inputs) < 100:
                 replies.send([(ticket, notarise(submission))])
                 continue

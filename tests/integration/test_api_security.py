@@ -35,7 +35,7 @@ def client_context(authority: Authority, certificate: tuple[Path, Path] | None =
 
 
 def body() -> bytes:
-    return msgspec.json.encode(submission_to_document(make_submission()))
+    return msgspec.json.encode(submission_to_document(make_submission(user_id="treasury")))
 
 
 class Guarded:

@@ -18,9 +18,10 @@ from ledger_api.wire.problems import ProblemDocument
 from ledger_api.wire.stream_frames import Answers, Rejected, Submissions
 from replica.link.interface import SubmitOptions
 from replica.notary.answers import Notarised
+from replica.notary.canonical import encode_request
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import Submission
-from replica.notary.terms import Terms, covers_command, decode_request_2
+from replica.notary.terms import Terms, decode_canonical
 from tests.integration.test_api_stream import raw_stream
 from tests.worlds.api_world import BANK, NOTARY_KEY, ApiWorld, StubParticipant
 
@@ -31,7 +32,7 @@ OTHER = "O=Bank B,L=Paris,C=FR"
 
 def signed(**about: Any) -> Submission:
     """A submission whose signature covers its command."""
-    return BANK.sign(**{"command_id": "c", "user_id": "alice", "sign_command": True, **about})
+    return BANK.sign(**{"command_id": "c", "user_id": "alice", **about})
 
 
 async def post(world: ApiWorld, body: bytes) -> dict[str, Any]:
@@ -96,11 +97,7 @@ def an_offset(document: dict[str, Any]) -> None:
     document["deduplication"] = {"after_offset": 3_600_000_000}
 
 
-def as_version_1(document: dict[str, Any]) -> None:
-    del document["request"]["canonical_version"]
-
-
-CHANGES = [other_command, other_user, other_parties, other_period, no_period, an_offset, as_version_1]
+CHANGES = [other_command, other_user, other_parties, other_period, no_period, an_offset]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -136,12 +133,15 @@ async def test_a_stream_takes_no_other_command_or_period(
     tmp_path: Path, changed: dict[str, Any], frame: dict[str, Any]
 ) -> None:
     """Goal: a record that nobody signed for is never logged. Method: each part changed around the signed bytes; beside
-    it one that is good, and one of version 1, whose period is the frame's."""
+    it one that is good."""
     participant = StubParticipant()
     bad = replace(signed(deduplication=HOUR), **changed)
-    plain = BANK.sign()
+    after = frame.get("deduplication_after")
+    good = signed(
+        deduplication=Deduplication(after_offset=after) if after else Deduplication(frame.get("deduplication_s"))
+    )
     async with ApiWorld(tmp_path, participant).serve() as world, raw_stream(world) as (raw, _):
-        await raw.send(Submissions([(0, bad), (1, plain)], **frame))
+        await raw.send(Submissions([(0, bad), (1, good)], **frame))
         answers: dict[int, Any] = {}
         while len(answers) < 2:
             found = await raw.receive()
@@ -150,11 +150,11 @@ async def test_a_stream_takes_no_other_command_or_period(
     assert isinstance(answers[0], Rejected)
     assert answers[0].code == Code.SIGNATURE_INVALID.name
     assert isinstance(answers[1], Notarised)
-    assert participant.submitted == [plain]
+    assert participant.submitted == [good]
     assert participant.options == [SubmitOptions(False, frame.get("deduplication_s"), frame.get("deduplication_after"))]
 
 
-async def test_a_stream_mixes_both_versions(tmp_path: Path) -> None:
+async def test_a_stream_mixes_periods(tmp_path: Path) -> None:
     """Goal: each submission has its own terms. Method: one frame, two periods that were signed for, and none."""
     participant = StubParticipant()
     batch = [BANK.sign(), signed(deduplication=HOUR), signed(deduplication=Deduplication(60.0)), signed()]
@@ -186,30 +186,43 @@ async def test_a_token_does_not_change_the_user_that_was_signed_for(tmp_path: Pa
     assert participant.submitted == [alice, alice]
 
 
-async def test_an_operator_may_require_it(tmp_path: Path) -> None:
-    """Goal: with the setting, no signature leaves its command open. Method: both versions, JSON, batch and stream."""
+def of_version_1(one: Submission) -> Submission:
+    """The same transaction, signed as release 0.1 did: without its command."""
+    raw = b"notary/request/1" + encode_request(decode_canonical(one.request)[0])[16:]
+    return replace(one, request=raw, signature=BANK.key.sign(raw).signature)
+
+
+async def test_a_signature_that_leaves_the_command_open_is_refused(tmp_path: Path) -> None:
+    """Goal: nobody's command is chosen by a relay. Method: version 1, rightly signed, as JSON that names it or none,
+    and in a stream beside one that is good."""
     participant = StubParticipant()
-    plain, one = BANK.sign(), signed()
-    async with ApiWorld(tmp_path, participant, signed_commands_only=True).serve() as world:
-        async with NotaryClient(world.endpoint, QUICK) as client:
-            found = [await client.submit(plain), *await client.submit_batch([plain, one])]
-        async with SubmissionStream(world.endpoint, QUICK) as stream:
-            found += [await stream.submit(plain), await stream.submit(one)]
-    codes = [answer.code if isinstance(answer, ProblemDocument) else "" for answer in found]
-    assert codes == [Code.COMMAND_NOT_SIGNED.name] * 2 + [""] + [Code.COMMAND_NOT_SIGNED.name, ""]
-    assert participant.submitted == [one, one]
+    one = signed()
+    old = of_version_1(one)
+    document = json.loads(encode_submission(one))
+    document["request"]["signature"] = old.signature.hex()
+    async with ApiWorld(tmp_path, participant).serve() as world:
+        document["request"]["canonical_version"] = 1
+        found = [await post(world, json.dumps(document).encode())]
+        del document["request"]["canonical_version"]
+        found.append(await post(world, json.dumps(document).encode()))
+        async with raw_stream(world) as (raw, _):
+            await raw.send(Submissions([(0, old), (1, one)]))
+            answers: dict[int, Any] = {}
+            while len(answers) < 2:
+                received = await raw.receive()
+                assert isinstance(received, Answers)
+                answers |= dict(received.batch)
+    assert [each["code"] for each in found] + [answers[0].code] == [Code.COMMAND_NOT_SIGNED.name] * 3
+    assert participant.submitted == [one]
 
 
 async def test_a_client_does_not_send_what_was_signed_otherwise(tmp_path: Path) -> None:
     """Goal: a mistake is found where it is made. Method: another period at the call than in the signature."""
     one = signed(deduplication=HOUR)
-    assert covers_command(one.request)
-    assert decode_request_2(one.request)[2] == Terms("alice", "c", (BANK.name,), 3_600_000_000)
+    assert decode_canonical(one.request)[2] == Terms("alice", "c", (BANK.name,), 3_600_000_000)
     with pytest.raises(BadRequest, match="another deduplication period"):
         encode_submission(one, Deduplication(60.0))
     assert msgspec.json.decode(encode_submission(one, HOUR)) == msgspec.json.decode(encode_submission(one))
-    with pytest.raises(BadRequest, match="signed with the command only"):
-        BANK.sign(deduplication=HOUR)
     async with (
         ApiWorld(tmp_path, StubParticipant()).serve() as world,
         SubmissionStream(world.endpoint, QUICK, deduplication=Deduplication(60.0)) as stream,

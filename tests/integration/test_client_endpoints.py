@@ -31,7 +31,7 @@ from replica.local.recording import RecordingClient
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow
 from replica.notary.errors import Code
 from replica.notary.requests import Submission
-from replica.notary.terms import decode_either
+from replica.notary.terms import decode_canonical
 from replica.store.interface import NOTARISED, Completion
 from tests.waiting import eventually
 from tests.worlds.api_world import ACTIVE, PASSIVE, ApiWorld, StubParticipant, make_submission, notarise
@@ -183,7 +183,7 @@ async def test_each_attempt_is_an_operation_of_the_history(replicas: Replicas) -
     written.seek(0)
     events = list(read_history(written))
     sent = Counter(event.tx_id for event in events if isinstance(event, Invoke))
-    assert sent == {decode_either(one.request)[0].tx_id.hex(): 2 for one in submissions}
+    assert sent == {decode_canonical(one.request)[0].tx_id.hex(): 2 for one in submissions}
     ended = Counter(type(event) for event in events)
     assert (ended[Unknown], ended[Ok]) == (4, 4)
     assert all(operation.answer is None or operation.answer.log_offset is not None for operation in operations(events))

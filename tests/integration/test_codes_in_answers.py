@@ -32,11 +32,13 @@ def told(problem: ProblemDocument, code: str) -> bool:
     return words == (meant.status, code, meant.title, meant.remedy, meant.retry) and bool(problem.detail)
 
 
-async def answer_to(
-    world: ApiWorld, submission: Submission, period: Deduplication | None = None
-) -> tuple[int, ProblemDocument]:
+async def answer_to(world: ApiWorld, submission: Submission) -> tuple[int, ProblemDocument]:
     """The problem that comes back over HTTP, and the status of the line."""
-    body = encode_submission(submission, period)
+    return await answer_with(world, encode_submission(submission))
+
+
+async def answer_with(world: ApiWorld, body: bytes) -> tuple[int, ProblemDocument]:
+    """The same for a body."""
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"{world.endpoint}/v1/submissions", data=body, headers=JSON) as answer,
@@ -54,17 +56,18 @@ async def whole(folder: Path, **core: float) -> AsyncIterator[ApiWorld]:
             yield world
 
 
-async def test_a_notary_that_wants_signed_commands(tmp_path: Path) -> None:
-    """Goal: COMMAND_NOT_SIGNED says what to sign. Method: the setting, and canonical bytes of version 1."""
-    async with ApiWorld(tmp_path, StubParticipant(), signed_commands_only=True).serve() as world:
-        status, problem = await answer_to(world, make_submission())
+async def test_a_signature_without_the_command(tmp_path: Path) -> None:
+    """Goal: COMMAND_NOT_SIGNED says what to sign. Method: a document of version 1."""
+    body = encode_submission(make_submission()).replace(b'"canonical_version":2', b'"canonical_version":1')
+    async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
+        status, problem = await answer_with(world, body)
     assert (status, told(problem, "COMMAND_NOT_SIGNED")) == (403, True)
 
 
 async def test_a_period_that_nobody_remembers(tmp_path: Path) -> None:
     """Goal: DEDUPLICATION_PERIOD_TOO_LONG has the bound. Method: beyond the maximum."""
     async with whole(tmp_path, deduplication_max_s=20.0) as world:
-        status, problem = await answer_to(world, make_submission(), Deduplication(21.0))
+        status, problem = await answer_to(world, make_submission(deduplication=Deduplication(21.0)))
     assert (status, told(problem, "DEDUPLICATION_PERIOD_TOO_LONG")) == (400, True)
     assert problem.deduplication_max_s == 20.0
 

@@ -107,9 +107,8 @@ async def test_what_is_asked_meanwhile_is_answered_or_waits(cluster: LocalCluste
                 await asyncio.sleep(0.05)
         with frozen(cluster):
             again, fresh = await client.submit(first), await client.submit(party.sign())
-            needs = asyncio.create_task(
-                client.submit(first, deduplication=Deduplication(after_offset=accepted.ledger_offset))
-            )
+            period = Deduplication(after_offset=accepted.ledger_offset)
+            needs = asyncio.create_task(client.submit(party.sign(accepted.tx_id, deduplication=period)))
             await asyncio.sleep(0.2)
             beside = await client.submit(party.sign())
             assert not needs.done()

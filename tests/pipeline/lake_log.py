@@ -10,7 +10,6 @@ from pathlib import Path
 from nacl.signing import SigningKey
 
 from pipeline.tables.write import open_writer
-from replica.notary.canonical import encode_request
 from replica.notary.records import (
     NO_OFFSET,
     BarrierRecord,
@@ -20,6 +19,7 @@ from replica.notary.records import (
     encode_record,
 )
 from replica.notary.requests import Submission, TimeWindow, make_request, state_ref
+from replica.notary.terms import Terms, encode_canonical
 from tests.pipeline.judged import TOPIC
 
 BANK_A, BANK_B, FUND = "O=Bank A,L=London,C=GB", "O=Bank B,L=Paris,C=FR", "O=Fund,L=Zürich,C=CH"
@@ -86,8 +86,9 @@ def _asked(
 ) -> bytes:
     window = None if until_s is None else TimeWindow(None, _NINE_US + until_s * 1_000_000)
     states, read = ([lake_state(name) for name in names] for names in (inputs, reading))
-    canonical = encode_request(make_request(lake_tx(transaction), states, read, window, party))
+    request = make_request(lake_tx(transaction), states, read, window, party)
     key, user = _KEYS[party], party[2:].partition(",")[0].lower().replace(" ", "-")
+    canonical = encode_canonical(request, Terms(user, command, (party,)))
     submission = Submission(
         canonical, bytes(key.verify_key), key.sign(canonical).signature, user, command, (party,), f"s{sequence}"
     )

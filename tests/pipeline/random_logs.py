@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from replica.notary.canonical import encode_request
 from replica.notary.records import (
     BarrierRecord,
     RequestRecord,
@@ -13,6 +12,7 @@ from replica.notary.records import (
     encode_record,
 )
 from replica.notary.requests import Submission, TimeWindow, make_request, state_ref
+from replica.notary.terms import Terms, encode_canonical
 from tests.worlds.notary_logs import strange_bytes
 
 ACTIVATIONS = [bytes([number]) * 16 for number in (0, 1, 2)] + [bytes(15) + b"\1", b"\1" + bytes(15)]
@@ -57,12 +57,13 @@ def requests(draw: st.DrawFn) -> bytes:
         windows[window],
         draw(st.sampled_from(PARTIES)),
     )
-    canonical = encode_request(request)
+    acting = draw(st.sampled_from([(PARTIES[0],), (PARTIES[1],), (PARTIES[0], PARTIES[2]), tuple("abcdefghijklmnop")]))
+    user, command = draw(TEXTS), draw(TEXTS)
+    canonical = encode_canonical(request, Terms(user, command, tuple(sorted(acting))))
     if draw(st.integers(0, 15)) == 0:  # a byte that is wrong makes it another request, or none at all
         at = draw(st.integers(0, len(canonical) - 1))
         canonical = canonical[:at] + draw(st.binary(min_size=1, max_size=1)) + canonical[at + 1 :]
-    acting = draw(st.sampled_from([(PARTIES[0],), (PARTIES[1],), (PARTIES[0], PARTIES[2]), tuple("abcdefghijklmnop")]))
-    submission = Submission(canonical, b"k" * 32, b"s" * 64, draw(TEXTS), draw(TEXTS), acting, draw(TEXTS))
+    submission = Submission(canonical, b"k" * 32, b"s" * 64, user, command, acting, draw(TEXTS))
     return encode_record(
         RequestRecord(draw(st.sampled_from([1, 1, 1, 1, 1, 1, 1, 2])), *draw(_head()), draw(TIMES), submission)
     )
@@ -112,7 +113,8 @@ def chain() -> list[bytes]:
     barrier = BarrierRecord(1, ACTIVATIONS[1], "r1", "postgres:1:1", 1, 1)
     values = [encode_record(barrier)]
     for number, inputs in enumerate(states):
-        canonical = encode_request(make_request(TX_IDS[number], inputs, [], None, PARTIES[0]))
+        request = make_request(TX_IDS[number], inputs, [], None, PARTIES[0])
+        canonical = encode_canonical(request, Terms("alice", f"c{number}", (PARTIES[0],)))
         submission = Submission(canonical, b"k" * 32, b"s" * 64, "alice", f"c{number}", (PARTIES[0],), "s")
         values.append(encode_record(RequestRecord(1, ACTIVATIONS[1], number, number, submission)))
     return values

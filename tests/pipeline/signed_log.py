@@ -14,7 +14,7 @@ from ha.lock.ids import Counter, lock_id
 from replica.active.publisher import completions_of
 from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
-from replica.notary.canonical import content_digest, encode_request
+from replica.notary.canonical import content_digest
 from replica.notary.receipts import Place, make_receipts, receipt_to_document
 from replica.notary.records import (
     NO_OFFSET,
@@ -26,7 +26,7 @@ from replica.notary.records import (
     encode_record,
 )
 from replica.notary.requests import Request, Submission, TimeWindow, make_request, state_ref
-from replica.notary.terms import Terms, encode_request_2
+from replica.notary.terms import Terms, encode_canonical
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import PostgresStore
 from tests.pipeline.judged import TOPIC
@@ -55,9 +55,9 @@ def request(number: int, inputs: Sequence[int], references: Sequence[int] = (), 
 
 def signed(one: Request, sequence: int, *, forged: bool = False) -> bytes:
     """A request record; a forged one has a signature over something else."""
-    canonical = encode_request(one)
-    signature = PARTY_KEY.sign(b"other" if forged else canonical).signature
     command = f"command-{sequence}"
+    canonical = encode_canonical(one, Terms("alice", command, (PARTY,)))
+    signature = PARTY_KEY.sign(b"other" if forged else canonical).signature
     submission = Submission(
         canonical, bytes(PARTY_KEY.verify_key), signature, "alice", command, (PARTY,), f"s{sequence}"
     )
@@ -89,7 +89,7 @@ def log_values(forged: int | None = None) -> list[bytes]:
 
 
 def raised_values() -> list[bytes]:
-    """The same log, raised to format 2 at offset 11: each step of rules 2, signatures with and without terms."""
+    """The same log, raised to format 2 at offset 11: each step of rules 2, signatures with and without a period."""
     terms = Terms("alice", "signed", (PARTY,), 500)
     settled = SettlementRecord(2, ACTIVATION_2, 6, ())
     return [
@@ -114,7 +114,7 @@ def _signed_2(
     period_us: int = 10**9,
     terms: Terms | None = None,
 ) -> bytes:
-    canonical = encode_request(one) if terms is None else encode_request_2(one, terms)
+    canonical = encode_canonical(one, terms or Terms("alice", command, (PARTY,)))
     signature = PARTY_KEY.sign(canonical).signature
     sent = Submission(canonical, bytes(PARTY_KEY.verify_key), signature, "alice", command, (PARTY,), f"s{sequence}")
     period_us = period_us if terms is None or terms.deduplication_us is None else terms.deduplication_us

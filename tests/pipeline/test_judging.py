@@ -21,7 +21,7 @@ from pipeline.judging.commands import key_values as acceptance_values
 from pipeline.judging.reasons import DEDUPLICATED, DUPLICATE, NO_KEY
 from pipeline.tables.rows import LOST, VERDICTS
 from replica.checker.judge import JudgedRequest, ReferenceJudge
-from replica.notary.canonical import change_id, decode_request
+from replica.notary.canonical import change_id
 from replica.notary.errors import BadRequest, FormatUnknown, IndexMismatch, InvariantBroken
 from replica.notary.outcomes import CODE_OF
 from replica.notary.records import (
@@ -35,6 +35,7 @@ from replica.notary.records import (
 from replica.notary.requests import Request
 from replica.notary.rules import STATE_KEY, TX_KEY, Outcome
 from replica.notary.salvage import NO_SALVAGES, Salvage, Salvages
+from replica.notary.terms import request_in
 from tests.golden import samples
 from tests.golden.make import FOLDER
 from tests.pipeline.judged import Judged, by_replica, by_tables, in_slices, resolve_naively
@@ -242,7 +243,7 @@ def test_columns_say_what_the_decoders_say(values: list[bytes]) -> None:
         assert columns.kind[row] == kind, value.hex()
         if isinstance(record, RequestRecord) and kind == REQUEST:
             at = rows.index(row)
-            request, _ = decode_request(record.submission.request)
+            request, _ = request_in(record)
             window = request.window
             of_2 = (record.deduplication_us, record.after_offset) if isinstance(record, RequestRecordV2) else (0, 0)
             assert (columns.deduplication_us[at], columns.after_offset[at]) == of_2
@@ -265,7 +266,7 @@ def _kind_of(value: bytes) -> tuple[int, object]:
     try:
         record = decode_record(value, 1)
         if isinstance(record, RequestRecord):
-            decode_request(record.submission.request)
+            request_in(record)
     except Undecodable:
         return UNDECODABLE, None
     except BadRequest:

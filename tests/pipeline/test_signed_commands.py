@@ -29,13 +29,13 @@ def record(sequence: int, submission: Submission) -> bytes:
 def log() -> list[bytes]:
     """Both versions: good, forged, and of the other party; the last one is relayed under another command, so void."""
     minute = Deduplication(60.0)
-    good = BANK.sign("11" * 32, command_id="c", user_id="u", sign_command=True, deduplication=minute)
+    good = BANK.sign("11" * 32, command_id="c", user_id="u", deduplication=minute)
     submissions = [
         good,
         replace(good, signature=BANK.key.sign(b"other").signature),
         BANK.sign("22" * 32),
         replace(BANK.sign("33" * 32), signature=good.signature),
-        OTHER.sign("44" * 32, act_as=[PARTY], sign_command=True),
+        OTHER.sign("44" * 32, act_as=[PARTY]),
         replace(good, command_id="d"),
     ]
     barrier = BarrierRecord(1, ACTIVATION, "r1", "postgres:1:1", 2, 2)

@@ -25,11 +25,11 @@ from replica.link.interface import SubmitOptions
 from replica.link.memory import MemoryLink
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow
 from replica.notary.answers import Refused as CoreRefused
-from replica.notary.canonical import encode_request
 from replica.notary.errors import Code
 from replica.notary.receipts import receipt_to_document
 from replica.notary.records import RECORD_MAX_BYTES
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref, make_request, state_ref
+from replica.notary.terms import Terms, encode_canonical, period_us_of
 from tests.simulation.doubles.log import LATE_S
 from tests.simulation.plan import START_US, Damage, Hostile, Operation, Transaction
 
@@ -87,10 +87,10 @@ class Content:
 
     def __init__(self, transactions: tuple[Transaction, ...]) -> None:
         self._transactions = transactions
-        self._made: dict[int, tuple[Request, bytes]] = {}
+        self._made: dict[int, Request] = {}
 
-    def request(self, number: int) -> tuple[Request, bytes]:
-        """A request and its canonical bytes."""
+    def request(self, number: int) -> Request:
+        """A request."""
         if number not in self._made:
             planned = self._transactions[number]
             window = None
@@ -103,7 +103,7 @@ class Content:
                 window,
                 PARTY,
             )
-            self._made[number] = (request, encode_request(request))
+            self._made[number] = request
         return self._made[number]
 
 
@@ -167,7 +167,7 @@ class Client:
         now_ns = world.now_ns()
         asked: list[Submission] | bytes
         if operation.look_up:
-            request, _ = world.content.request(operation.transactions[0])
+            request = world.content.request(operation.transactions[0])
             asked = request.tx_id
             world.note(Invoke(self.name, numbers[0], now_ns, request.tx_id.hex()))
         else:
@@ -229,9 +229,12 @@ class Client:
         return answers
 
     def _submission(self, operation: Operation, place: int, attempt: int) -> tuple[Request, Submission]:
-        request, raw = self._world.content.request(operation.transactions[place])
+        request = self._world.content.request(operation.transactions[place])
         command = operation.command + place
         submission_id = f"s{command}"
+        period_us = None if operation.deduplication_s is None else period_us_of(operation.deduplication_s)
+        terms = Terms("sim", f"c{command}", (PARTY,), period_us, operation.deduplication_after)
+        raw = encode_canonical(request, terms)
         if operation.new_submission_id:
             submission_id = f"s{command}-{self.name}-{self.done}-{attempt}"
         return request, Submission(raw, CLIENT_KEY, _SIGNATURE, "sim", f"c{command}", (PARTY,), submission_id)
@@ -317,7 +320,8 @@ _RECORDED = (Damage.REQUEST_UNREADABLE, Damage.RECORD_TOO_LARGE)
 
 def _damaged(number: int, damage: Damage, request: Request) -> Submission:
     """A submission that no front end lets through."""
-    raw, command = encode_request(request), f"h{number}"
+    command = f"h{number}"
+    raw = encode_canonical(request, Terms(STRANGER, command, (PARTY,)))
     match damage:
         case Damage.REQUEST_CUT:
             raw = raw[:40]

@@ -12,7 +12,7 @@ from pathlib import Path
 from aiohttp import web
 from nacl.signing import SigningKey
 
-from ledger_api.client import Party
+from ledger_api.client import Deduplication, Party
 from ledger_api.server.api import Api
 from ledger_api.server.authentication import NoAuthentication, make_authentication
 from ledger_api.server.authorisation import Caller
@@ -26,6 +26,7 @@ from ledger_api.server.tls import make_tls
 from ledger_api.server.traces import FrontEndTraces
 from ledger_api.server.validation import Validator
 from ledger_api.wire.answers import NotaryDocument
+from ledger_api.wire.submissions import ANONYMOUS
 from replica.link.change_signal import ChangeSignal
 from replica.link.interface import (
     DEFAULT_OPTIONS,
@@ -73,9 +74,15 @@ def notarise(submission: Submission) -> Answer:
     return Notarised(tx_id, digest, OFFSET, OFFSET, False, receipt)
 
 
-def make_submission(party: Party = BANK, inputs_count: int = 4) -> Submission:
+def make_submission(
+    party: Party = BANK,
+    inputs_count: int = 4,
+    deduplication: Deduplication | None = None,
+    user_id: str = ANONYMOUS,
+) -> Submission:
     """A signed submission with a random transaction id and random inputs."""
-    return party.sign(os.urandom(32), [os.urandom(36) for _ in range(inputs_count)])
+    inputs = [os.urandom(36) for _ in range(inputs_count)]
+    return party.sign(os.urandom(32), inputs, user_id=user_id, deduplication=deduplication)
 
 
 class StubParticipant:
@@ -212,12 +219,10 @@ class ApiWorld:
             batch_max=self.settings.batch_max,
             body_max_bytes=self.settings.body_max_bytes,
         )
-        only = self.settings.signed_commands_only
         validator = Validator(
             Registry(registry_path),
             self.counts,
             self.settings.batch_max,
-            signed_commands_only=only,
             keys_by_log=lambda: participant.standing.keys_by_log,
         )
         reader = MemoryReader(lambda: participant.database)

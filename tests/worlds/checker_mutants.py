@@ -15,8 +15,8 @@ from nacl.signing import SigningKey
 from replica.checker.door import request_in
 from replica.checker.findings import FindingCode
 from replica.checker.history import ConflictText, Event, Invoke, Ok, Refused, Signed, Unknown
-from replica.notary.canonical import encode_request
 from replica.notary.records import RequestRecord, decode_record
+from replica.notary.terms import Terms, encode_canonical
 from tests.worlds.checker_world import KNOWN, STRANGER, World, receipt_of
 from tests.worlds.notary_logs import tx
 
@@ -374,8 +374,11 @@ def _sign(world: World, answer: Event, key: SigningKey) -> None:
     invoke = world.history[at]
     assert isinstance(invoke, Invoke)
     assert invoke.content is not None
-    raw = encode_request(request_in(bytes.fromhex(invoke.tx_id), invoke.content))
-    signed = Signed(bytes(key.verify_key).hex(), key.sign(raw).signature.hex())
+    assert invoke.command is not None
+    ids = invoke.command
+    request = request_in(bytes.fromhex(invoke.tx_id), invoke.content)
+    raw = encode_canonical(request, Terms(ids.user_id, ids.command_id, tuple(sorted(ids.act_as))))
+    signed = Signed(bytes(key.verify_key).hex(), key.sign(raw).signature.hex(), raw.hex())
     world.history[at] = replace(invoke, signed=signed)
 
 

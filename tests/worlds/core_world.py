@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ha.election.driver import Election
@@ -27,10 +28,10 @@ from replica.marks.keeper import MarkKeeper
 from replica.marks.lead import NO_LEAD, Lead
 from replica.marks.seen_file import MemorySeenFile, SeenDisk
 from replica.notary.answers import Answer
-from replica.notary.canonical import encode_request
 from replica.notary.formats import Formats
 from replica.notary.position import Position
-from replica.notary.requests import Submission, TimeWindow, make_request
+from replica.notary.requests import DEDUPLICATION_LIMIT_S, Submission, TimeWindow, make_request
+from replica.notary.terms import Terms, decode_canonical, encode_canonical
 from replica.participant import Participant
 from replica.settings import CoreSettings
 from replica.store.interface import Completion, ParticipantStore
@@ -67,9 +68,21 @@ def submission(
 ) -> Submission:
     """A submission whose command id is its transaction's number unless one is given; no signature is checked here."""
     request = make_request(name_of(tx), list(inputs), list(references), window, PARTY)
-    return Submission(
-        encode_request(request), b"k" * 32, b"s" * 64, user_id, command_id or f"c{tx}", (PARTY,), submission_id
-    )
+    command = command_id or f"c{tx}"
+    raw = encode_canonical(request, Terms(user_id, command, (PARTY,)))
+    return Submission(raw, b"k" * 32, b"s" * 64, user_id, command, (PARTY,), submission_id)
+
+
+def signed_for(options: SubmitOptions, one: Submission) -> Submission:
+    """The submission as if it had been signed with these options; as it is, where nobody could sign for them."""
+    if options.deduplication_s is None and options.deduplication_after is None:
+        return one
+    if options.deduplication_s is not None and not 0 <= options.deduplication_s <= DEDUPLICATION_LIMIT_S:
+        return one
+    request, _, terms = decode_canonical(one.request)
+    period_us = None if options.deduplication_s is None else round(options.deduplication_s * 1e6)
+    signed = msgspec.structs.replace(terms, deduplication_us=period_us, ledger_offset=options.deduplication_after)
+    return msgspec.structs.replace(one, request=encode_canonical(request, signed))
 
 
 @dataclass
@@ -178,7 +191,7 @@ class Replica:
                 await asyncio.sleep(0.01)
 
     async def submit(self, *submissions: Submission, options: SubmitOptions = DEFAULT_OPTIONS) -> list[Answer]:
-        return await self.link.submit(submissions, options)
+        return await self.link.submit([signed_for(options, one) for one in submissions], options)
 
     def _worker(self, parts: Parts) -> Worker:
         limits = Limits(lag_records_max=1_000, unread_max_s=self.shared.core.log_stall_max_s)

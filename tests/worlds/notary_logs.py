@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from replica.index.interface import NOTHING
 from replica.index.memory import MemoryIndex
 from replica.index.newest import newest_acceptances
-from replica.notary.canonical import encode_request
 from replica.notary.counted import Counted, CountedRequest
 from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM
 from replica.notary.position import Position, begin, decode_position, encode_position
@@ -34,7 +33,7 @@ from replica.notary.records import (
 from replica.notary.requests import Request, Submission, TimeWindow, make_request
 from replica.notary.rules import Verdict, judge, keys_of
 from replica.notary.salvage import LOST_TAG
-from replica.notary.terms import Terms, encode_request_2
+from replica.notary.terms import Terms, encode_canonical
 
 TOPIC = "topic-of-the-tests"
 PARTY = "O=Bank A,L=London,C=GB"
@@ -66,7 +65,8 @@ def request_of(
 
 def submission_of(request: Request, command: str = "command", submission: str = "submission") -> Submission:
     """A submission of a request. Readers do not verify its signature: front ends did."""
-    return Submission(encode_request(request), b"k" * 32, b"s" * 64, "user", command, (PARTY,), submission)
+    raw = encode_canonical(request, Terms("user", command, (PARTY,)))
+    return Submission(raw, b"k" * 32, b"s" * 64, "user", command, (PARTY,), submission)
 
 
 @dataclass
@@ -117,8 +117,10 @@ class LogMaker:
         number = self._next() if sequence is None else sequence
         self.submitted.append((request, name))
         sent = submission_of(request, name, submission)
+        if terms is None and after_offset != NO_OFFSET:
+            terms = Terms(sent.user_id, name, sent.act_as, None, 7)  # any ledger offset
         if terms is not None:
-            sent = msgspec.structs.replace(sent, request=encode_request_2(request, terms))
+            sent = msgspec.structs.replace(sent, request=encode_canonical(request, terms))
         record = RequestRecord(1, in_force, number, stamp_us, sent)
         if self.format > 1:
             record = RequestRecordV2(2, in_force, number, stamp_us, sent, deduplication_us, after_offset)

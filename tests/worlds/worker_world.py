@@ -40,7 +40,7 @@ from replica.notary.requests import Submission
 from replica.notary.salvage import NO_SALVAGES
 from replica.store.memory import MemoryDesk
 from replica.telemetry.core_spans import UNTRACED
-from tests.worlds.core_world import SIGNER, Shared
+from tests.worlds.core_world import SIGNER, Shared, signed_for
 from tests.worlds.ha_world import LoopClock
 
 LIMITS = Limits(lag_records_max=1_000, unread_max_s=2.0)
@@ -128,7 +128,7 @@ class WorkerReplica:
                 await asyncio.sleep(0.01)
 
     async def submit(self, *submissions: Submission, options: SubmitOptions = DEFAULT_OPTIONS) -> list[Answer]:
-        return await self.link.submit(submissions, options)
+        return await self.link.submit([signed_for(options, one) for one in submissions], options)
 
     def _on_applied(self, applied: Applied) -> None:
         self.places.note(applied)

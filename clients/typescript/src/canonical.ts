@@ -13,8 +13,7 @@ export const ACT_AS_MAX = 16;
 export const TIME_MAX_US = 2n ** 63n - 1n;
 export const JSON_TIME_MAX_US = 253_402_300_799_999_999n; // the end of the year 9999
 
-const REQUEST_TAG = Buffer.from("notary/request/1", "ascii");
-const REQUEST_TAG_2 = Buffer.from("notary/request/2", "ascii");
+const REQUEST_TAG = Buffer.from("notary/request/2", "ascii");
 const CONTENT_TAG = Buffer.from("notary/content/1", "ascii");
 const CHANGE_TAG = Buffer.from("notary/command/1", "ascii");
 const CONTENT_AT = 48;
@@ -46,7 +45,7 @@ export function microseconds(date: Date): bigint {
   return BigInt(date.getTime()) * 1000n;
 }
 
-/** The canonical bytes of a request. Throws BadRequest naming the rule that is broken. */
+/** What canonical bytes begin with: the request. Throws BadRequest naming the rule that is broken. */
 export function encodeRequest(request: Request): Buffer {
   const txId = fromHex("a transaction id", request.txId, 32);
   const found = request.inputs.length + request.references.length;
@@ -73,7 +72,7 @@ export function encodeRequest(request: Request): Buffer {
   ]);
 }
 
-/** The command that a signature over canonical bytes of version 2 covers; `period`: what `encodePeriod` made. */
+/** The command that a signature covers; `period`: what `encodePeriod` made. */
 export interface SignedCommand {
   readonly userId: string;
   readonly commandId: string;
@@ -81,12 +80,11 @@ export interface SignedCommand {
   readonly period: Buffer;
 }
 
-/** Canonical bytes of version 2: they also have the command and its deduplication period. Throws BadRequest. */
+/** The canonical bytes: the request, the command and its deduplication period. Throws BadRequest. */
 export function encodeRequestWithCommand(request: Request, command: SignedCommand): Buffer {
   const { userId, commandId, actAs, period } = command;
   return Buffer.concat([
-    REQUEST_TAG_2,
-    encodeRequest(request).subarray(REQUEST_TAG.length),
+    encodeRequest(request),
     ...withLengths([userId, commandId]),
     Buffer.from([actAs.length]),
     ...withLengths(sortedTexts(actAs)),
@@ -94,7 +92,7 @@ export function encodeRequestWithCommand(request: Request, command: SignedComman
   ]);
 }
 
-/** What canonical bytes of version 2 end with: no period, so many seconds (whole microseconds are signed), or an offset. */
+/** What canonical bytes end with: no period, so many seconds (whole microseconds are signed), or an offset. */
 export function encodePeriod(durationS?: number, afterOffset?: number): Buffer {
   if (durationS !== undefined) return Buffer.concat([Buffer.from([1]), uint64(BigInt(halfToEven(durationS * 1e6)))]);
   if (afterOffset !== undefined) return Buffer.concat([Buffer.from([2]), uint64(BigInt(afterOffset))]);
@@ -108,7 +106,7 @@ function halfToEven(value: number): number {
   return above > 0.5 || (above === 0.5 && below % 2 === 1) ? below + 1 : below;
 }
 
-/** SHA-256 over the canonical inputs, references and window, of bytes that `encodeRequest` made. */
+/** SHA-256 over the canonical inputs, references and window, of canonical bytes. */
 export function contentDigest(canonical: Buffer): Buffer {
   const states = canonical.readUInt16BE(CONTENT_AT) + canonical.readUInt16BE(CONTENT_AT + 2);
   return sha256(CONTENT_TAG, canonical.subarray(CONTENT_AT, CONTENT_AT + 4 + STATE_REF_BYTES * states + 17));

@@ -7,7 +7,6 @@ import { fromHex } from "./bytes.js";
 import {
   checkCommand,
   encodePeriod,
-  encodeRequest,
   encodeRequestWithCommand,
   formatTime,
   type Request,
@@ -34,9 +33,7 @@ export interface Submission {
   readonly commandId: string;
   readonly actAs: readonly string[];
   readonly submissionId: string;
-  /** The signature is over canonical bytes of version 2, which also have user, command, parties and `signedPeriod`. */
-  readonly coversCommand: boolean;
-  /** Left out: none was asked for. */
+  /** The deduplication period; left out: none was asked for. */
   readonly signedPeriod?: Deduplication | undefined;
 }
 
@@ -95,21 +92,12 @@ export class Party {
     return new Party(name, generateKeyPairSync("ed25519").privateKey);
   }
 
-  /** A signed submission; states in any order. Throws BadRequest. */
-  sign(transaction: Transaction): Submission {
-    return this.#sign(transaction, false);
-  }
-
   /**
-   * A signed submission whose signature also covers user, command, parties and deduplication period: nobody who relays it can
-   * change them. It takes a notary whose record format is 2, and the user of the token, if there is one. Throws BadRequest.
+   * A signed submission; states in any order. The signature covers all but the submission id: nobody who relays it can change
+   * it. The user is that of the token, if there is one. Throws BadRequest.
    */
-  signCommand(transaction: Transaction, deduplication?: Deduplication): Submission {
-    if (deduplication !== undefined) checkDeduplication(deduplication);
-    return this.#sign(transaction, true, deduplication);
-  }
-
-  #sign(transaction: Transaction, coversCommand: boolean, signedPeriod?: Deduplication): Submission {
+  sign(transaction: Transaction, signedPeriod?: Deduplication): Submission {
+    if (signedPeriod !== undefined) checkDeduplication(signedPeriod);
     const request: Request = {
       txId: (transaction.txId ?? randomBytes(32).toString("hex")).toLowerCase(),
       inputs: transaction.inputs ?? [],
@@ -123,12 +111,10 @@ export class Party {
     const submissionId = transaction.submissionId ?? randomBytes(16).toString("hex");
     checkCommand(userId, commandId, actAs, submissionId);
     const { durationS, afterOffset } = (signedPeriod ?? {}) as { durationS?: number; afterOffset?: number };
-    const canonical = coversCommand
-      ? encodeRequestWithCommand(request, { userId, commandId, actAs, period: encodePeriod(durationS, afterOffset) })
-      : encodeRequest(request);
+    const canonical = encodeRequestWithCommand(request, { userId, commandId, actAs, period: encodePeriod(durationS, afterOffset) });
     const signature = sign(null, canonical, this.#key);
     const { publicKey } = this;
-    return { request, canonical, publicKey, signature, userId, commandId, actAs, submissionId, coversCommand, signedPeriod };
+    return { request, canonical, publicKey, signature, userId, commandId, actAs, submissionId, signedPeriod };
   }
 }
 
@@ -149,8 +135,7 @@ export function readSecret(path: string): string {
 /** The JSON document of a submission. Throws BadRequest for what JSON cannot say, or a period that is none. */
 export function submissionDocument(submission: Submission, asked?: Deduplication): object {
   checkSignedPeriod(submission, asked);
-  const deduplication = submission.coversCommand ? submission.signedPeriod : asked;
-  const { request } = submission;
+  const { request, signedPeriod } = submission;
   const { fromUs, untilUs } = request.window ?? {};
   return {
     request: {
@@ -168,13 +153,13 @@ export function submissionDocument(submission: Submission, asked?: Deduplication
       party: request.party,
       public_key: submission.publicKey.toString("hex"),
       signature: submission.signature.toString("hex"),
-      ...(submission.coversCommand ? { canonical_version: 2 } : {}),
+      canonical_version: 2,
     },
     command_id: submission.commandId,
     user_id: submission.userId,
     act_as: submission.actAs,
     submission_id: submission.submissionId,
-    ...(deduplication === undefined ? {} : { deduplication: deduplicationDocument(deduplication) }),
+    ...(signedPeriod === undefined ? {} : { deduplication: deduplicationDocument(signedPeriod) }),
   };
 }
 
@@ -194,7 +179,7 @@ export function checkDeduplication(deduplication: Deduplication): void {
 
 /** Refuse a period other than the one that was signed for. Throws BadRequest. */
 export function checkSignedPeriod(submission: Submission, asked?: Deduplication): void {
-  if (!submission.coversCommand || asked === undefined) return;
+  if (asked === undefined) return;
   if (JSON.stringify(deduplicationDocument(asked)) !== JSON.stringify(submission.signedPeriod && deduplicationDocument(submission.signedPeriod))) {
     throw new BadRequest("the submission was signed for another deduplication period");
   }

@@ -103,7 +103,9 @@ test("refusals, rejections, acceptances and the terms of a stream", async () => 
     });
   };
   await withStream(converse, async (stream) => {
-    const [refused, closed, rejected, accepted, unknown] = await Promise.all(fresh(5).map((one) => stream.submit(one)));
+    const [refused, closed, rejected, accepted, unknown] = await Promise.all(
+      Array.from({ length: 5 }, () => stream.submit(PARTY.sign({}, { durationS: 86_400 }))),
+    );
     assert.ok(refused?.kind === "refused" && refused.final && refused.ledgerOffset === 9);
     assert.deepEqual(refused.conflicts, [{ state: `${"01".repeat(32)}:16843009`, consumedByHash: id.toString("hex"), usage: "reference" }]);
     assert.ok(closed?.kind === "refused" && !closed.final && closed.window?.untilUs === 2n ** 63n - 1n);

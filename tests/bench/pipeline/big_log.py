@@ -6,6 +6,7 @@ signatures are random bytes (the signature audit has a log of its own).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from replica.notary.canonical import encode_request
 from replica.notary.records import NO_OFFSET, BarrierRecord, RequestRecordV2, encode_record
 from replica.notary.requests import STATE_REF_BYTES, Request, Submission, TimeWindow
+from replica.notary.terms import Terms, encode_canonical
 from tests.bench.filler import DEDUPLICATION_US
 
 TOPIC_ID = "bench-topic"
@@ -53,7 +54,8 @@ class _Template:
     def __init__(self, shape: Shape) -> None:
         refs = tuple(_REF_MARK + number.to_bytes(4, "big") for number in range(shape.inputs + shape.references))
         window = TimeWindow(None, 1) if shape.window else None
-        canonical = encode_request(Request(_TX_MARK, refs[: shape.inputs], refs[shape.inputs :], window, _PARTY))
+        request = Request(_TX_MARK, refs[: shape.inputs], refs[shape.inputs :], window, _PARTY)
+        canonical = encode_canonical(request, Terms("anonymous", _TX_MARK.hex(), (_PARTY,)))
         submission = Submission(canonical, b"\xe3" * 32, b"\xe4" * 64, "anonymous", _TX_MARK.hex(), (_PARTY,), "0" * 36)
         head = (2, _ACTIVATION, _FIRST_SEQUENCE, _FIRST_STAMP_US)
         raw = encode_record(RequestRecordV2(*head, submission, DEDUPLICATION_US, NO_OFFSET))
@@ -65,8 +67,8 @@ class _Template:
         self.tx_at = canonical_at + 16
         self.refs_at = canonical_at + 52
         self.until_at = self.refs_at + STATE_REF_BYTES * len(refs) + 9
-        self.command_at = raw.index(_TX_MARK.hex().encode())
-        self.parties_at = [raw.index(_PARTY_MARK), raw.rindex(_PARTY_MARK)]
+        self.commands_at = [found.start() for found in re.finditer(_TX_MARK.hex().encode(), raw)]
+        self.parties_at = [found.start() for found in re.finditer(re.escape(_PARTY_MARK), raw)]
         self.signature_at = raw.index(b"\xe4" * 64)
 
     def fill(self, tx_ids: Array, refs: Array, numbers: Array, late: Array, rng: np.random.Generator) -> list[bytes]:
@@ -80,7 +82,8 @@ class _Template:
         rows[:, self.refs_at : self.refs_at + width] = refs.reshape(count, width)
         if self.shape.window:
             rows[:, self.until_at : self.until_at + 8] = _big_endian(np.where(late, stamps, stamps + 10**9), 8)
-        rows[:, self.command_at : self.command_at + 64] = _hex(tx_ids)
+        for at in self.commands_at:
+            rows[:, at : at + 64] = _hex(tx_ids)
         for at in self.parties_at:
             rows[:, at + 6 : at + 9] = _digits(tx_ids[:, 0].astype(int) * 2)
         rows[:, self.signature_at : self.signature_at + 64] = rng.integers(0, 256, (count, 64), np.uint8)

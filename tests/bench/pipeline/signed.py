@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 from nacl.signing import SigningKey
 
 from replica.native.lanes import Check
-from replica.notary.canonical import encode_request
 from replica.notary.records import NO_OFFSET, BarrierRecord, RequestRecordV2, encode_record
 from replica.notary.requests import Request, Submission
+from replica.notary.terms import Terms, encode_canonical
 from tests.bench.filler import DEDUPLICATION_US
 
 FILES = 16  # one task each
@@ -51,7 +51,8 @@ def _write_file(path: Path, first: int, end: int) -> list[Check]:
     for number in range(max(first, 1), end):
         tx_id = number.to_bytes(32, "big")
         inputs = tuple(tx_id + index.to_bytes(4, "big") for index in range(4))
-        canonical = encode_request(Request(tx_id, inputs, (), None, _PARTY))
+        terms = Terms("anonymous", tx_id.hex(), (_PARTY,))
+        canonical = encode_canonical(Request(tx_id, inputs, (), None, _PARTY), terms)
         signature = key.sign(canonical).signature
         submission = Submission(canonical, public_key, signature, "anonymous", tx_id.hex(), (_PARTY,), "0" * 36)
         values.append(

@@ -288,7 +288,7 @@ def test_a_record_that_nobody_signed_for_is_answered_and_forgotten() -> None:
     a signature for another command goes straight to the core; then the command as it is meant."""
 
     async def story(_: World, replica: Replica) -> None:
-        signed = Party(PARTY).sign(name_of(1), [state(1)], command_id="c", user_id="u", sign_command=True)
+        signed = Party(PARTY).sign(name_of(1), [state(1)], command_id="c", user_id="u")
         (bad,) = await replica.submit(replace(signed, command_id="d"))
         assert isinstance(bad, NotNow)
         assert bad.code == Code.INTERNAL.name

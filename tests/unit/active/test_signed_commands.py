@@ -32,7 +32,7 @@ def play(story: Callable[[World, Replica], Awaitable[None]]) -> None:
 
 def signed(tx: int, period: Deduplication | None = None, command_id: str = "c") -> Submission:
     tx_id = tx.to_bytes(32, "big")
-    return BANK.sign(tx_id, [state(tx)], command_id=command_id, user_id="u", sign_command=True, deduplication=period)
+    return BANK.sign(tx_id, [state(tx)], command_id=command_id, user_id="u", deduplication=period)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from ledger_api.client import encode_submission
 from ledger_api.server.authorisation import Caller
 from ledger_api.server.byte_budget import ByteBudget, Reservation
-from tests.worlds.api_world import ApiWorld, FixedCaller, StubParticipant, make_submission
+from tests.worlds.api_world import BANK, ApiWorld, FixedCaller, StubParticipant
 
 
 @pytest.mark.parametrize("greedy", [1, 2, 5])
@@ -76,7 +76,7 @@ async def test_one_user_does_not_shut_the_others_out(tmp_path: Path, of_what: st
     """Goal: bodies that never come, and answers that wait, of one user leave room for another's. Method: many
     connections of one user with a real server, then one submission of another."""
     participant = StubParticipant()
-    body = encode_submission(make_submission())
+    body, modest = (encode_submission(BANK.sign(user_id=user)) for user in ("greedy", "modest"))
     world = ApiWorld(tmp_path, participant, body_max_bytes=2**20, bodies_max_bytes=2**20, answers_max_bytes=2**20)
     world.api._authentication = TwoUsers(Caller())
     size = 400_000 if of_what == "bodies" else len(body)
@@ -95,7 +95,7 @@ async def test_one_user_does_not_shut_the_others_out(tmp_path: Path, of_what: st
             while world.counts.answers.get("OVERLOADED", 0) == 0:
                 await asyncio.sleep(0.01)
         assert 0 < budget.held_bytes <= 2**19
-        answer = asyncio.create_task(world.exchange(head("modest", len(body)) + body, close=False))
+        answer = asyncio.create_task(world.exchange(head("modest", len(modest)) + modest, close=False))
         await asyncio.sleep(0.1)
         participant.gate.set()
         document = json.loads((await answer).partition(b"\r\n\r\n")[2])

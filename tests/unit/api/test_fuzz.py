@@ -22,10 +22,10 @@ from ledger_api.server.tokens import TokenRefused, check_token, parse_keys, toke
 from ledger_api.server.validation import Validator
 from ledger_api.wire.submissions import submission_to_document
 from replica.link.frames import LookUp, encode_frame
-from replica.notary.canonical import decode_request
 from replica.notary.errors import BadRequest, ConfigError
 from replica.notary.receipts import ReceiptDocument, receipt_from_document
 from replica.notary.records import BarrierRecord, Undecodable, decode_record, encode_record
+from replica.notary.terms import decode_canonical
 from replica.telemetry.counts import ApiCounts
 from tests.tokens import AUDIENCE, NOW_S, Issuer
 from tests.unit.link.test_frames import FRAME_MAX_BYTES, Collector
@@ -75,7 +75,7 @@ def test_json_requests(validator: Validator, raw: bytes) -> None:
 @given(st.binary(max_size=200) | damaged(SUBMISSION.request))
 def test_canonical_bytes(raw: bytes) -> None:
     """Goal: canonical bytes are read or refused. Method: noise, and a damaged request."""
-    only(BadRequest, decode_request, raw)
+    only(BadRequest, decode_canonical, raw)
 
 
 @EXAMPLES

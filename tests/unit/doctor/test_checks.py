@@ -81,7 +81,6 @@ HEALTHY = Facts(
     development=False,
     clock_skew_max_s=1.0,
     lock_sessions=6,
-    signed_commands_only=False,
     files=FileFacts(registered_pairs=2, certificates={"kafka.security.ca_file": NOW + timedelta(days=300)}),
     machine=MachineFacts(
         data_dir="/var/lib/notary",
@@ -174,11 +173,6 @@ def log(**changes: Any) -> Facts:
 def formats(written: Formats | None, rules: int) -> Facts:
     """These formats are written next, and these rules are in force."""
     return replace(database(formats=written), replicas=tuple(replace(one, rules_in_force=rules) for one in REPLICAS))
-
-
-def signed_only(written: Formats | None, rules: int) -> Facts:
-    """Signatures must cover the command; these formats are written next, and these rules are in force."""
-    return replace(formats(written, rules), signed_commands_only=True)
 
 
 def by_the_log(*changes: dict[str, Any], registered_pairs: int = 2) -> Facts:

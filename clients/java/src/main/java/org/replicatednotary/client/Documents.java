@@ -24,7 +24,7 @@ final class Documents {
 
     static ObjectNode submission(Submission submission, Deduplication asked) {
         submission.checkPeriod(asked);
-        Deduplication deduplication = submission.coversCommand() ? submission.signedPeriod() : asked;
+        Deduplication deduplication = submission.signedPeriod();
         ObjectNode found = MAPPER.createObjectNode();
         ObjectNode request = found.putObject("request");
         request.put("tx_id", submission.txId());
@@ -43,9 +43,7 @@ final class Documents {
         request.put("party", submission.request().party());
         request.put("public_key", Bytes.toHex(submission.publicKey()));
         request.put("signature", Bytes.toHex(submission.signature()));
-        if (submission.coversCommand()) {
-            request.put("canonical_version", 2);
-        }
+        request.put("canonical_version", 2);
         found.put("command_id", submission.commandId());
         found.put("user_id", submission.userId());
         submission.actAs().forEach(found.putArray("act_as")::add);

@@ -65,21 +65,17 @@ public final class Party {
         return Ed25519.publicBytes(keys.getPublic());
     }
 
-    /** A signed submission. Throws BadRequest naming the rule that is broken. */
+    /** As {@link #sign(Transaction, Deduplication)}, without a deduplication period. */
     public Submission sign(Transaction transaction) {
-        return sign(transaction, false, null);
+        return sign(transaction, null);
     }
 
     /**
-     * A signed submission whose signature also covers user, command, parties and deduplication period (null: none is asked for):
-     * nobody who relays it can change them. It takes a notary whose record format is 2, and the user of the token, if there is
-     * one. Throws BadRequest.
+     * A signed submission. The signature covers all but the submission id, the deduplication period included (null: none is asked
+     * for): nobody who relays it can change it. The user is that of the token, if there is one. Throws BadRequest naming the rule
+     * that is broken.
      */
-    public Submission signCommand(Transaction transaction, Deduplication period) {
-        return sign(transaction, true, period);
-    }
-
-    private Submission sign(Transaction transaction, boolean withCommand, Deduplication period) {
+    public Submission sign(Transaction transaction, Deduplication period) {
         String txId = transaction.txId() == null ? Transaction.random(32) : transaction.txId().toLowerCase(Locale.ROOT);
         Request request =
                 new Request(txId, transaction.inputs(), transaction.references(), transaction.window(), name);
@@ -88,11 +84,9 @@ public final class Party {
         String commandId = transaction.commandId() == null ? txId : transaction.commandId();
         String submissionId = transaction.submissionId() == null ? Transaction.random(16) : transaction.submissionId();
         Request.checkCommand(userId, commandId, actAs, submissionId);
-        byte[] canonical =
-                withCommand ? request.encodeWithCommand(userId, commandId, actAs, period) : request.encode();
+        byte[] canonical = request.encodeWithCommand(userId, commandId, actAs, period);
         byte[] signature = Ed25519.sign(keys.getPrivate(), canonical);
-        return new Submission(
-                request, canonical, publicKey(), signature, userId, commandId, actAs, submissionId, withCommand, period);
+        return new Submission(request, canonical, publicKey(), signature, userId, commandId, actAs, submissionId, period);
     }
 
     /** The first document of a PEM text. Throws IllegalArgumentException. */

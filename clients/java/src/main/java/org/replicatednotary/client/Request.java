@@ -18,7 +18,6 @@ public record Request(String txId, List<String> inputs, List<String> references,
     static final int PARTY_MAX_BYTES = 512;
     private static final int ID_MAX_BYTES = 255;
     private static final int ACT_AS_MAX = 16;
-    private static final int TAG_BYTES = 16;
     private static final int CONTENT_AT = 48;
     private static final int STATE_REF_BYTES = 36;
     private static final long INDEX_MAX = 0xffff_ffffL;
@@ -31,7 +30,7 @@ public record Request(String txId, List<String> inputs, List<String> references,
         references = List.copyOf(references);
     }
 
-    /** The canonical bytes. Throws BadRequest naming the rule that is broken. */
+    /** What canonical bytes begin with: the request. Throws BadRequest naming the rule that is broken. */
     public byte[] encode() {
         byte[] id = Bytes.fromHex("a transaction id", txId, 32);
         int found = inputs.size() + references.size();
@@ -48,19 +47,17 @@ public record Request(String txId, List<String> inputs, List<String> references,
         }
         byte[] name = checkText("party", party, PARTY_MAX_BYTES);
         ByteBuffer raw = ByteBuffer.allocate(CONTENT_AT + 4 + STATE_REF_BYTES * found + 17 + 2 + name.length);
-        raw.put(tag("notary/request/1")).put(id).putShort((short) consumed.size()).putShort((short) referred.size());
+        raw.put(tag("notary/request/2")).put(id).putShort((short) consumed.size()).putShort((short) referred.size());
         consumed.forEach(raw::put);
         referred.forEach(raw::put);
         putWindow(raw);
         return raw.putShort((short) name.length).put(name).array();
     }
 
-    /** Canonical bytes of version 2, which also have the command and its deduplication period; {@code period} may be null. */
+    /** The canonical bytes: the request, the command and its deduplication period; {@code period} may be null. */
     byte[] encodeWithCommand(String userId, String commandId, List<String> actAs, Deduplication period) {
         ByteArrayOutputStream found = new ByteArrayOutputStream();
-        byte[] version1 = encode();
-        found.writeBytes(tag("notary/request/2"));
-        found.write(version1, TAG_BYTES, version1.length - TAG_BYTES);
+        found.writeBytes(encode());
         List.of(userId, commandId).forEach(text -> found.writeBytes(withLength(text)));
         found.write(actAs.size());
         sortedTexts(actAs).forEach(text -> found.writeBytes(withLength(text)));
@@ -80,7 +77,7 @@ public record Request(String txId, List<String> inputs, List<String> references,
         raw.putLong(from == null ? 0 : from).putLong(until == null ? 0 : until);
     }
 
-    /** SHA-256 over the canonical inputs, references and window, of bytes that {@link #encode} made. */
+    /** SHA-256 over the canonical inputs, references and window, of canonical bytes. */
     public static byte[] contentDigest(byte[] canonical) {
         ByteBuffer raw = ByteBuffer.wrap(canonical);
         int states = Short.toUnsignedInt(raw.getShort(CONTENT_AT)) + Short.toUnsignedInt(raw.getShort(CONTENT_AT + 2));

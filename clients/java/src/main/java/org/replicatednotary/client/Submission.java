@@ -4,8 +4,8 @@ import java.util.List;
 
 /**
  * A signed request and the command it is submitted under. Keep it, and send it again unchanged until its answer is final.
- * {@code canonical}, {@code publicKey} and {@code signature} are not to be changed. {@code coversCommand}: the signature is over
- * canonical bytes of version 2, which also have user, command, parties, and {@code signedPeriod} (null: none was asked for).
+ * {@code canonical}, {@code publicKey} and {@code signature} are not to be changed. {@code signedPeriod}: the deduplication
+ * period; null: none was asked for.
  */
 public record Submission(
         Request request,
@@ -16,7 +16,6 @@ public record Submission(
         String commandId,
         List<String> actAs,
         String submissionId,
-        boolean coversCommand,
         Deduplication signedPeriod) {
     public String txId() {
         return request.txId();
@@ -24,7 +23,7 @@ public record Submission(
 
     /** Refuse a period other than the one that was signed for; null is none. Throws BadRequest. */
     void checkPeriod(Deduplication asked) {
-        if (coversCommand && asked != null && !asked.equals(signedPeriod)) {
+        if (asked != null && !asked.equals(signedPeriod)) {
             throw new NotaryException.BadRequest("the submission was signed for another deduplication period");
         }
     }

@@ -258,7 +258,7 @@ class ClientTest {
 
     @Test
     void estimatesMayComeBeforeAnAnswer() throws IOException {
-        Submission submission = PARTY.sign(Transaction.of());
+        Submission submission = PARTY.sign(Transaction.of(), Deduplication.within(60));
         List<Double> told = new ArrayList<>();
         try (NotaryClient client = client(lines("{\"kind\":\"wait\",\"estimate_s\":12.5}\n" + success(submission) + "\n"))) {
             client.submit(submission, Deduplication.within(60), told::add).orThrow();
