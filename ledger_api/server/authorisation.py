@@ -7,9 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 
 import msgspec
 
-from ledger_api.wire.submissions import ANONYMOUS, SubmissionDocument
 from replica.notary.errors import BadRequest, Code
-from replica.notary.requests import Submission
 
 
 class Revocations:
@@ -53,27 +51,20 @@ def holder_of(caller: Caller, connection: object) -> Hashable:
     return caller.subject or getattr(connection, "source", None) or id(connection)
 
 
-def as_submitted_by(document: SubmissionDocument, caller: Caller) -> SubmissionDocument:
-    """The submission under the caller's own name. Raises BadRequest when it may not submit: PERMISSION_DENIED.
+def check_may_submit(caller: Caller, user_id: str, party: str, act_as: Iterable[str]) -> None:
+    """Raises BadRequest when the caller may not submit this user's request of this party: PERMISSION_DENIED.
 
-    The request's party is checked as well as `act_as`: a caller that may not act for a party cannot use what it signed.
+    The user is signed for, so nobody puts the token's in its place. The request's party is checked as well as `act_as`:
+    a caller that may not act for a party cannot use what it signed.
     """
     if caller.subject is None:
-        return document
-    if document.user_id not in (ANONYMOUS, caller.subject):
-        raise _denied(f"the token is of user {caller.subject!r}, not of {document.user_id!r}")
-    _check_parties(caller, (document.request.party, *(document.act_as or ())))
-    return msgspec.structs.replace(document, user_id=caller.subject)
-
-
-def signed_submitted_by(submission: Submission, party: str, caller: Caller) -> Submission:
-    """As `as_submitted_by`, for a submission in canonical bytes whose request is of `party`."""
-    if caller.subject is None:
-        return submission
-    if submission.user_id not in (ANONYMOUS, caller.subject):
-        raise _denied(f"the token is of user {caller.subject!r}, not of {submission.user_id!r}")
-    _check_parties(caller, (party, *submission.act_as))
-    return msgspec.structs.replace(submission, user_id=caller.subject)
+        return
+    if user_id != caller.subject:
+        raise _denied(
+            f"the request is of user {user_id!r}, the token of user {caller.subject!r}: "
+            f"sign it with user_id {caller.subject!r}, or send it with a token of {user_id!r}"
+        )
+    _check_parties(caller, (party, *act_as))
 
 
 def may_see(caller: Caller, user_id: str, act_as: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ledger_api.server.authorisation import EVERYBODY, Caller, as_submitted_by, signed_submitted_by
+from ledger_api.server.authorisation import EVERYBODY, Caller, check_may_submit
 from ledger_api.server.registry import ALWAYS, Registry
 from ledger_api.wire.repeated_keys import check_batch, check_submission
 from ledger_api.wire.submissions import (
@@ -60,9 +60,9 @@ class Validator:
 
         Raises BadRequest with the code of the first thing that is wrong.
         """
-        given = _decode(_submission_decoder, raw)
-        check_submission(bytes(raw), given)
-        document = as_submitted_by(given, caller)
+        document = _decode(_submission_decoder, raw)
+        check_submission(bytes(raw), document)
+        check_may_submit(caller, document.user_id, document.request.party, document.act_as or ())
         submission = submission_from_document(document, _random_id)
         self._check_key(document.request.party, submission.public_key)
         return submission, DEFAULT_OPTIONS if document.deduplication is None else _options(document.deduplication)
@@ -76,7 +76,7 @@ class Validator:
         check_command(submission.user_id, submission.command_id, submission.act_as, submission.submission_id)
         if len(submission.act_as) > 1 and list(submission.act_as) != sorted(submission.act_as):
             raise BadRequest("act_as is not in ascending order")
-        submission = signed_submitted_by(submission, request.party, caller)
+        check_may_submit(caller, submission.user_id, request.party, submission.act_as)
         self._check_key(request.party, submission.public_key)
         return submission, _as_signed(submission, terms, asked)
 

@@ -135,7 +135,8 @@ class Code(Enum):
     PERMISSION_DENIED = (
         403,
         "The token does not grant this",
-        "Use a token for this user with the right that the detail names, or ask the operator to grant it.",
+        "Sign with the token's user, where the detail names two; else use a token with the right that it names, "
+        "or ask the operator to grant it.",
     )
     RATE_EXCEEDED = (
         429,

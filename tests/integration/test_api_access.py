@@ -252,7 +252,7 @@ async def test_the_commands_show_a_token_from_a_file(tmp_path: Path) -> None:
 
 
 async def test_the_client_knows_the_user_of_its_token(tmp_path: Path) -> None:
-    """Goal: whoever has a token finds whom to sign for. Method: with a token, without one; submit."""
+    """Goal: whoever has a token finds whom to sign for. Method: sign for the client's user, then for nobody's."""
     guarded = Guarded(tmp_path, StubParticipant())
     async with (
         guarded.world.serve() as world,
@@ -260,7 +260,10 @@ async def test_the_client_knows_the_user_of_its_token(tmp_path: Path) -> None:
         NotaryClient(world.endpoint, QUICK) as bare,
     ):
         assert (await client.user_id(), await bare.user_id()) == ("treasury", "anonymous")
-        assert isinstance(await client.submit(BANK.sign(user_id=await client.user_id())), Notarised)
+        assert isinstance(await client.submit(make_submission(user_id=await client.user_id())), Notarised)
+        refused = await client.submit(make_submission(user_id="anonymous"))
+        assert isinstance(refused, ProblemDocument) and refused.code == "PERMISSION_DENIED"
+        assert "'anonymous'" in refused.detail and "'treasury'" in refused.detail
 
 
 async def test_a_token_that_grants_another_party_is_final(tmp_path: Path) -> None:

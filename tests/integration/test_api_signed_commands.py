@@ -182,7 +182,7 @@ async def test_a_token_does_not_change_the_user_that_was_signed_for(tmp_path: Pa
             assert isinstance(await stream.submit(alice), Notarised)
     for found in (refused, also):
         assert isinstance(found, ProblemDocument)
-        assert found.code == Code.SIGNATURE_INVALID.name
+        assert found.code == Code.PERMISSION_DENIED.name
     assert participant.submitted == [alice, alice]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -43,6 +44,7 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 
+USER = "treasury"  # of the tokens
 SHORT_LIFE_S = 4  # of tokens that expire during a test; their times are whole seconds
 BATCH = 10
 PAUSE_S = 0.02  # the applications are no benchmark
@@ -103,7 +105,7 @@ class Secured:
 
     def fresh(self, party: Party | None = None) -> Submission:
         """A signed submission that consumes a state of its own; of the first bank, unless another party is named."""
-        return (party or self.cluster.parties[0]).sign(os.urandom(32), [state_ref(os.urandom(32), 0)])
+        return (party or self.cluster.parties[0]).sign(os.urandom(32), [state_ref(os.urandom(32), 0)], user_id=USER)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -267,6 +269,13 @@ async def test_the_commands_get_in(secured: Secured, tmp_path: Path) -> None:
         return commands <= {str(line["command_id"]) for line in found}
 
     await eventually(are_published, ANSWERS_MAX_S)
+    code, (signed,), told = await notary("sign", "--config", str(cluster.config_path), "--input", f"{'ab' * 32}:0")
+    assert (code, signed["user_id"]) == (0, USER), told
+    file.write_text(json.dumps(signed))
+    code, (answer,), told = await notary("submit", str(file), "--config", str(cluster.config_path))
+    assert (code, answer["code"]) == (0, "NOTARISED"), told
+    tried = await document(cluster, "try")
+    assert (tried["request"]["user_id"], tried["verified"]) == (USER, True)
     status = await document(cluster, "status")
     assert (status["endpoint"], status["problems"]) == (cluster.endpoint, [])
     assert [health["active"] for health in status["replicas"].values()].count(True) == 1

@@ -14,7 +14,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
 from ledger_api.server.authentication import TokenAuthentication
-from ledger_api.server.authorisation import Caller, as_submitted_by, may_see
+from ledger_api.server.authorisation import Caller, check_may_submit, may_see
 from ledger_api.server.rate import BUCKETS_MAX, RateExceeded, RateLimit, Rates
 from ledger_api.server.settings import ApiSettings, TokenSettings
 from ledger_api.server.tokens import (
@@ -26,7 +26,7 @@ from ledger_api.server.tokens import (
     read_keys,
     token_in,
 )
-from ledger_api.wire.submissions import RequestDocument, SubmissionDocument
+from ledger_api.wire.submissions import ANONYMOUS
 from replica.link.interface import PeerSeen, serving
 from replica.notary.errors import BadRequest, Code, ConfigError
 from tests.certificates import Authority
@@ -294,21 +294,30 @@ def test_a_call_without_a_token_says_so(header: str | None) -> None:
     assert refused.value.code is Code.TOKEN_MISSING
 
 
-def document(party: str = "O=A", **more: Any) -> SubmissionDocument:
-    signed = RequestDocument(tx_id="", inputs=[], party=party, public_key="", signature="")
-    return SubmissionDocument(request=signed, **more)
-
-
 def test_a_caller_submits_as_himself_for_his_parties() -> None:
     """Goal: nobody acts for another. Method: other users, other parties, in the request and in act_as."""
     caller = check(ISSUER.token(notary=RIGHTS))
-    assert as_submitted_by(document(), caller).user_id == "treasury"
-    assert as_submitted_by(document(act_as=["O=A"], user_id="treasury"), caller).user_id == "treasury"
-    for other in (document(user_id="cashier"), document("O=B"), document(act_as=["O=A", "O=B"])):
+    check_may_submit(caller, "treasury", "O=A", ())
+    check_may_submit(caller, "treasury", "O=A", ["O=A"])
+    for user_id, party, act_as in (
+        ("cashier", "O=A", ()),
+        ("treasury", "O=B", ()),
+        ("treasury", "O=A", ("O=A", "O=B")),
+    ):
         with pytest.raises(BadRequest) as refused:
-            as_submitted_by(other, caller)
+            check_may_submit(caller, user_id, party, act_as)
         assert refused.value.code is Code.PERMISSION_DENIED
-    assert as_submitted_by(document("O=Z", user_id="u"), Caller()).user_id == "u"
+    check_may_submit(Caller(), "u", "O=Z", ())
+
+
+def test_who_signs_for_another_user_than_the_tokens_is_told_both() -> None:
+    """Goal: the remedy is in the answer. Method: a request signed without a user, and a token of treasury."""
+    with pytest.raises(BadRequest) as refused:
+        check_may_submit(check(ISSUER.token(notary=RIGHTS)), ANONYMOUS, "O=A", ())
+    assert refused.value.detail == (
+        "the request is of user 'anonymous', the token of user 'treasury': sign it with user_id 'treasury', "
+        "or send it with a token of 'anonymous'"
+    )
 
 
 def test_a_bucket_gives_its_rate_and_no_more() -> None:
