@@ -176,7 +176,7 @@ def user_of(token: str | None) -> str:
     claims, _, _ = rest.partition(".")
     try:
         return _claims_decoder.decode(urlsafe_b64decode(claims + "=" * (-len(claims) % 4))).sub
-    except (ValueError, msgspec.DecodeError):
+    except (ValueError, msgspec.DecodeError, RecursionError):
         raise ConfigError("the token is no JSON Web Token with a user (sub): ask its issuer for one") from None
 
 
