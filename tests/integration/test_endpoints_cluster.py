@@ -25,7 +25,7 @@ from tests.integration.test_embedded_profile import printed
 from tests.promises import promised
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.thorough]
 
 PATIENT = RetryPolicy(deadline_s=120.0)
 AT_A_TIME = 8
