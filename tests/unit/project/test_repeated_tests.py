@@ -174,7 +174,7 @@ def test_a_missed_goal_is_never_forgiven(tmp_path: Path) -> None:
         for path in (ROOT / folder).glob("*.py"):
             if not path.name.startswith("test_"):  # or the real scenarios would run here
                 (tmp_path / folder / path.name).symlink_to(path)
-    for name in ("closing.py", "ends.py", "waiting.py", "watched.py"):
+    for name in ("closing.py", "ends.py", "model", "waiting.py", "watched.py", "worlds"):
         (tmp_path / "tests" / name).symlink_to(ROOT / "tests" / name)
     assert run_script(tmp_path, MISSED_GOAL, "faults-quick") == Ran(1, "repeated: 0", {"long": 1})
 
