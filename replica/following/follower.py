@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
@@ -12,6 +11,7 @@ import structlog
 from ha.clock import Clock
 from replica.following.apply import Applied, Applier
 from replica.following.log_reading import bounded_runs, end_after, known_log, open_after, record_at, require_applied
+from replica.following.void_lines import VoidLines
 from replica.index.interface import Index
 from replica.log.interface import LogInDatabase, LogReader, LogRecords, RequestLog
 from replica.notary.errors import Code, LogLeaderChanged, LogRefused, LogUnavailable, NotaryError
@@ -73,6 +73,7 @@ class Follower:
         self.contradicted: Position | None = None  # one of this index, which the log does not have
         self._applier: Applier | None = None
         self._formats = Formats()
+        self._void_lines = VoidLines()
         self._moved = asyncio.Event()
         self._hurry = asyncio.Event()
         self._gather_s = 0.0
@@ -251,9 +252,7 @@ class Follower:
         self._trace.judged(applied.decided(), began_us)
         self._reached_at_s = self._moved_at_s = self._clock.boottime_s()
         self._owes = False
-        if voids := applied.reading.voids:  # one line a run: a deposed active may leave many thousands
-            reasons = Counter(void.reason.value for void in voids)
-            log.warning("records_void", first_offset=voids[0].offset, last_offset=voids[-1].offset, reasons=reasons)
+        self._void_lines.take(applied.reading.voids, self._reached_at_s)
         for barrier in (found.record for found in applied.reading.barriers):
             self._require_database(barrier)
             self._formats = self._formats.raised(of_barrier(barrier))

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from ha.errors import HaError, LockLost, ScopeMismatch, TransitionFailed
 from replica.active import publisher as publish
 from replica.failure import error_document, exit_code
+from replica.following.void_lines import BETWEEN_LINES_S
 from replica.log.kafka.librdkafka import TopicMissing
 from replica.log.memory import MemoryLog
 from replica.notary.answers import Notarised, NotNow, Refused
@@ -79,6 +80,8 @@ def test_a_flood_of_void_records_is_told_in_few_lines() -> None:
                     writer.append(b"no record")
                 (answer,) = await replica.submit(submission(1, [state(9)]))
                 assert isinstance(answer, Notarised)
+                await asyncio.sleep(BETWEEN_LINES_S)
+                await replica.submit(submission(2, [state(8)]))
             told = [line for line in lines if line["event"] == "records_void"]
             assert 1 <= len(told) <= 10
             assert sum(line["reasons"]["undecodable"] for line in told) == 2_000
