@@ -23,12 +23,16 @@ PUBLISHED_MAX_S = 60.0
 
 
 class Violation(PromiseBroken):
-    """The notary broke a promise, or could not be checked. `counts`: findings by code; none when it could not be."""
+    """The notary broke a promise. `counts`: findings by code."""
 
     def __init__(self, message: str, operations: int = 0, counts: Mapping[str, int] | None = None) -> None:
         super().__init__(message)
         self.operations = operations
         self.counts = counts or {}
+
+
+class NotChecked(AssertionError):
+    """The check ended without a report, so nothing is known of the promises."""
 
 
 async def audit(
@@ -39,7 +43,7 @@ async def audit(
     partial: bool = False,
     python: str = sys.executable,
 ) -> dict[str, Any]:
-    """Check every answer in the histories; records below `first_offset` are older than them. Raises Violation.
+    """Check every answer in the histories; records below `first_offset` are older. Raises Violation, NotChecked.
 
     The histories must hold every attempt of every client from there on, unless they are `partial`. `python`: of the
     release that checks. Returns the summary of what was looked at.
@@ -52,7 +56,7 @@ async def audit(
     try:
         report: dict[str, Any] = json.loads(printed)
     except ValueError:
-        raise Violation(f"notary check ended with code {process.returncode} and no report: {printed!r}") from None
+        raise NotChecked(f"notary check ended with code {process.returncode} and no report: {printed!r}") from None
     if not report["clean"]:
         shown = json.dumps({"counts": report["counts"], "findings": report["findings"][:20]}, indent=2)
         raise Violation(shown, report["summary"]["operations"], report["counts"])

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
 
 import structlog
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Node, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    DescribeClusterResult,
     ListOffsetsResultInfo,
     NewTopic,
     OffsetSpec,
@@ -124,9 +125,7 @@ class TopicAdmin:
         """Every fact that the contract covers of one topic: the log's, unless another is named."""
         topic = self._topic if topic is None else topic
         described = await self._describe(topic)
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        asked = self._client().describe_configs([resource], request_timeout=self._settings.answer_max_s)
-        entries = await self._answer(asked[resource], f"reading the settings of topic {topic}")
+        entries = await self._config(ConfigResource(ResourceType.TOPIC, topic))
         copies = [len(partition.replicas) for partition in described.partitions]
         settings = {name: str(entry.value) for name, entry in entries.items()}
         return TopicFacts(str(described.topic_id), len(copies), min(copies, default=0), settings)
@@ -155,17 +154,13 @@ class TopicAdmin:
 
     async def server_count(self) -> int:
         """How many brokers the cluster has."""
-        asked = self._client().describe_cluster(request_timeout=self._settings.answer_max_s)
-        found = await self._answer(asked, "asking the brokers about themselves")
-        return len(found.nodes)
+        return len(await self._brokers())
 
     async def _brokers_allow(self, *names: str) -> list[bool | None]:
         """For each of these settings whether it is true on some broker; None where the brokers do not say."""
         try:
-            cluster = await self._answer(self._client().describe_cluster(), "asking the brokers about themselves")
-            brokers = [ConfigResource(ResourceType.BROKER, str(node.id)) for node in cluster.nodes]
-            asked = self._client().describe_configs(brokers, request_timeout=self._settings.answer_max_s)
-            found = [await self._answer(asked[one], f"reading the settings of broker {one.name}") for one in brokers]
+            brokers = [ConfigResource(ResourceType.BROKER, str(node.id)) for node in await self._brokers()]
+            found = await asyncio.gather(*(self._config(broker) for broker in brokers))
         except (LogUnavailable, LogRefused):
             return [None for _ in names]
         return [any(str(each[name].value) == "true" for each in found if name in each) for name in names]
@@ -274,15 +269,22 @@ class TopicAdmin:
         await asyncio.to_thread(dropped.clear)  # waits for the client's own threads
 
     async def _describe(self, topic: str) -> TopicDescription:
-        try:
-            return await self._describe_once(topic)
-        except BrokerLeft:
-            return await self._describe_once(topic)
+        def ask(client: AdminClient) -> Future[TopicDescription]:
+            return client.describe_topics(TopicCollection([topic]), request_timeout=self._settings.answer_max_s)[topic]
 
-    async def _describe_once(self, topic: str) -> TopicDescription:
-        names = TopicCollection([topic])
-        asked = self._client().describe_topics(names, request_timeout=self._settings.answer_max_s)
-        return await self._answer(asked[topic], f"looking for topic {topic}")
+        return await self._read(ask, f"looking for topic {topic}")
+
+    async def _brokers(self) -> list[Node]:
+        def ask(client: AdminClient) -> Future[DescribeClusterResult]:
+            return client.describe_cluster(request_timeout=self._settings.answer_max_s)
+
+        return (await self._read(ask, "asking the brokers about themselves")).nodes
+
+    async def _config(self, resource: ConfigResource) -> dict[str, ConfigEntry]:
+        def ask(client: AdminClient) -> Future[dict[str, ConfigEntry]]:
+            return client.describe_configs([resource], request_timeout=self._settings.answer_max_s)[resource]
+
+        return await self._read(ask, f"reading the settings of {resource.restype.name.lower()} {resource.name}")
 
     async def _first_of(self, topic: str, partition: int) -> int:
         return (await self._offset(topic, partition, OffsetSpec.earliest())).offset  # type: ignore[no-untyped-call]
@@ -291,12 +293,12 @@ class TopicAdmin:
         if not self._answered:
             await asyncio.to_thread(self._wait_for_a_broker, topic)
         partition = TopicPartition(topic, number)
-        asked = self._client().list_offsets(
-            {partition: spec},
-            isolation_level=IsolationLevel.READ_COMMITTED,
-            request_timeout=self._settings.answer_max_s,
-        )
-        found: ListOffsetsResultInfo = await self._answer(asked[partition], f"reading an offset of topic {topic}")
+
+        def ask(client: AdminClient) -> Future[ListOffsetsResultInfo]:
+            level, max_s = IsolationLevel.READ_COMMITTED, self._settings.answer_max_s
+            return client.list_offsets({partition: spec}, isolation_level=level, request_timeout=max_s)[partition]
+
+        found = await self._read(ask, f"reading an offset of topic {topic}")
         if found.offset < 0:  # the result when a broker does not answer in time; no error is raised
             raise LogUnavailable(f"reading an offset of topic {topic}: the leader did not answer")
         return found
@@ -327,7 +329,15 @@ class TopicAdmin:
         except TimeoutError:
             raise LogUnavailable(f"topic {topic} was created but has no leader yet") from None
 
+    async def _read(self, ask: Callable[[AdminClient], Future[_T]], doing: str) -> _T:
+        """The answer to a question that changes nothing: asked again if the client gave up the broker that it asked."""
+        try:
+            return await self._answer(ask(self._client()), doing)
+        except BrokerLeft:
+            return await self._answer(ask(self._client()), doing)
+
     async def _answer(self, future: Future[_T], doing: str) -> _T:
+        """Raises BrokerLeft, LogUnavailable with what the client met, and the other errors of `meaning_of`."""
         try:
             found = await answer(future, doing, self._settings.answer_max_s)
         except BrokerLeft:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import defaultdict
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -489,15 +490,36 @@ def test_each_broker_that_becomes_known_is_asked_and_the_silent_one_is_left(monk
 
 
 async def test_a_broker_that_the_client_gave_up_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: what the client drops by itself is no error of a tool. Method: the first answer is that error."""
+    """Goal: what the client drops by itself is no error of a tool. Method: each question gets that error first."""
+    partition = SimpleNamespace(replicas=[1], leader=1)
+    described = SimpleNamespace(topic_id="id", partitions=[partition])
+    answers = {
+        "describe_topics": described,
+        "describe_configs": {"retention.ms": SimpleNamespace(value="-1")},
+        "describe_cluster": SimpleNamespace(nodes=[SimpleNamespace(id=1)]),
+        "list_offsets": SimpleNamespace(offset=7, leader_epoch=2),
+    }
     asked: list[str] = []
 
-    async def once(_: TopicAdmin, topic: str) -> object:
-        asked.append(topic)
-        if len(asked) == 1:
-            raise meaning_of(KafkaError(KafkaError._DESTROY_BROKER), "looking for topic t")
-        return SimpleNamespace(topic_id="id")
+    class Client:
+        def __getattr__(self, question: str) -> object:
+            return lambda about=None, **_: self.answer(question, about)
 
-    monkeypatch.setattr(TopicAdmin, "_describe_once", once)
+        def answer(self, question: str, about: object) -> object:
+            asked.append(question)
+            future: Future[object] = Future()
+            if asked.count(question) == 1:
+                future.set_exception(KafkaException(KafkaError(KafkaError._DESTROY_BROKER)))
+            else:
+                future.set_result(answers[question])
+            return future if about is None else defaultdict(lambda: future)
+
+        def poll(self, _: float) -> None: ...
+
+        def list_topics(self, *_: object, **__: object) -> None: ...
+
+    monkeypatch.setattr("replica.log.kafka.topic.AdminClient", lambda _: Client())
     admin = TopicAdmin(KafkaSettings(bootstrap_servers="127.0.0.1:1", topic="t", single_broker=True))
-    assert (await admin.topic_id(), asked) == ("id", ["t", "t"])
+    assert await admin.facts() == TopicFacts("id", 1, 1, {"retention.ms": "-1"})
+    assert (await admin.server_count(), await admin.end_and_term()) == (1, (7, 2))
+    assert {question: asked.count(question) for question in answers} == dict.fromkeys(answers, 2)
