@@ -32,8 +32,12 @@ def none_ends_unasked(replicas: Mapping[str, ReplicaProcess]) -> Iterator[None]:
 
 @asynccontextmanager
 async def guarded(started: LocalCluster) -> AsyncIterator[LocalCluster]:
-    """A cluster that is started and stopped, and whose replicas end when a test ends them. Raises PromiseBroken."""
+    """A cluster that is started and stopped, and whose replicas end when a test ends them. Raises PromiseBroken, and
+    AssertionError where one ended already while the cluster was started: nobody's first activation fails."""
     async with started as cluster:
+        parts = [*cluster.replicas.values(), *cluster.log_nodes.values()]
+        ended = [text for one in parts for text in one.ended_unasked]
+        assert not ended, "\n".join(["ended while the cluster was started:", *ended])
         with none_ends_unasked(cluster.replicas):
             yield cluster
 

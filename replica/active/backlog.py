@@ -9,7 +9,7 @@ import msgspec
 
 from replica.active.completions import completions_of
 from replica.following.apply import Applied, judge_records
-from replica.following.log_reading import bounded_runs, open_after
+from replica.following.log_reading import FIRST_RECORD_MAX_S, bounded_runs, open_after
 from replica.index.interface import Index
 from replica.log.interface import RequestLog
 from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable
@@ -67,12 +67,14 @@ async def judged_again(
     LogUnavailable.
     """
     reader = await open_after(request_log, applied_to.topic_id, position)
+    wait_s = max(FIRST_RECORD_MAX_S, settings.log_stall_max_s)
     try:
         while position.offset < applied_to.offset:
             room = min(settings.read_batch_max, applied_to.offset - position.offset)
-            records = await reader.read(room, settings.log_stall_max_s)
+            records = await reader.read(room, wait_s)
             if not records:
-                raise LogUnavailable(f"no record after offset {position.offset} within {settings.log_stall_max_s} s")
+                raise LogUnavailable(f"no record after offset {position.offset} within {wait_s:g} s")
+            wait_s = settings.log_stall_max_s
             for run in bounded_runs(records, settings.read_batch_states_max):
                 applied, _ = judge_records(index, position, run, salvages)
                 yield applied

@@ -8,7 +8,7 @@ from replica.notary.errors import LogGone, LogRefused, LogTruncated, LogUnavaila
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import record_digest
 
-_RECORD_MAX_S = 5.0
+FIRST_RECORD_MAX_S = 5.0  # of a reader that was just opened: it may have to connect, on a busy machine
 LOG_MISSING_MAX_S = 5.0  # servers that have just started know their logs sooner
 
 
@@ -63,7 +63,7 @@ def require_applied(value: bytes, position: Position) -> None:
 
 
 async def _read_one(reader: LogReader, offset: int) -> bytes:
-    records = await reader.read(1, _RECORD_MAX_S)
+    records = await reader.read(1, FIRST_RECORD_MAX_S)
     if not records or records[0][0] != offset:
         raise LogUnavailable(f"no record at offset {offset} in time")
     return records[0][1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 
 import pytest
@@ -10,11 +11,13 @@ from replica.active.backlog import judged_again, publish_backlog
 from replica.active.completions import completions_of
 from replica.following.apply import Applied, Applier
 from replica.index.memory import MemoryIndex
+from replica.log.interface import LogReader, LogRecords
 from replica.log.memory import MemoryLog, MemoryTopic
 from replica.notary.errors import LogRefused
 from replica.notary.position import Position, begin
 from replica.settings import CoreSettings
 from replica.store.interface import Completion, Published
+from tests.simulation.virtual import run_virtually
 from tests.worlds.checker_world import good_world
 
 TOPIC_ID = "memory-1"
@@ -33,6 +36,27 @@ class Recording:
         self.completions += completions
         self.positions.append(position)
         return len(self.completions)
+
+
+class LateLog(MemoryLog):
+    """Its readers have nothing for their first seconds: they connect to servers that have just started, on a busy
+    machine."""
+
+    def __init__(self, topic: MemoryTopic, late_s: float) -> None:
+        super().__init__(topic)
+        self._late_s = late_s
+
+    async def open_reader(self, start_offset: int) -> LogReader:
+        reader, opened_s = await super().open_reader(start_offset), asyncio.get_running_loop().time()
+        read = reader.read
+
+        async def late(max_records: int, wait_s: float) -> LogRecords:
+            left_s = opened_s + self._late_s - asyncio.get_running_loop().time()
+            await asyncio.sleep(max(0.0, min(left_s, wait_s)))
+            return [] if left_s > wait_s else await read(max_records, wait_s)
+
+        reader.read = late  # type: ignore[method-assign]
+        return reader
 
 
 def a_topic(*, raised: bool = True) -> MemoryTopic:
@@ -87,6 +111,28 @@ async def test_a_backlog_is_published_to_its_end() -> None:
     assert published.position == store.positions[-1] == first[-1].position
     assert store.completions == [one for applied in first for one in completions_of(applied)]
     assert published.ledger_end == len(store.completions)
+
+
+@pytest.mark.parametrize("after", [-1, 5])
+def test_a_reader_may_take_seconds_until_its_first_record(after: int) -> None:
+    """Goal: the first activation on a new cluster does not fail once. Method: readers that connect for 4 s, where
+    nothing is published yet, and where something is."""
+    topic = a_topic()
+    index, first = applied_one_by_one(topic)
+    position = None if after < 0 else first[after].position
+    store = Recording()
+
+    async def story() -> Published:
+        return await publish_backlog(
+            LateLog(topic, late_s=4.0),
+            index,
+            store,  # type: ignore[arg-type]
+            published=Published(position, 0, 0),
+            applied_to=first[-1].position,
+            settings=SMALL,
+        )
+
+    assert run_virtually(story()).position == first[-1].position
 
 
 async def test_it_refuses_what_it_cannot_judge() -> None:
