@@ -101,10 +101,12 @@ def packed_python(folder: Path, file: Path) -> None:
                 archive.add(entry, f"{site.relative_to(folder)}/{entry.name}")
 
 
-def run_job(master: str, folder: Path, python: Path, *packed: Path) -> subprocess.CompletedProcess[str]:
-    """A rebuild and an audit of the log in a folder, in a process of its own; `python`: what workers are told to run,
-    unless a `packed` one comes along."""
-    command = [sys.executable, "-m", "tests.pipeline.on_cluster", master, str(folder), *map(str, packed)]
+def run_job(
+    master: str, folder: Path, python: Path, *packed: Path, database: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """The jobs on the log in a folder, in a process of its own; `python`: what workers are told to run, unless a
+    `packed` one comes along. `database`: what the audit holds against the log."""
+    command = [sys.executable, "-m", "tests.pipeline.on_cluster", master, str(folder), database, *map(str, packed)]
     environment = os.environ | {"PYSPARK_PYTHON": str(python)}
     return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=environment)
 

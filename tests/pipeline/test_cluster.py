@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from pipeline.failures import meaning_of
@@ -23,10 +24,11 @@ from replica.local.ports import PortReservation
 from replica.notary.errors import ConfigError
 from replica.notary.position import BEGIN
 from replica.notary.records import BarrierRecord, encode_record
+from tests.integration.conftest import MakeDatabase
 from tests.pipeline.judged import by_replica, by_tables
 from tests.pipeline.log_files import write_log
 from tests.pipeline.maven_folder import CONNECTOR, maven_folder, spark_conf
-from tests.pipeline.signed_log import ACTIVATION, log_values, request, signed
+from tests.pipeline.signed_log import ACTIVATION, log_values, publish, request, signed
 from tests.pipeline.spark_cluster import (
     SparkCluster,
     bare_python,
@@ -72,10 +74,13 @@ def _tasks(events: Path) -> Counter[str]:
     return Counter(line["Task Info"]["Executor ID"] for line in ends if not line["Task Info"]["Failed"])
 
 
-def test_both_workers_judge_a_log_without_having_the_notary(cluster: SparkCluster, tmp_path: Path) -> None:
-    """Goal: one job uses all of a cluster, and brings our code along. Method: workers' Python cannot import it; Spark's
-    event log says who did how much; the index is a replica's, the tables are the other engine's; Spark says nothing on
-    standard error."""
+@pytest.mark.postgres
+async def test_both_workers_judge_a_log_without_having_the_notary(
+    cluster: SparkCluster, tmp_path: Path, make_database: MakeDatabase
+) -> None:
+    """Goal: each job uses all of a cluster, and brings our code along with the SQL that it reads. Method: workers'
+    Python cannot import it; Spark's event log says who did how much; the index is a replica's, the tables are the other
+    engine's, the audit compares a database that lacks a row; Spark says nothing on standard error."""
     alone = subprocess.run(
         [cluster.python, "-c", "import msgspec; import replica"],
         cwd=tmp_path,
@@ -86,10 +91,16 @@ def test_both_workers_judge_a_log_without_having_the_notary(cluster: SparkCluste
     assert "No module named 'replica'" in alone.stderr
     values = _many()
     write_log(tmp_path / "log", values, range(0, REQUESTS, REQUESTS // SLICES))
-    done = run_job(cluster.master, tmp_path, cluster.python)
+    database = await make_database()
+    await publish(database, values)
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("UPDATE completion SET recorded_us = 1 WHERE log_offset = 5000")
+    done = run_job(cluster.master, tmp_path, cluster.python, database=database)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == ["SIGNATURE_INVALID", "4001"]
+    assert done.stdout.split() == ["SIGNATURE_INVALID", "4001", "COMPLETION_DIFFERS", "5000"]
     assert done.stderr == ""
+    assert json.loads((tmp_path / "traced.json").read_text()) == [1, 2, 3]
+    assert list((tmp_path / "report").rglob("*.html"))
     assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).entries).digest
     rows = {name: View(tmp_path / "tables" / name).rows(SCHEMAS[name], BEGIN, len(values)) for name in SCHEMAS}
     expected = by_tables(values)
