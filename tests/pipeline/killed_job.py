@@ -83,10 +83,10 @@ def tables(place: str, index: str) -> None:
             writer.append(values[start : start + 5])
 
 
-def tables_on_spark(place: str, index: str, log: str) -> None:
-    """As `notary tables run --engine spark` does, with a log in files, of which each is a batch. Tables are written one
-    after the other, so that each gap between two commits can be hit."""
-    query.COMMITS_AT_ONCE = 1
+def tables_on_spark(place: str, index: str, log: str, commits_at_once: int) -> None:
+    """As `notary tables run --engine spark` does, with a log in files, of which each is a batch. Where tables are
+    written one after the other each gap between two commits can be hit."""
+    query.COMMITS_AT_ONCE = commits_at_once
     session = spark_session("killed", "local[2]", shuffle_partitions=2, delta=True)
     stream = session.readStream.schema("offset bigint, value binary").option("maxFilesPerTrigger", 1).parquet(log)
     with open_judge(place_of(place), Path(index), TOPIC) as (tables, judge):
