@@ -217,12 +217,25 @@ def rows_of_stretch(decisions: Decisions, records: LogRecords) -> dict[str, pa.T
     return rows_of(decided, (), (), ledger_end, decisions.consumed_at.__getitem__)
 
 
-def row_batches(decisions: Decisions, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A task: the rows of BY_TABLE of batches with the columns `offset` and `value`, of records of one run."""
+def row_batches(
+    decisions: Decisions, reached: Mapping[str, int], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """A task: the rows of BY_TABLE that tables lack, of batches with the columns `offset` and `value`.
+
+    What was not decided in this run has no rows. `reached`: as `lacking` has it.
+    """
     for batch in batches:
         values = [value or b"" for value in batch.column("value").to_pylist()]
         for records in _stretches(sorted(zip(batch.column("offset").to_pylist(), values, strict=True))):
-            yield _side_by_side(rows_of_stretch(decisions, records))
+            yield _side_by_side(lacking(rows_of_stretch(decisions, records), reached))
+
+
+def lacking(rows: Mapping[str, pa.Table], reached: Mapping[str, int]) -> dict[str, pa.Table]:
+    """The rows that each table lacks, which has those up to a log offset.
+
+    Not a filter of Spark's: the offset would be a literal, and each batch would compile code of its own.
+    """
+    return {name: some.filter(pc.greater(some["log_offset"], reached[name])) for name, some in rows.items()}
 
 
 def _stretches(records: LogRecords) -> Iterator[LogRecords]:

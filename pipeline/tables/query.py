@@ -13,7 +13,7 @@ Delta refuses one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ from pipeline.tables.dense import (
     decisions_of,
     dense_batches,
     judged_parts,
+    lacking,
     records_of,
     row_batches,
     rows_of_few,
@@ -78,13 +79,15 @@ class SparkWriter:
         self._on_step = on_step
         self._done = done
         self._one_batch = Lock()
+        self._threads = ThreadPoolExecutor(COMMITS_AT_ONCE)
         self._stopped = False
         self.failure: BaseException | None = None
 
     def stop(self) -> None:
-        """Return when the batch that runs has ended; no other one is written after it."""
+        """Return when the batch that runs has ended, and what goes on beside it; no other one is written after it."""
         with self._one_batch:
             self._stopped = True
+        self._threads.shutdown()
 
     def batch(self, frame: DataFrame, _: int) -> None:
         """One batch of the query: judge it, and write its rows to every table."""
@@ -117,31 +120,44 @@ class SparkWriter:
         self._done(Batch(offset, offset - before, driver_s, monotonic() - began_s))
 
     def _write_part(self, records: DataFrame, judged: Judged, decisions: Decisions) -> None:
-        of_part = records.where(F.col("offset").between(self._judge.position.offset + 1, judged.offset))
-        few = rows_of_few(judged)
-        with _kept(of_part.mapInArrow(partial(row_batches, decisions), from_arrow_schema(BY_TABLE))) as rows:
+        reached = {name: table.offset for name, table in self._tables.items()}
+        few = lacking(rows_of_few(judged), reached)
+        make_rows = partial(row_batches, decisions, reached)
+        with _kept(records.mapInArrow(make_rows, from_arrow_schema(BY_TABLE))) as rows:
+            rows.count()  # makes them with all cores: a table's writer is one task
             frames = {
                 name: _of_table(name, rows, few[name])
                 for name in self._tables
                 if judged.row_counts[name] or name == REQUESTS
             }
             last = frames.pop(REQUESTS)  # it notes how far all of them are
-            for name in self._written_at_once(records.sparkSession, frames, judged.offset):
+            session = records.sparkSession
+            for name in self._written_at_once(session, frames, judged.offset):
                 self._on_step(name)
+                self._look_ahead(session, name)
             replace_rows(self._tables[REQUESTS], last, judged.offset)
             self._on_step(REQUESTS)
+            self._look_ahead(session, REQUESTS)
 
     def _written_at_once(self, session: SparkSession, frames: Mapping[str, DataFrame], offset: int) -> Iterator[str]:
         """Write tables side by side; each one's name when it is written.
 
         Raises what a table's writing raises, after all have ended.
         """
-        with ThreadPoolExecutor(COMMITS_AT_ONCE) as threads:
-            write = inheritable_thread_target(session)(replace_rows)
-            names = {threads.submit(write, self._tables[name], rows, offset): name for name, rows in frames.items()}
+        write = inheritable_thread_target(session)(replace_rows)
+        names = {self._threads.submit(write, self._tables[name], rows, offset): name for name, rows in frames.items()}
+        try:
             for future in as_completed(names):
                 future.result()
                 yield names[future]
+        finally:
+            wait(names)
+
+    def _look_ahead(self, session: SparkSession, name: str) -> None:
+        """Let Delta read a table's log now, while other tables are written or the next batch is judged: it is almost
+        half of a commit. What goes wrong here does so again in that commit."""
+        look = inheritable_thread_target(session)(session.sql)
+        self._threads.submit(look, "DESCRIBE DETAIL delta.`" + _location(self._tables[name]) + "`")
 
 
 def _of_table(name: str, rows: DataFrame, few: pa.Table) -> DataFrame:
@@ -150,15 +166,14 @@ def _of_table(name: str, rows: DataFrame, few: pa.Table) -> DataFrame:
 
 
 def replace_rows(table: Table, rows: DataFrame, offset: int) -> None:
-    """Add those rows that the table lacks, and note that it now has all up to this log offset.
+    """Add rows after those that the table has, and note that it now has all up to this log offset.
 
     Raises ArchiveContended when another writer was first.
     """
     if offset <= (reached := table.offset):
         return
     writer = (
-        rows.where(F.col(LOG_OFFSET) > reached)
-        .coalesce(1)
+        rows.coalesce(1)
         .write.format("delta")
         .mode("overwrite")
         .option("replaceWhere", f"{LOG_OFFSET} > {reached} AND {LOG_OFFSET} <= {offset}")
@@ -204,7 +219,6 @@ def run_query(frame: DataFrame, writer: SparkWriter, *, interval_s: float | None
         try:
             while query.isActive:
                 if stopping.wait(_POLL_S):
-                    writer.stop()
                     return
             query.awaitTermination()  # raises what ended it
         except StreamingQueryException:
@@ -212,6 +226,7 @@ def run_query(frame: DataFrame, writer: SparkWriter, *, interval_s: float | None
                 raise
             raise writer.failure from None
         finally:
+            writer.stop()
             query.stop()
 
 

@@ -123,11 +123,7 @@ def by_dense_tables(
         dense = pa.Table.from_batches([dense_of(range(*one), values[slice(*one)]) for one in reversed(stretches)])
         for judged in judged_parts(judge, records_of(dense)):
             decisions = decisions_of(judged)
-            of_tasks = [
-                rows_of_stretch(decisions, records)
-                for one in stretches
-                if (records := [(at, values[at]) for at in range(*one) if judge.position.offset < at <= judged.offset])
-            ]
+            of_tasks = [rows_of_stretch(decisions, [(at, values[at]) for at in range(*one)]) for one in stretches]
             for made in [*of_tasks, rows_of_few(judged)]:
                 for name, table in tables.items():
                     table.append(made[name], judged.offset)

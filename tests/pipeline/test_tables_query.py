@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.session import delta_jars
 from pipeline.tables.query import Batch, SparkWriter, replace_rows, run_query
 from pipeline.tables.rows import COMPLETIONS, REQUESTS, SCHEMAS, VERDICTS
+from pipeline.tables.upkeep import KEPT_MIN_H, Retention, maintain
 from pipeline.tables.write import OnStep, open_judge, open_writer
 from replica.notary.errors import ArchiveContended, InvariantBroken, SalvageMissing
 from replica.notary.salvage import lost_record
@@ -155,7 +158,8 @@ def streamed(spark: SparkSession, folder: Path, *edges: int) -> DataFrame:
     folder.mkdir(exist_ok=True)
     for first, end in pairwise(edges):
         some = {"offset": pa.array(range(first, end), pa.int64()), "value": pa.array(VALUES[first:end], pa.binary())}
-        pq.write_table(pa.table(some), folder / f"{first}.parquet")
+        pq.write_table(pa.table(some), file := folder / f"{first}.parquet")
+        os.utime(file, (first, first))  # Spark takes files by age
     stream = spark.readStream.schema("offset bigint, value binary").option("maxFilesPerTrigger", 1)
     return stream.parquet(folder.as_uri())
 
@@ -174,6 +178,42 @@ def test_a_query_that_is_told_to_stop_ends_its_batch(
     frame = streamed(spark, tmp_path / "rest", 9, len(VALUES))
     with writing(tmp_path) as (writer, _):
         run_query(frame, writer, interval_s=None, stopping=Event())
+    assert found_in(tmp_path) == expected
+
+
+@pytest.mark.slow
+def test_tables_are_maintained_beside_a_query(
+    spark: SparkSession, tmp_path: Path, expected: dict[str, list[str]]
+) -> None:
+    """Goal: compaction, vacuum and checkpoints beside Spark's commits lose and double no row, and neither ends the
+    other. Method: a query in eight batches, and every table maintained again and again until it ends."""
+    append(spark, tmp_path, 2)
+    done, failures, joined = Event(), list[BaseException](), Counter[str]()
+
+    def keep_up() -> None:
+        try:
+            while not done.is_set():
+                for name in SCHEMAS:
+                    found = maintain(tmp_path / "tables", name, Retention(KEPT_MIN_H))
+                    joined[name] += found.files_before - found.files
+        except BaseException as error:
+            failures.append(error)
+
+    upkeep = Thread(target=keep_up)
+    upkeep.start()
+    try:
+        with writing(tmp_path) as (writer, _):
+            run_query(
+                streamed(spark, tmp_path / "log", *range(2, len(VALUES) + 1, 2)),
+                writer,
+                interval_s=None,
+                stopping=Event(),
+            )
+    finally:
+        done.set()
+        upkeep.join()
+    assert failures == []
+    assert joined[REQUESTS] > 1 and joined[COMPLETIONS] > 1
     assert found_in(tmp_path) == expected
 
 

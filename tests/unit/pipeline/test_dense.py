@@ -17,11 +17,11 @@ from pipeline.tables.dense import (
     row_batches,
     rows_of_stretch,
 )
-from pipeline.tables.rows import COMPLETIONS, CONFLICTS, EPOCHS, LOST, REQUESTS, VERDICTS
+from pipeline.tables.rows import COMPLETIONS, CONFLICTS, EPOCHS, LOST, REQUESTS, SCHEMAS, VERDICTS
 from pipeline.tables.write import OrderedJudge
 from replica.index.memory import MemoryIndex
 from replica.notary.errors import FormatUnknown, InvariantBroken
-from replica.notary.position import begin
+from replica.notary.position import BEGIN, begin
 from replica.notary.reading import RunReader, read_records
 from replica.notary.salvage import NO_SALVAGES, Salvages
 from tests.pipeline.judged import TOPIC, Rows, by_dense_tables, by_tables
@@ -34,6 +34,7 @@ from tests.worlds.salvage_world import LostTail, restored, some_tail
 
 CUTS = st.lists(st.integers(1, 40), max_size=6).map(sorted)
 VALUES = raised_values()
+NOTHING = dict.fromkeys(SCHEMAS, BEGIN)  # is in any table
 
 
 def in_order(tables: dict[str, Rows]) -> dict[str, list[str]]:
@@ -135,11 +136,26 @@ def test_a_task_may_read_parts_of_the_log_in_any_order() -> None:
     ]
     records = records_of(pa.Table.from_batches(list(dense_batches(iter(tasks)))))
     (judged,) = judged_parts(OrderedJudge(MemoryIndex(), begin(TOPIC), 0, NO_SALVAGES), records)
-    found = pa.Table.from_batches([row for task in tasks for row in row_batches(decisions_of(judged), iter([task]))])
+    found = pa.Table.from_batches(
+        [row for task in tasks for row in row_batches(decisions_of(judged), NOTHING, iter([task]))]
+    )
     expected = by_tables(VALUES)
     for name in (REQUESTS, VERDICTS, COMPLETIONS, CONFLICTS):
         rows = [row for row in found[name].to_pylist() if row is not None]
         assert sorted(map(str, rows)) == sorted(map(str, expected[name].rows)), name
+
+
+def test_a_task_makes_the_rows_that_each_table_lacks() -> None:
+    """Goal: a batch that is repeated doubles no row. Method: tables that reach different offsets in the batch."""
+    records = records_of(pa.Table.from_batches([dense_of(range(len(VALUES)), VALUES)]))
+    (judged,) = judged_parts(OrderedJudge(MemoryIndex(), begin(TOPIC), 0, NO_SALVAGES), records)
+    task = pa.RecordBatch.from_pydict({"offset": range(len(VALUES)), "value": pa.array(VALUES, pa.binary())})
+    reached = NOTHING | {VERDICTS: 9, COMPLETIONS: len(VALUES)}
+    found = pa.Table.from_batches(list(row_batches(decisions_of(judged), reached, iter([task]))))
+    expected = by_tables(VALUES)
+    for name in (REQUESTS, VERDICTS, COMPLETIONS):
+        offsets = [row["log_offset"] for row in found[name].to_pylist() if row is not None]
+        assert offsets == [row["log_offset"] for row in expected[name].rows if row["log_offset"] > reached[name]], name
 
 
 @pytest.mark.parametrize("rule", ["is_first", "activation"])

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark")
-from pipeline.tables import query
 from pipeline.tables.query import COMMITS_MAX, replace_rows
 from replica.notary.errors import ArchiveContended
 
@@ -41,18 +40,6 @@ class Writes:
 
     def look_again(self) -> None:
         self.offset = self._committed
-
-
-class Column:
-    """Stands for a column where no JVM is."""
-
-    def __gt__(self, other: object) -> bool:
-        return True
-
-
-@pytest.fixture(autouse=True)
-def no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query.F, "col", lambda name: Column())
 
 
 def test_a_commit_notes_its_range_and_its_end() -> None:
