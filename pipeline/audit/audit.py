@@ -99,7 +99,7 @@ def audit_log(
     database belongs to another topic, and the errors of reading the log and the database.
     """
     progress(f"judging {len(log)} slices of the log")
-    judged = judge_log(spark, log, work, closed=True, salvages=scope.salvages)
+    judged = judge_log(spark, log, work, salvages=scope.salvages)
     with ExitStack() as stack:
         auditing = _Auditing(spark, log, judged, scope, stack)
         auditing.check_signatures()

@@ -48,7 +48,7 @@ def trace(
 
     The whole log is judged for it. `work`: a folder that every worker reaches. Raises as `judge_log` does.
     """
-    judged = judge_log(spark, log, work, closed=True, salvages=salvages)
+    judged = judge_log(spark, log, work, salvages=salvages)
     plan = judged.plan
 
     def find(number: int) -> Iterator[dict[str, Any]]:

@@ -1,8 +1,8 @@
 """Judges a whole log on Spark: the plan of what counts, the claims by ranges of keys, and the requests that lose.
 
 1. Survey each slice; the plan follows on the driver, from a few hundred bytes for each slice.
-2. Write the claims of each slice, range by range of keys. Sort each range, and find the contested keys in it. Where
-   rules 2 judge, or acceptances are wanted, do the same with commands, in ranges of their own.
+2. Write the claims of each slice, range by range of keys. Sort each range, and find the contested keys in it. Do
+   the same with commands, in ranges of their own.
 3. One task reads what is contested in log order, and lists the requests that lose.
 
 The next job (index or verdicts) needs only the slices' files, each range's order and the list of the losers.
@@ -75,9 +75,9 @@ class Sorted(msgspec.Struct, frozen=True):
 class Judged(msgspec.Struct, frozen=True):
     """A judged log: files in the work folder that any worker can read, and the plan.
 
-    `dropped`: requests that get nothing of what they contested, as bits of `offsets_marked`. Where commands were
-    looked at: `commands`; `unusual`, see `commands.acceptances`, as bits; and `by_command`, what stands against
-    requests because of their commands, an array of EXCEPTION. `barred`: files of what stands against requests because
+    `dropped`: requests that get nothing of what they contested, as bits of `offsets_marked`. `unusual`, see
+    `commands.acceptances`, as bits; `by_command`, what stands against requests because of their commands, an array of
+    EXCEPTION. `barred`: files of what stands against requests because
     of their keys, likewise. `lost`: the log's lost ranges; `lost_claims`: a file with their claims, an array of CLAIM.
     """
 
@@ -115,14 +115,10 @@ def judge_log(
     log: LogSlices,
     work: Path,
     *,
-    closed: bool = False,
-    commands: bool = False,
     salvages: Salvages = NO_SALVAGES,
     ranges: int | None = None,
 ) -> Judged:
-    """Judge all records of a log. `closed`: keep the claims of requests outside their window, which verdicts need.
-    `commands`: look at commands, which acceptances need, also where no rules in force judge them. `salvages`: those
-    that lost records name.
+    """Judge all records of a log. `salvages`: those that lost records name.
 
     `work`: a folder that every worker reaches. `ranges`: how many ranges of keys; by default as many as need at most
     RANGE_BYTES each. Raises InvariantBroken on a gap, FormatUnknown, SalvageMissing, IndexMismatch (see lost.py), and
@@ -133,10 +129,9 @@ def judge_log(
     lost = surveyed.lost
     of_lost = lost_claims(lost, salvages)
     plan, claim_count = surveyed.plan, surveyed.claim_count + len(of_lost)
-    commands = commands or plan.judges_commands
     borders = borders_between(surveyed.samples, ranges or _ranges(claim_count * CLAIM_BYTES))
     widths = ranges or _ranges(surveyed.request_count * COMMAND_BYTES)
-    files = _write_rows(spark, log, plan, borders, work, closed=closed or commands, widths=widths if commands else 0)
+    files = _write_rows(spark, log, plan, borders, work, widths=widths)
     claim_files = files.claims
     lost_path = ""
     if lost:
@@ -146,12 +141,12 @@ def judge_log(
         write_parts(path, *by_range(of_lost, borders))
         claim_files = (*claim_files, str(path))
     command_files = files.commands
-    if commands and len(accepted := lost_commands(lost, salvages)):
+    if len(accepted := lost_commands(lost, salvages)):
         path = attempt_file(work, "lost", ".commands")
         write_parts(path, *by_width(accepted, widths))
         command_files = (*command_files, str(path))
-    orders, contested_files = _order_claims(spark, claim_files, len(borders) + 1, work, commands=commands)
-    command_orders, shared_files = _order_commands(spark, command_files, widths, work) if commands else ((), [])
+    orders, contested_files = _order_claims(spark, claim_files, len(borders) + 1, work)
+    command_orders, shared_files = _order_commands(spark, command_files, widths, work)
     resolved = _resolve(spark, contested_files, shared_files, plan.position.offset + 1, work)
     return Judged(
         plan,
@@ -242,20 +237,17 @@ class _Files(NamedTuple):
     barred: tuple[str, ...]
 
 
-def _write_rows(
-    spark: SparkSession, log: LogSlices, plan: Plan, borders: Array, work: Path, *, closed: bool, widths: int
-) -> _Files:
-    """A file of claims for each slice, and one of commands, in so many ranges; none if `widths` is 0."""
+def _write_rows(spark: SparkSession, log: LogSlices, plan: Plan, borders: Array, work: Path, *, widths: int) -> _Files:
+    """A file of claims for each slice, and one of commands, in so many ranges."""
 
     def write(number: int) -> Iterator[dict[str, Any]]:
         columns = log.read(number)
         found = counted(columns, plan.rules_of(columns))
         against = barred(columns, found, plan)
         path = attempt_file(work, f"slice-{number:05d}", ".claims")
-        write_parts(path, *by_range(claims_of(columns, found, against, closed=closed), borders))
+        write_parts(path, *by_range(claims_of(columns, found, against), borders))
         commands_path = attempt_file(work, f"slice-{number:05d}", ".commands")
-        if widths:
-            write_parts(commands_path, *by_width(commands_of(columns, found, against), widths))
+        write_parts(commands_path, *by_width(commands_of(columns, found, against), widths))
         barred_path = ""
         if np.any(against):
             barred_path = str(attempt_file(work, f"slice-{number:05d}-barred", ".npy"))
@@ -266,20 +258,20 @@ def _write_rows(
     ordered = sorted(found, key=attrgetter("number"))
     return _Files(
         tuple(row.path for row in ordered),
-        tuple(row.commands for row in ordered if widths),
+        tuple(row.commands for row in ordered),
         tuple(row.barred for row in ordered if row.barred),
     )
 
 
 def _order_claims(
-    spark: SparkSession, parts: tuple[str, ...], ranges: int, work: Path, *, commands: bool
+    spark: SparkSession, parts: tuple[str, ...], ranges: int, work: Path
 ) -> tuple[tuple[str, ...], list[str]]:
     """For each range, the order of its claims; and the files with those that are contested, by offset."""
 
     def order(number: int) -> Iterator[dict[str, Any]]:
         claims = read_range(parts, number, CLAIM)
         places = in_order(claims)
-        disputed = contested(claims, places, commands=commands)
+        disputed = contested(claims, places)
         yield {"number": number, **_order_files(work, f"range-{number:05d}", places, disputed)}
 
     return _ordered(spark, ranges, order)

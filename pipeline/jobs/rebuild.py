@@ -62,7 +62,7 @@ def rebuild_index(
     """
     began_s = monotonic()
     progress(f"judging {len(log)} slices of the log")
-    judged = judge_log(spark, log, work, commands=True, salvages=salvages, ranges=ranges)
+    judged = judge_log(spark, log, work, salvages=salvages, ranges=ranges)
     judged_s = monotonic()
     progress(
         f"writing {len(judged.by_key) + len(judged.commands)} tables; {judged.dropped_count} requests lost"

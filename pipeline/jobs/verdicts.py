@@ -64,7 +64,7 @@ def requests(spark: SparkSession, log: LogSlices, plan: Plan, slices: Sequence[i
 
 
 def verdicts(spark: SparkSession, judged: Judged, of_requests: DataFrame) -> DataFrame:
-    """In: requests, and the judgement of their log with the claims of closed windows.
+    """In: requests, and the judgement of their log.
     Out: the same rows with `outcome` (see replica.notary.outcomes) and `notarised_offset`.
     """
     ranges = len(judged.by_key)

@@ -37,14 +37,13 @@ may be an acceptance of its command, if it repeats what was notarised (commands.
 _KEY, _OFFSET, _ROLE, _STANDS = slice(1, 37), slice(37, 45), 45, slice(46, 78)
 
 
-def claims_of(columns: Columns, found: Counted, barred: Array, *, closed: bool) -> Array:
-    """The claims of a slice's counting requests, in any order; of those outside their window only if `closed`, and none
-    of those that are `barred` (keys.py).
+def claims_of(columns: Columns, found: Counted, barred: Array) -> Array:
+    """The claims of a slice's counting requests, in any order; none of those that are `barred` (keys.py).
 
-    Verdicts and acceptances need the claims of all others, the index only those of requests inside their window.
+    Verdicts and acceptances need those of requests outside their window as well.
     """
     is_open = inside_window(columns, found)
-    chosen = (barred == 0) & (is_open | closed)
+    chosen = barred == 0
     pick, is_open = found.requests[chosen], is_open[chosen]
     offsets = columns.first_offset + columns.rows[pick]
     roles = np.where(is_open, 0, CLOSED).astype(np.uint8)

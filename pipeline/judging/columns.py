@@ -21,7 +21,6 @@ from replica.notary.records import (
     NO_OFFSET,
     BarrierRecord,
     RequestRecord,
-    RequestRecordV2,
     SettlementRecord,
     Undecodable,
     decode_record,
@@ -35,7 +34,7 @@ UNDECODABLE, BARRIER, REQUEST, SETTLEMENT, BAD_REQUEST, NOTE = range(6)
 
 ACTIVATION = f"S{ACTIVATION_ID_BYTES + 1}"
 _BLOCK_RECORDS = 1 << 13  # of 600 bytes, say: what is known of them stays in a processor's caches
-_FORMAT_1_HEAD = 0x960101C410  # array of six, kind 1, format 1, bin of 16
+_USUAL_FORMAT = 2
 _FORMAT_2_HEAD = 0x980102C410  # two elements more
 _ID_AT, _COUNTS_AT, _REFS_AT = 16, 48, 52
 _WINDOW_BYTES, _PERIOD_BYTES = 17, 9
@@ -70,7 +69,7 @@ class Columns:
     public_key_at: Array
     signature_at: Array
     texts_at: Array  # user id, command id and the one party that acts, one after the other; -1 where several act
-    deduplication_us: Array  # 0 in format 1, whose records have no period
+    deduplication_us: Array
     after_offset: Array  # likewise
 
     def __len__(self) -> int:
@@ -99,12 +98,6 @@ class Columns:
         """Start and size of the name of each party, of the requests picked. The command follows it."""
         at = self.content_at()[1][pick]
         return at + 2, gather(self.raw, at, ">u2").astype(np.int64)
-
-    def formats(self, pick: Array) -> Array:
-        """The record format of each request picked. Rules 2 come with format 2 only (reading.py)."""
-        rows = np.ascontiguousarray(self.activation[self.rows[pick]])
-        found: Array = rows.view(np.uint8).reshape(-1, ACTIVATION_ID_BYTES + 1)[:, -1]
-        return found
 
     def commands(self, pick: Array) -> Iterator[tuple[bytes, str]]:
         """Change id and command id of each request picked."""
@@ -226,8 +219,7 @@ class _Decoding:
         """Take in the request records of the usual shape: one party acts, all texts are printable ASCII."""
         walk = Walk(self.raw, self.value_at)
         head = walk.words(0) >> np.uint64(24)
-        of_2 = head == _FORMAT_2_HEAD
-        walk.expect(of_2 | (head == _FORMAT_1_HEAD), 5)
+        walk.expect(head == _FORMAT_2_HEAD, 5)
         activation_at = walk.skip(16)
         sequence, stamp_us = walk.uint(), walk.uint()
         walk.expect(walk.bytes() == 0x97, 1)
@@ -242,17 +234,12 @@ class _Decoding:
         walk.expect(walk.bytes() == 0x91, 1)
         walk.text(PARTY_MAX_BYTES)
         walk.text(ID_MAX_BYTES)
-        end = self.value_at + self.value_bytes
-        usual: Array = walk.fits & (walk.at == end)
-        self.deduplication_us = self.after_offset = np.zeros(len(self.value_at), np.int64)
-        if np.any(of_2):
-            self.deduplication_us = np.where(of_2, walk.uint(), 0)
-            self.after_offset = np.where(of_2, walk.uint_or_minus_one(), 0)
-            usual = np.where(of_2, walk.fits & (walk.at == end), usual)
+        self.deduplication_us, self.after_offset = walk.uint(), walk.uint_or_minus_one()
+        usual: Array = walk.fits & (walk.at == self.value_at + self.value_bytes)
         self.kind[usual] = REQUEST
         packed = np.empty((int(usual.sum()), ACTIVATION_ID_BYTES + 1), np.uint8)
         packed[:, :-1] = gather(self.raw, activation_at[usual], "V16").view(np.uint8).reshape(-1, ACTIVATION_ID_BYTES)
-        packed[:, -1] = np.where(of_2[usual], 2, 1)
+        packed[:, -1] = _USUAL_FORMAT
         self.activation[usual] = packed.view(ACTIVATION).ravel()
         self.sequence[usual] = sequence[usual]
         self.stamp_us[usual] = stamp_us[usual]
@@ -283,7 +270,6 @@ class _Decoding:
             self.canonical_bytes[row] = len(submission.request)
             self.public_key_at[row] = at + value.index(submission.public_key)
             self.signature_at[row] = at + value.index(submission.signature)
-        if isinstance(record, RequestRecordV2):
             self.deduplication_us[row], self.after_offset[row] = record.deduplication_us, record.after_offset
 
     def _requests(self) -> None:

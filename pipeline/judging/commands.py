@@ -1,7 +1,7 @@
-"""The command of each counting request: what rules 2 judge first, and what becomes an acceptance if it is notarised.
+"""The command of each counting request: what is judged first, and what becomes an acceptance if it is notarised.
 
 Commands are rows of their own, beside the claims: most have no other of their key, so they meet only where they are
-needed, and a log under rules 1 is judged without them. Keys are digests, so ranges of equal width have equal shares.
+needed. Keys are digests, so ranges of equal width have equal shares.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ COMMAND = np.dtype(
     ]
 )
 COMMAND_BYTES = COMMAND.itemsize
-JUDGED, NAMED_AFTER_TX, BARRED = 4, 8, 16
-"""Bits of a role, besides CLOSED. JUDGED: under rules 2 or 3. NAMED_AFTER_TX: the command id is that of its
+NAMED_AFTER_TX, BARRED = 8, 16
+"""Bits of a role, besides CLOSED. NAMED_AFTER_TX: the command id is that of its
 transaction. BARRED: the request's key is not in force (keys.py); CLOSED is set as well, as it adds nothing either."""
 
 _OFFSET, _ACCEPTED = slice(32, 40), slice(40, 112)
@@ -47,11 +47,6 @@ class Command(NamedTuple):
     deduplication_us: int
     after_offset: int
     role: int
-
-    @property
-    def is_judged(self) -> bool:
-        """Whether the rules in force judge commands."""
-        return bool(self.role & JUDGED)
 
     @property
     def is_named_after_tx(self) -> bool:
@@ -81,9 +76,8 @@ def commands_of(columns: Columns, found: Counted, barred: Array) -> Array:
     made["judged_us"] = found.judged_us
     made["deduplication_us"] = columns.deduplication_us[pick]
     made["after_offset"] = columns.after_offset[pick]
-    is_judged = columns.formats(pick) >= 2
     after_tx = [command_id == tx_id.hex() for (_, command_id), tx_id in zip(named, tx_ids.tolist(), strict=True)]
-    made["role"] = np.where(inside_window(columns, found), 0, CLOSED) | np.where(is_judged, JUDGED, 0)
+    made["role"] = np.where(inside_window(columns, found), 0, CLOSED)
     made["role"] |= np.where(after_tx, NAMED_AFTER_TX, 0).astype(np.uint8)
     made["role"] |= np.where(barred, BARRED | CLOSED, 0).astype(np.uint8)
     return made
@@ -99,14 +93,13 @@ def by_width(commands: Array, ranges: int) -> tuple[Array, Array]:
 
 
 def shared(commands: Array) -> Array:
-    """Of commands in order, those that several requests have, if rules 2 or 3 judge any of these."""
+    """Of commands in order, those that several requests have."""
     commands = taken(commands, near(prefixes(commands)))
     group, starts = groups(commands["key"])
     if not len(starts):
         return commands
     several = np.diff(np.append(starts, len(commands))) > 1
-    judged = np.logical_or.reduceat(commands["role"] & JUDGED != 0, starts)
-    return taken(commands, (several & judged)[group])
+    return taken(commands, several[group])
 
 
 def rows(commands: Array) -> Iterator[tuple[int, Command]]:

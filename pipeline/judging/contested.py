@@ -6,10 +6,10 @@ one, the others stay free for later requests. `A{x} B{x,y} C{y}`: B loses x to A
 A key is contested if one request wants to consume it and another, of another id or content, names it. Requests that
 name contested keys are decided in log order by these keys alone, because no other request names their other keys.
 
-Where commands are judged, or acceptances wanted, two more kinds of request are decided in log order:
+Two more kinds of request are decided in log order:
 - All that share a transaction id, those outside their windows included: whether one repeats what was notarised depends
   on the earlier ones. The states of a request outside its window still do not matter: it adds nothing in any case.
-- All that share a command which rules 2 judge (commands.py): what one of them is, depends on which were accepted.
+- All that share a command (commands.py): what one of them is, depends on which were accepted.
 """
 
 from __future__ import annotations
@@ -30,15 +30,11 @@ from replica.notary.errors import InvariantBroken
 from replica.notary.rules import TX_KEY
 
 
-def contested(claims: Array, order: Array, *, commands: bool = False) -> Array:
-    """The claims whose key is contested; those outside their window are passed over. `order`: `in_order`.
-
-    `commands`: also all claims on each transaction id that several requests name, in whatever window.
-    """
+def contested(claims: Array, order: Array) -> Array:
+    """The claims on states that are contested; those outside their window are passed over. Also all claims on each
+    transaction id that several requests name, in whatever window. `order`: `in_order`."""
     claims = taken(claims, order[near(prefixes(claims)[order])])  # no other request names the key of any other claim
     inside = taken(claims, claims["role"] & CLOSED == 0)
-    if not commands:
-        return _rivals(inside)
     states = taken(inside, kinds(inside) != TX_KEY[0])
     return joined(_rivals(states), _shared(taken(claims, kinds(claims) == TX_KEY[0])))
 
@@ -117,9 +113,9 @@ class Resolver:
         return newest.offset if notarised is None else notarised[1]
 
     def _against_command(self, command: Command) -> int | None:
-        """What rules 2 judge before all else; rules 1 do not judge commands."""
+        """What is judged before all else."""
         newest, own = self._newest.get(command.change_id), command.acceptance
-        if newest is None or not command.is_judged:
+        if newest is None:
             return None
         if not counts(newest, own.judged_us, command.deduplication_us, command.after_offset):
             return None

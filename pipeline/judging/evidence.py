@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from replica.notary.records import RequestRecord, RequestRecordV2, decode_record, format_named, record_digest
+from replica.notary.records import RequestRecord, decode_record, format_named, record_digest
 from replica.notary.requests import format_state_ref
 from replica.notary.signatures import signature_holds
 from replica.notary.terms import request_in
@@ -28,8 +28,8 @@ def evidence(offset: int, value: bytes) -> dict[str, Any]:
         "command_id": submission.command_id,
         "act_as": list(submission.act_as),
         "submission_id": submission.submission_id,
-        "deduplication_us": record.deduplication_us if isinstance(record, RequestRecordV2) else None,
-        "after_offset": record.after_offset if isinstance(record, RequestRecordV2) else None,
+        "deduplication_us": record.deduplication_us,
+        "after_offset": record.after_offset,
         "submitted_us": record.stamp_us,
         "public_key": submission.public_key.hex(),
         "signature": submission.signature.hex(),

@@ -39,7 +39,7 @@ from replica.notary.records import (
     format_named,
     record_digest,
 )
-from replica.notary.rules import DEDUPLICATING_FROM, REGISTERED_FROM
+from replica.notary.rules import REGISTERED_FROM
 from replica.notary.salvage import salvage_named
 
 _first_offset = attrgetter("first_offset")
@@ -112,11 +112,6 @@ class Plan:
     barriers: list[tuple[int, BarrierRecord]] = field(default_factory=list)  # in force by turns, from the start's on
     parties: dict[bytes, bytes] = field(default_factory=dict)  # officers and registrations since the start
     notes: list[CountedNote] = field(default_factory=list)  # acts and registrations that count, ascending by offset
-
-    @property
-    def judges_commands(self) -> bool:
-        """Whether rules that judge commands are in force anywhere."""
-        return any(barrier.rules_version >= DEDUPLICATING_FROM for _, barrier in self.barriers)
 
     @property
     def judges_keys(self) -> bool:

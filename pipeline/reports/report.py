@@ -41,7 +41,7 @@ def write_report(
     `judge_log` does.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    judged = judge_log(spark, log, work, closed=True, salvages=salvages)
+    judged = judge_log(spark, log, work, salvages=salvages)
     decided = verdicts(spark, judged, requests(spark, log, judged.plan))
     rows = on_this_machine(folder / VERDICTS)
     decided.write.mode("overwrite").parquet(rows)

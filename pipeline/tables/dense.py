@@ -25,7 +25,6 @@ from replica.notary.position import Position
 from replica.notary.reading import DecodedRequest, Reading, RunReader, decoded_request
 from replica.notary.records import (
     RequestRecord,
-    RequestRecordV2,
     SettlementRecord,
     Undecodable,
     decode_record,
@@ -102,7 +101,7 @@ def _packed(value: bytes) -> bytes | None:
     """A request record without what neither void rule nor rules ask for; None: it is to be read in its bytes."""
     try:
         record = decode_record(value, format_named(value))
-        if not isinstance(record, RequestRecordV2):
+        if not isinstance(record, RequestRecord):
             return None
         _, request, digest, command = decoded_request(record)
     except (Undecodable, BadRequest):
@@ -136,7 +135,7 @@ def _unpacked(packed: bytes) -> DecodedRequest:
     command_id = one.tx_id.hex() if one.is_named_after else ""
     submission = Submission(b"", one.public_key, b"", "", command_id, (), "")
     head = (one.format, one.activation_id, one.sequence, one.stamp_us)
-    record = RequestRecordV2(*head, submission, one.deduplication_us, one.after_offset)
+    record = RequestRecord(*head, submission, one.deduplication_us, one.after_offset)
     is_open = one.from_us is None and one.until_us is None
     window = None if is_open else TimeWindow(one.from_us, one.until_us)
     request = Request(one.tx_id, one.inputs, one.references, window, one.party)

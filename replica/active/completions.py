@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from replica.following.apply import Applied
 from replica.notary.counted import CountedRequest, CountedSettlement
-from replica.notary.records import NO_OFFSET, RequestRecord, RequestRecordV2
+from replica.notary.records import NO_OFFSET, RequestRecord
 from replica.notary.requests import TIME_MAX_US
 from replica.store.completions import of_request, of_settlement
 from replica.store.interface import Completion
@@ -27,8 +27,6 @@ def _deduplication(record: RequestRecord) -> tuple[int | None, int | None]:
     The record has it, but for a ledger offset: the record has the log offset instead, and only "after the
     ledger's start" follows from it.
     """
-    if isinstance(record, RequestRecordV2):
-        if record.deduplication_us < TIME_MAX_US:
-            return record.deduplication_us, None
-        return None, 0 if record.after_offset == NO_OFFSET else None
-    return None, None
+    if record.deduplication_us < TIME_MAX_US:
+        return record.deduplication_us, None
+    return None, 0 if record.after_offset == NO_OFFSET else None

@@ -19,7 +19,6 @@ from replica.notary.note_signatures import note_signature_holds
 from replica.notary.parties import PartyNote, entry_key_of, has_effect, signed_key_of, why_no_effect, why_not_together
 from replica.notary.records import RegistrationRecord
 
-NOTED_FROM = 2  # the first record format with notes
 NOTE_MAX_S = 10.0  # until all notes of a call are read back
 
 
@@ -100,8 +99,6 @@ class Noting:
         index = self._parts.index
         if self._closed:
             raise NoteRefused("the replica steps down", Code.NOT_ACTIVE)
-        if self._appender.formats.records < NOTED_FROM:
-            raise NoteRefused("the log has records of format 1: notary format raise, notary switchover")
         if not note_signature_holds(note):
             raise NoteRefused("the signature is not of its key over this note", Code.SIGNATURE_INVALID)
         signed = [signed_key_of(note)] if isinstance(note, RegistrationRecord) else []

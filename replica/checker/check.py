@@ -52,7 +52,6 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
     door: who was let in, if that is known.
     first_offset: records below it are older than the history. complete: the history has every attempt of every client.
-    deduplication_us: how long an accepted command blocks another run; None if longer than the log took.
     published_offset: the completions cover the log up to this offset; None: to its end.
     first_ledger_offset: that of the first completion.
     pruned_to: completions up to this ledger offset may be gone, and are not looked for.
@@ -62,7 +61,6 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     door: Door = Door()
     first_offset: int = 0
     complete: bool = True
-    deduplication_us: int | None = None
     published_offset: int | None = None
     first_ledger_offset: int = 1
     pruned_to: int = 0
@@ -96,7 +94,7 @@ def check(
     findings, summary = Findings(), Summary()
     operations = collect(history, verify, findings, summary, scope.door)
     answers = AnswerCheck(operations, scope.first_offset, scope.complete, findings, all_serve=scope.all_serve)
-    commands = CommandCheck(scope.deduplication_us, findings)
+    commands = CommandCheck(findings)
     published = None
     if completions is not None:
         published = CompletionCheck(completions, max(scope.first_ledger_offset, scope.pruned_to + 1), findings)
@@ -115,7 +113,7 @@ def check(
             continue
         expected = completions_of(judged, ledger_offset)
         ledger_offset += len(expected)
-        commands.see(judged, expected)
+        commands.see(expected)
         if published is not None and is_published:
             published.see(judged.offset, [row for row in expected if row.ledger_offset > scope.pruned_to])
     answers.finish(summary.epochs, judge.notarised)

@@ -84,33 +84,18 @@ def _of_request(judged: JudgedRequest, ledger_offset: int) -> CompletionRow:
 
 
 class CommandCheck:
-    """A command is accepted at most once within its deduplication period, and not rejected after that.
+    """A command that the log has accepted is not settled as never logged after that."""
 
-    Under rules 2 the log has the period of each record and decides, so nothing is compared with this one. Without a
-    period an acceptance holds for ever. With a period, rejections are not checked, because the log does not show when
-    a settled command was submitted.
-    """
-
-    def __init__(self, deduplication_us: int | None, findings: Findings) -> None:
-        self._deduplication_us = deduplication_us
+    def __init__(self, findings: Findings) -> None:
         self._findings = findings
-        self._accepted_us: dict[bytes, int] = {}
+        self._accepted: set[bytes] = set()
 
-    def see(self, judged: Judged, expected: Iterable[CompletionRow]) -> None:
-        """The next record, and its completions."""
-        by_log = isinstance(judged, JudgedRequest) and judged.barrier.rules_version > 1
+    def see(self, expected: Iterable[CompletionRow]) -> None:
+        """The completions of the next record."""
         for row in expected:
-            accepted_us = self._accepted_us.get(row.change_id)
-            period_us = self._deduplication_us
             if row.outcome == NOTARISED:
-                if (
-                    accepted_us is not None
-                    and not by_log
-                    and (period_us is None or row.recorded_us - accepted_us <= period_us)
-                ):
-                    self._findings.add(FindingCode.COMMAND_ACCEPTED_TWICE, **_evidence(row))
-                self._accepted_us[row.change_id] = row.recorded_us
-            elif row.outcome == NOT_SEQUENCED and accepted_us is not None and period_us is None:
+                self._accepted.add(row.change_id)
+            elif row.outcome == NOT_SEQUENCED and row.change_id in self._accepted:
                 self._findings.add(FindingCode.COMMAND_SETTLED_WRONGLY, **_evidence(row))
 
 

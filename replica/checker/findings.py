@@ -28,7 +28,6 @@ class FindingCode(Enum):
     PASSIVE_ANSWERED = "an answer was given by a replica, or in an epoch, that was not in force for it"
     RECEIPT_INVALID = "a receipt does not verify, or certifies something else"
     REFUSED_WRONGLY = "a refusal says of a request, its command or its sender what is not so"
-    COMMAND_ACCEPTED_TWICE = "a command was accepted twice within its deduplication period"
     COMMAND_SETTLED_WRONGLY = "a command was settled as never logged after the log had accepted it"
     COMPLETION_MISSING = "a submission that the log decided has no completion"
     COMPLETION_EXTRA = "a completion comes from no record, or is there twice, or out of log order"

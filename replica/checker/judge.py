@@ -21,7 +21,6 @@ from replica.notary.records import (
     NoteRecord,
     RegistrationRecord,
     RequestRecord,
-    RequestRecordV2,
     SettlementRecord,
     Undecodable,
     decode_record,
@@ -201,7 +200,7 @@ class ReferenceJudge:
             return JudgedBarrier(self.offset, record, repeated=True)
         if in_force is not None and record.epoch <= in_force.epoch:
             return JudgedVoid(self.offset, BARRIER_NOT_HIGHER)
-        if in_force is not None and in_force.rules_version > 1 and _claimed(in_force) is not None:
+        if in_force is not None and _claimed(in_force) is not None:
             witnessed = _claimed(record)
             if witnessed is not None and self.holder_wrote_at > witnessed:
                 return JudgedVoid(self.offset, HOLDER_WROTE)
@@ -278,7 +277,6 @@ class ReferenceJudge:
         self, record: RequestRecord, request: Request, digest: bytes, accepted: Acceptance | None
     ) -> str | None:
         """Rules 2, steps 1 and 2; None: step 3 decides."""
-        assert isinstance(record, RequestRecordV2)
         if accepted is None or accepted.offset <= record.after_offset:
             return None
         if self.stamp_us > accepted.judged_us + record.deduplication_us:
@@ -308,7 +306,7 @@ class ReferenceJudge:
         return KEY_NOT_VALID if self.stamp_us < from_us or self.stamp_us >= until_us else None
 
     def _by_states(self, request: Request, digest: bytes) -> tuple[str, list[ConsumedState]]:
-        """Rules 1: the verdict, with the states that are in the way; what is notarised for the first time is noted."""
+        """The verdict, with the states that are in the way; what is notarised for the first time is noted."""
         if request.tx_id in self.notarised:
             return (NOTARISED if self.notarised[request.tx_id][0] == digest else TX_ID_REUSED), []
         if conflicts := self._conflicts(request):
@@ -338,7 +336,6 @@ class Rules(NamedTuple):
 
 
 RULES = {
-    1: Rules(1, lambda *_: None),
     2: Rules(2, ReferenceJudge.by_command),
     3: Rules(2, ReferenceJudge.by_command_and_key),
 }
@@ -400,14 +397,12 @@ def _request_in(record: RequestRecord) -> tuple[Request, bytes]:
     parties = sorted(submission.act_as)
     command = _lengths_and(submission.user_id, submission.command_id) + bytes([len(parties)]) + _lengths_and(*parties)
     asked, value = raw[-9:-8], int.from_bytes(raw[-8:], "big")
-    if raw[end:-9] != command:
-        raise BadRequest("nobody signed for this command")
-    if isinstance(record, RequestRecordV2) and not _is_period_of(record, asked[0] if asked else 9, value):
-        raise BadRequest("nobody signed for this period")
+    if raw[end:-9] != command or not _is_period_of(record, asked[0] if asked else 9, value):
+        raise BadRequest("nobody signed for this command with this period")
     return decode_request(raw[:end])
 
 
-def _is_period_of(record: RequestRecordV2, asked: int, value: int) -> bool:
+def _is_period_of(record: RequestRecord, asked: int, value: int) -> bool:
     """Whether a record has the terms that were signed for. A ledger offset is mapped by the writer, so is any here."""
     match asked:
         case 0:

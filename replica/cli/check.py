@@ -104,7 +104,6 @@ def _check(config: Config, histories: list[Path], asked: Scope, keys: list[bytes
     with config.ledgers().export() as export, err.status("reading the log") as status:
         scope = msgspec.structs.replace(
             asked,
-            deduplication_us=_deduplication_us(config, export),
             published_offset=export.published_offset,
             pruned_to=export.pruned_to,
         )
@@ -136,12 +135,6 @@ def _with_progress(records: Iterator[tuple[int, bytes]], status: Status) -> Iter
         if offset % PROGRESS_EVERY == 0:
             status.update(f"reading the log: {offset:,} records judged")
         yield offset, value
-
-
-def _deduplication_us(config: Config, export: Export) -> int | None:
-    """The period, unless the whole life of the notary lies within it: then every repeat counts."""
-    period_us = int(config.core.deduplication_max_s * 1_000_000)
-    return None if export.age_us is None or export.age_us < period_us else period_us
 
 
 def _completions(export: Export) -> Iterator[CompletionRow]:

@@ -32,10 +32,10 @@ class Formats(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """The formats that a release knows. A release that does not report them knows those of the first release."""
+    """The formats that a release knows."""
 
-    records: tuple[int, ...] = (1,)
-    rules: tuple[int, ...] = (1,)
+    records: tuple[int, ...] = ()
+    rules: tuple[int, ...] = ()
 
     @property
     def newest(self) -> Formats:

@@ -19,7 +19,6 @@ RELEASE = "release"
 NOTHING_WITNESSED = -1  # the first claim to an empty log; barriers of no lease
 OTHERS_FROM = 2**40  # sequence numbers below are of the lease's holder: its settlements, notes and, alone, its requests
 SIGNS_OF_LIFE_FROM = 2**62  # and so are these: a range of their own, above all that replicas are given
-_JUDGED_FROM = 2  # version of the rules
 _CLAIM = re.compile(r"lease:.+:(-1|0|[1-9][0-9]{0,18})", re.ASCII | re.DOTALL)
 _PAUSE = re.compile(r"release:([^:]+:[^:]+:[0-9]+):[^:]*", re.ASCII)
 
@@ -78,4 +77,4 @@ def shows_life(sequence: int) -> bool:
 
 def is_leased(barrier: BarrierRecord | None) -> bool:
     """Whether the activation of a barrier holds a lease that readers defend against claims that come too late."""
-    return barrier is not None and barrier.rules_version >= _JUDGED_FROM and witness_in(barrier.database) is not None
+    return barrier is not None and witness_in(barrier.database) is not None

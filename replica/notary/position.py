@@ -12,9 +12,9 @@ from replica.notary.leases import is_leased
 from replica.notary.records import BarrierRecord
 from replica.notary.untrusted import UNREADABLE
 
-POSITION_VERSION = 1  # as long as no barrier of a newer record format is in force
-RAISED_VERSION = 2  # the same layout, from record format 2 on: a release that knows format 1 only refuses it
-LEASED_VERSION = 3  # one element more, while a lease is held: a release that does not judge claims refuses it
+POSITION_VERSION = 1  # as long as no barrier is in force
+RAISED_VERSION = 2  # the same layout, once one is
+LEASED_VERSION = 3  # one element more, while a lease is held
 BEGIN = -1  # the offset of a reader that has read nothing
 
 
@@ -50,13 +50,8 @@ class LeasedPosition(Position, frozen=True, array_like=True):
 
 
 def version_of(barrier: BarrierRecord | None) -> int:
-    """The version of a position with that barrier in force.
-
-    A release that does not know record format 2 stops at its barrier. It must also stop at a position after it: it
-    would take each record there for void, and pass over what was spent. The same holds for releases that do not judge
-    claims to a lease.
-    """
-    if barrier is None or barrier.record_format == 1:
+    """The version of a position with that barrier in force."""
+    if barrier is None:
         return POSITION_VERSION
     return LEASED_VERSION if is_leased(barrier) else RAISED_VERSION
 

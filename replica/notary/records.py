@@ -1,10 +1,9 @@
 """The records of the request log, as MessagePack arrays (docs/decisions/0001 has the measurements behind the choice).
 
 A *barrier* opens an activation; its layout is fixed for ever, so that each release can read each barrier. A *request*
-is one submission. A *settlement* names commands that were accepted but can never reach the log any more. Format 2 adds
-to a request its deduplication period, and three kinds without a verdict: *acts* of operators, *registrations* of
-parties, and *salvages* of a lost range. Every record but a barrier begins with kind, format, activation id and sequence
-number, in every format.
+is one submission. A *settlement* names commands that were accepted but can never reach the log any more. Three kinds
+have no verdict: *acts* of operators, *registrations* of parties, and *salvages* of a lost range. Every record but a
+barrier begins with kind, format, activation id and sequence number, in every format.
 
 The bounds in the types are part of the format: a record that breaks one is undecodable. So a counting record always
 fits a position and the database columns. No element may follow the last one, because a reader would have to skip it.
@@ -65,19 +64,17 @@ class BarrierRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class RequestRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False, tag=1):
-    """One submission. `stamp_us` is the submission time by the active's clock, in microseconds UTC."""
+    """One submission. `stamp_us` is the submission time by the active's clock, in microseconds UTC.
+
+    An acceptance of its command counts if it was judged at most `deduplication_us` microseconds before this record, at
+    a log offset above `after_offset` (-1: at any).
+    """
 
     format: int
     activation_id: ActivationId
     sequence: SequenceNumber
     stamp_us: StampUs
     submission: Submission
-
-
-class RequestRecordV2(RequestRecord, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False, tag=1):
-    """One submission, with its deduplication period: an acceptance of its command counts if it was judged at most
-    `deduplication_us` microseconds before this record, at a log offset above `after_offset` (-1: at any)."""
-
     deduplication_us: StampUs
     after_offset: AfterOffset
 
@@ -165,8 +162,7 @@ class RecordFormat(NamedTuple):
 
 
 RECORD_FORMATS: dict[int, RecordFormat] = {
-    1: RecordFormat(RequestRecordV2, msgspec.msgpack.Decoder(RequestRecord | SettlementRecord)),  # read only
-    2: RecordFormat(RequestRecordV2, msgspec.msgpack.Decoder(RequestRecordV2 | SettlementRecord | NoteRecord)),
+    2: RecordFormat(RequestRecord, msgspec.msgpack.Decoder(RequestRecord | SettlementRecord | NoteRecord)),
 }
 """Every record format that this release reads, by its number."""
 

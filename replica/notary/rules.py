@@ -3,8 +3,8 @@
 The index holds two kinds of entry. Key `s` + state reference: the transaction that consumed the state. Key `t` +
 transaction id: the content digest it was notarised with. Both values end in the log offset at which they were recorded.
 An entry counts only if that offset is below the offset of the judged record. So an old record, judged again on a newer
-index, gets the old verdict. Rules 2 judge the record's command first, by its newest acceptance (acceptances.py). Rules
-3 also judge the party's key, by its newest registration (parties.py).
+index, gets the old verdict. The record's command is judged first, by its newest acceptance (acceptances.py). Rules 3
+also judge the party's key, by its newest registration (parties.py).
 """
 
 from __future__ import annotations
@@ -29,11 +29,9 @@ from replica.notary.acceptances import (
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import InvariantBroken
 from replica.notary.parties import decode_registration
-from replica.notary.records import RequestRecordV2
 from replica.notary.requests import Request
 
 RULES_VERSION = 3  # the newest version of the rules that this release knows
-DEDUPLICATING_FROM = 2  # the first version of the rules that judges commands
 REGISTERED_FROM = 3  # the first version of the rules that judges the party's key
 STATE_KEY, TX_KEY = b"s", b"t"
 _OFFSET_AT = 32  # both kinds of value are 32 bytes and a big-endian offset
@@ -101,16 +99,15 @@ def judge(
     entries: Iterable[CountedRequest],
     keys: Sequence[Sequence[bytes]],
     known: Sequence[bytes | None],
-    newest: Sequence[bytes | None] | None = None,
+    newest: Sequence[bytes | None],
     registered: Sequence[bytes | None] | None = None,
 ) -> Judged:
     """Judge requests in log order, with the index's values of their keys. Earlier entries of the batch count.
 
     `keys` are `keys_of` each entry. `known` has a value or None for each key, in the order of the entries. It may come
     from a newer index than the entries': values recorded at or after an entry's own offset do not count for it.
-    `newest` has, for each entry, the newest acceptance of its command that was recorded below its own offset. It is
-    None where acceptances are not known as far as that: then rules that judge commands cannot be applied, and no
-    acceptance is added. `registered` has, for each entry, the newest registration of its party's key below its own
+    `newest` has, for each entry, the newest acceptance of its command that was recorded below its own offset; None:
+    there is none. `registered` has, for each entry, the newest registration of its party's key below its own
     offset; None: registrations are not known as far as that. Raises InvariantBroken where rules need what is not known,
     and when the numbers of entries, keys and values differ.
     """
@@ -124,12 +121,9 @@ def judge(
     start = 0
     for at, (entry, own) in enumerate(zip(entries, keys, strict=True)):
         offset, request, command = entry.offset, entry.request, entry.change_id
-        if newest is not None:
-            before = newer(newest_here.get(command), newest[at])
-        elif entry.rules_version >= DEDUPLICATING_FROM:
-            raise InvariantBroken(f"commands are judged at offset {offset}, and their acceptances not known")
+        before = newer(newest_here.get(command), newest[at])
         is_plain = nothing_recorded and before is None and request.window is None
-        if is_plain and entry.rules_version < REGISTERED_FROM:  # nearly all: the same under rules 1 and 2
+        if is_plain and entry.rules_version < REGISTERED_FROM:  # nearly all
             verdict = Verdict(Outcome.NOTARISED, offset)
         else:
             recorded = known[start : start + len(own)]
@@ -145,10 +139,9 @@ def judge(
         verdicts.append(verdict)
         if verdict.outcome is not Outcome.NOTARISED:
             continue
-        if newest is not None:
-            acceptance = encode_acceptance(request.tx_id, entry.content_digest, entry.judged_us, offset)
-            newest_here[command] = acceptance
-            accepted[later_key(command, offset) if before else COMMAND_KEY + command] = acceptance
+        acceptance = encode_acceptance(request.tx_id, entry.content_digest, entry.judged_us, offset)
+        newest_here[command] = acceptance
+        accepted[later_key(command, offset) if before else COMMAND_KEY + command] = acceptance
         if verdict.notarised_offset == offset:
             recorded_at = offset.to_bytes(8, "big")
             added[own[0]] = entry.content_digest + recorded_at
@@ -161,12 +154,12 @@ def judge(
 def _check_numbers(
     keys: Sequence[Sequence[bytes]],
     known: Sequence[bytes | None],
-    newest: Sequence[bytes | None] | None,
+    newest: Sequence[bytes | None],
     registered: Sequence[bytes | None] | None,
 ) -> None:
     if (asked := sum(map(len, keys))) != len(known):  # a state that was not looked up would pass for unspent
         raise InvariantBroken(f"the index told of {len(known)} keys, asked for were {asked}")
-    if newest is not None and len(newest) != len(keys):
+    if len(newest) != len(keys):
         raise InvariantBroken(f"acceptances of {len(newest)} commands for {len(keys)} requests")
     if registered is not None and len(registered) != len(keys):
         raise InvariantBroken(f"registrations of {len(registered)} keys for {len(keys)} requests")
@@ -211,7 +204,7 @@ Recorded = Sequence[bytes | None]
 """What was recorded before, in the order of `keys_of`; None where nothing was."""
 
 
-def _judge_v1(entry: CountedRequest, recorded: Recorded, _newest: Acceptance | None) -> Verdict:
+def _by_states(entry: CountedRequest, recorded: Recorded) -> Verdict:
     request = entry.request
     notarised = recorded[0]
     if notarised is not None:
@@ -226,15 +219,14 @@ def _judge_v1(entry: CountedRequest, recorded: Recorded, _newest: Acceptance | N
 
 
 def _judge_v2(entry: CountedRequest, recorded: Recorded, newest: Acceptance | None) -> Verdict:
-    """The command first: what it was accepted with counts within its period. Then as rules 1."""
+    """The command first: what it was accepted with counts within its period. Then id, states and window."""
     record = entry.record
-    assert isinstance(record, RequestRecordV2)  # rules 2 come with format 2 only: reading.py
     if newest is not None and counts(newest, entry.judged_us, record.deduplication_us, record.after_offset):
         if (newest.tx_id, newest.content_digest) == (entry.request.tx_id, entry.content_digest):
             return Verdict(Outcome.DEDUPLICATED, _notarised_at(entry, recorded))
         if not is_named_after_transaction(entry, newest):
             return Verdict(Outcome.COMMAND_ID_REUSED)
-    return _judge_v1(entry, recorded, newest)
+    return _by_states(entry, recorded)
 
 
 def is_named_after_transaction(entry: CountedRequest, newest: Acceptance) -> bool:
@@ -264,7 +256,6 @@ def _conflicts(request: Request, spent: Recorded) -> Iterator[Conflict]:
 
 
 RULES: dict[int, Callable[[CountedRequest, Recorded, Acceptance | None], Verdict]] = {
-    1: _judge_v1,
     2: _judge_v2,
     3: _judge_v2,
 }

@@ -13,7 +13,7 @@ import msgspec
 
 from replica.notary.canonical import decode_request, encode_request
 from replica.notary.errors import BadRequest, Code
-from replica.notary.records import NO_OFFSET, RequestRecord, RequestRecordV2
+from replica.notary.records import NO_OFFSET, RequestRecord
 from replica.notary.requests import STATE_REF_BYTES, TIME_MAX_US, Request, check_command
 
 _TAG_WITHOUT_COMMAND = b"notary/request/1"  # what release 0.1 signed
@@ -94,8 +94,6 @@ def request_in(record: RequestRecord) -> tuple[Request, bytes]:
         raise BadRequest("the request was signed for another command, or its bytes are not canonical")
     request, digest = decode_request(raw[:command_at])
     period_us, ledger_offset = _deduplication_in(raw[end:])
-    if not isinstance(record, RequestRecordV2):
-        return request, digest
     if ledger_offset is not None:
         is_signed = record.deduplication_us == FOR_EVER_US
     else:

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 
 from replica.log.kafka.settings import KafkaSettings
 from replica.notary.formats import Formats
-from replica.notary.records import BarrierRecord, RequestRecordV2, encode_record
+from replica.notary.records import BarrierRecord, RequestRecord, encode_record
 from tests.bench.workload import unsigned_submission
 
 FLUSH_MAX_S = 120.0
@@ -55,7 +55,7 @@ def filling(epoch: int, count: int, inputs: int) -> Iterator[bytes]:
         stamp_us = time.time_ns() // 1_000
         submission = unsigned_submission(source, inputs)
         yield encode_record(
-            RequestRecordV2(formats.records, activation_id, sequence, stamp_us, submission, DEDUPLICATION_US, -1)
+            RequestRecord(formats.records, activation_id, sequence, stamp_us, submission, DEDUPLICATION_US, -1)
         )
 
 

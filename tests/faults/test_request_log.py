@@ -27,7 +27,7 @@ from replica.log.raft.log import RaftLog
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.notary.position import begin
 from replica.notary.reading import VoidReason, read_records
-from replica.notary.records import RECORD_MAX_BYTES, BarrierRecord, RequestRecord, RequestRecordV2, encode_record
+from replica.notary.records import RECORD_MAX_BYTES, BarrierRecord, RequestRecord, encode_record
 from tests.ends import ends_by_design
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
@@ -43,7 +43,7 @@ from tests.faults.tools import (
 )
 from tests.faults.under_load import end_of_log, under_load
 from tests.faults.witness import only_witness, witness
-from tests.golden.samples import RECORDS, RECORDS_2
+from tests.golden.samples import RECORDS
 
 pytestmark = [
     pytest.mark.cluster,
@@ -153,7 +153,7 @@ NOISE: dict[str, tuple[bytes, VoidReason]] = {
     "deep nesting": (b"\x91" * 100_000, VoidReason.UNDECODABLE),
     "as large as the topic takes": (b"\xa5" * (RECORD_MAX_BYTES + 500), VoidReason.UNDECODABLE),
     "a barrier of an older epoch": (
-        encode_record(BarrierRecord(1, b"z" * 16, "stranger", "postgres:0:1", 1, 1)),
+        encode_record(BarrierRecord(1, b"z" * 16, "stranger", "postgres:0:1", 2, 2)),
         VoidReason.BARRIER_NOT_HIGHER,
     ),
 }
@@ -214,10 +214,9 @@ def write_to_topic(cluster: LocalCluster, values: list[bytes]) -> None:
 
 def noise() -> list[tuple[bytes, VoidReason]]:
     """All kinds, and a request under an activation that is nobody's: in this format, an earlier and a later one."""
-    request = next(record for record in RECORDS_2.values() if isinstance(record, RequestRecordV2))
-    earlier = next(record for record in RECORDS.values() if isinstance(record, RequestRecord))
+    request = next(record for record in RECORDS.values() if isinstance(record, RequestRecord))
     stranger = msgspec.structs.replace(request, activation_id=b"?" * 16)
-    later = msgspec.structs.replace(request, format=99)
+    earlier, later = (msgspec.structs.replace(request, format=number) for number in (1, 99))
     return [
         *NOISE.values(),
         (encode_record(stranger), VoidReason.NOT_IN_FORCE),

@@ -35,7 +35,6 @@ from replica.notary.records import (
     Record,
     RegistrationRecord,
     RequestRecord,
-    RequestRecordV2,
     SalvageRecord,
     SettledCommand,
     SettlementRecord,
@@ -123,51 +122,29 @@ SIGNED_COMMANDS = {  # name: request, user id, command id, act_as, period in sec
     "texts that are not ASCII": ("window", "zoë", "日", ("O=\U0001f600", "O=\uff5e", "O=A"), 3_600.0, None),
 }
 
-BARRIER = BarrierRecord(7, ACTIVATION_1, "R1", "postgres:7564028173911205913:1", 1, 1)
-
-RECORDS = {
-    "barrier": BARRIER,
-    "request": RequestRecord(1, ACTIVATION_1, 0, 1_700_000_000_000_000, submission(REQUESTS["one input"])),
-    "request-window": RequestRecord(1, ACTIVATION_1, 300, 1_700_000_000_000_001, submission(REQUESTS["window"])),
-    "settlement": SettlementRecord(
-        1,
-        ACTIVATION_1,
-        2**40,
-        (
-            SettledCommand("alice", "command-1", (PARTY,), "submission-1", tx(0x11), bytes([0xD1]) * 32),
-            SettledCommand("zoë", "command-2", ("O=A", "O=B"), "submission-2", tx(0x22), bytes([0xD2]) * 32),
-        ),
-    ),
-}
+BARRIER = BarrierRecord(7, ACTIVATION_1, "R1", "postgres:7564028173911205913:1", 2, 2)
 
 _OF_2 = (2, ACTIVATION_2)
 _OPERATOR = (bytes(PARTY_KEY.verify_key), bytes([0x51]) * 64)
 
 BARRIER_2 = BarrierRecord(9, ACTIVATION_2, "R2", "postgres:7564028173911205913:1", 2, 2)
 
-RECORDS_2 = {
+_SETTLED = (
+    SettledCommand("alice", "command-1", (PARTY,), "submission-1", tx(0x11), bytes([0xD1]) * 32),
+    SettledCommand("zoë", "command-2", ("O=A", "O=B"), "submission-2", tx(0x22), bytes([0xD2]) * 32),
+)
+RECORDS = {
     "barrier": BARRIER_2,
-    "request": RequestRecordV2(*_OF_2, 0, 1_000, submission(REQUESTS["one input"]), 604_800_000_000, -1),
-    "request-after-an-offset": RequestRecordV2(*_OF_2, 1, 1_001, submission(REQUESTS["window"]), 2**63 - 1, 1_000),
+    "request": RequestRecord(*_OF_2, 0, 1_000, submission(REQUESTS["one input"]), 604_800_000_000, -1),
+    "request-after-an-offset": RequestRecord(*_OF_2, 1, 1_001, submission(REQUESTS["window"]), 2**63 - 1, 1_000),
+    "settlement": SettlementRecord(*_OF_2, 2**40, _SETTLED),
     "settlement-of-nothing": SettlementRecord(*_OF_2, 2, ()),
     "act": ActRecord(*_OF_2, 3, 1_002, "pause", 4, b"body", "zoë", "maintenance", *_OPERATOR),
     "registration": RegistrationRecord(*_OF_2, 4, 1_003, PARTY, bytes([0x61]) * 32, 5, 6, "zoë", *_OPERATOR),
     "salvage": SalvageRecord(*_OF_2, 5, 1_000, 1_010, bytes([0xD3]) * 32),
 }
 
-POSITIONS = {
-    "begin": begin("qPgrcQb1TUm0yHd7vVhW9g"),
-    "running": Position(
-        1,
-        "qPgrcQb1TUm0yHd7vVhW9g",
-        1_000_000,
-        bytes([0xDD]) * 32,
-        BARRIER,
-        999_000,
-        1_700_000_000_000_000,
-        ((0, 990), (995, 996)),
-    ),
-}
+POSITIONS = {"begin": begin("qPgrcQb1TUm0yHd7vVhW9g")}
 
 LEASED = LeasedPosition(
     3,
@@ -205,46 +182,19 @@ def receipts(count: int, signer: Signer | None = None) -> list[Receipt]:
 
 
 def log() -> list[bytes]:
-    """A log with every outcome, every reason for being void, and two activations."""
-
-    def record(activation_id: bytes, sequence: int, stamp_us: int, request: Request) -> bytes:
-        return encode_record(RequestRecord(1, activation_id, sequence, stamp_us, submission(request)))
-
-    spend = record(ACTIVATION_1, 0, 1_000, REQUESTS["one input"])
-    return [
-        encode_record(BARRIER),
-        spend,
-        spend,  # a repeat
-        record(ACTIVATION_1, 1, 1_001, _request(0x66, (state(0x33, 1), state(0x77)), (state(0x78),))),  # conflict
-        record(ACTIVATION_1, 2, 1_002, _request(0x22, (state(0x79),))),  # the id was used
-        record(ACTIVATION_1, 3, 5_000, _request(0x67, (state(0x77),), (), TimeWindow(None, 5_000))),  # window closed
-        record(
-            ACTIVATION_1, 4, 4_000, _request(0x68, (state(0x77),), (), TimeWindow(5_000, None))
-        ),  # the highest stamp
-        encode_record(BarrierRecord(7, ACTIVATION_2, "R2", "postgres:7564028173911205913:1", 1, 1)),  # not higher
-        encode_record(BARRIER),  # the one in force, repeated
-        encode_record(BarrierRecord(8, ACTIVATION_2, "R2", "postgres:7564028173911205913:1", 1, 1)),
-        record(ACTIVATION_1, 5, 9_000, _request(0x69, (state(0x80),))),  # late
-        b"",
-        encode_record(SettlementRecord(1, ACTIVATION_2, 0, RECORDS["settlement"].commands)),  # type: ignore[union-attr]
-        record(ACTIVATION_2, 1, 5_001, REQUESTS["one input"]),  # the same success
-        record(ACTIVATION_2, 2, 5_002, _request(0x6A, (), (state(0x77),))),  # a reference was spent
-    ]
-
-
-def mixed_log() -> list[bytes]:
-    """A log that is raised from format 1 to format 2: acceptances under both rules, and each step of rules 2."""
+    """A log with every outcome, every reason for being void, two activations, and each step of rules 2."""
     day_us = 86_400_000_000
     spend, other = REQUESTS["one input"], _request(0x81, (state(0x82),))
     tx_named = tx(0x83).hex()
 
     def first(sequence: int, request: Request, command: str, stamp_us: int = 1_000) -> bytes:
-        return encode_record(RequestRecord(1, ACTIVATION_1, sequence, stamp_us, submission(request, command)))
+        sent = submission(request, command)
+        return encode_record(RequestRecord(2, ACTIVATION_1, sequence, stamp_us, sent, 0, NO_OFFSET))
 
     def second(
         sequence: int, sent: Submission, stamp_us: int, period_us: int = day_us, after: int = NO_OFFSET
     ) -> bytes:
-        return encode_record(RequestRecordV2(2, ACTIVATION_2, sequence, stamp_us, sent, period_us, after))
+        return encode_record(RequestRecord(2, ACTIVATION_2, sequence, stamp_us, sent, period_us, after))
 
     terms = Terms("alice", "signed", (PARTY,), 500)
     at_offset = msgspec.structs.replace(terms, command_id="at-offset", deduplication_us=None, ledger_offset=3)
@@ -255,12 +205,12 @@ def mixed_log() -> list[bytes]:
     return [
         encode_record(BARRIER),
         first(0, spend, "c-1"),  # 1: an acceptance
-        first(1, spend, "c-1", 1_500),  # again, under rules 1: a later acceptance of the same command
+        first(1, spend, "c-1", 1_500),  # again, after its period: a later acceptance of the same command
         first(2, _request(0x66, (state(0x33, 1),)), "c-2"),  # a conflict: no acceptance
         second(0, submission(spend), 2_000),  # of an activation that is not in force yet
-        encode_record(barrier_2),  # 5: rules 2 from here on
+        encode_record(barrier_2),  # 5
         first(3, other, "c-3"),  # of the one before
-        second(0, submission(spend, "c-1"), 2_000),  # 7: deduplicated, by an acceptance under rules 1
+        second(0, submission(spend, "c-1"), 2_000),  # 7: deduplicated, by an acceptance in the earlier activation
         second(1, submission(other, "c-1"), 2_100),  # the command of another transaction
         second(2, submission(other, "c-2"), 2_200),  # 9: a refused command may be used again
         second(3, submission(other, "c-1"), 2_300, 799),  # the newest acceptance is 800 old: notarised again
@@ -280,11 +230,8 @@ def mixed_log() -> list[bytes]:
         second(16, submission(_request(0x89, (state(0x90),), (), late), "c-7"), 4_100),  # outside, but a repetition
         second(17, submission(_request(0x91, (state(0x92),)), "c-7"), 4_200),  # 25: that was an acceptance of c-7
         second(17, submission(other, "c-8"), 4_300),  # a repeat
-        encode_record(SettlementRecord(2, ACTIVATION_2, 18, ())),  # 27
-        *[
-            encode_record(_noted(RECORDS_2[name], 19 + at))
-            for at, name in enumerate(("act", "registration", "salvage"))
-        ],
+        encode_record(SettlementRecord(2, ACTIVATION_2, 18, _SETTLED)),  # 27
+        *[encode_record(_noted(RECORDS[name], 19 + at)) for at, name in enumerate(("act", "registration", "salvage"))],
         second(22, _signed_for(spend, after_five), 4_400, 2**63 - 1, 5),  # 31: c-1 was accepted after 5, for 0x22
         b"\x00",
         encode_record(msgspec.structs.replace(_late(submission(other, "c-9")), activation_id=ACTIVATION_1)),  # 33
@@ -302,9 +249,7 @@ def leased_log() -> list[bytes]:
 
     def of(activation_id: bytes, sequence: int, number: int) -> bytes:
         sent = submission(_request(number, (state(number),)), f"c-{number}")
-        return encode_record(
-            RequestRecordV2(2, activation_id, sequence, 1_000 + number, sent, 3_600_000_000, NO_OFFSET)
-        )
+        return encode_record(RequestRecord(2, activation_id, sequence, 1_000 + number, sent, 3_600_000_000, NO_OFFSET))
 
     first, second = ACTIVATION_1, ACTIVATION_2
     return [
@@ -323,8 +268,8 @@ def leased_log() -> list[bytes]:
     ]
 
 
-def _late(sent: Submission) -> RequestRecordV2:
-    return RequestRecordV2(2, ACTIVATION_2, 23, 9_000, sent, 0, NO_OFFSET)
+def _late(sent: Submission) -> RequestRecord:
+    return RequestRecord(2, ACTIVATION_2, 23, 9_000, sent, 0, NO_OFFSET)
 
 
 def _noted(record: Record, sequence: int) -> Record:
@@ -521,8 +466,7 @@ def _receipt_bytes(receipt: Receipt) -> bytes:
 def samples() -> dict[str, bytes]:
     """Path below this folder -> the bytes that today's release writes."""
     return {
-        **{f"records/format-1/{name}.msgpack": encode_record(record) for name, record in RECORDS.items()},
-        **{f"records/format-2/{name}.msgpack": encode_record(record) for name, record in RECORDS_2.items()},
+        **{f"records/format-2/{name}.msgpack": encode_record(record) for name, record in RECORDS.items()},
         **{f"positions/version-1/{name}.msgpack": encode_position(position) for name, position in POSITIONS.items()},
         "positions/version-3/leased.msgpack": encode_position(LEASED),
         "positions/version-2/raised.msgpack": encode_position(RAISED),
@@ -530,13 +474,10 @@ def samples() -> dict[str, bytes]:
         "receipts/version-2/of-five.json": _receipt_bytes(receipts(5)[4]),
         "completions/version-1/conflict-detail.msgpack": msgspec.msgpack.encode(CONFLICTS),
         "history/version-1/history.jsonl": b"".join(map(encode_event, history())),
-        "logs/format-1/log.jsonl": _log_lines(log()),
-        "logs/format-1/judged-by-rules-1.jsonl": _judged_lines(log()),
-        "logs/format-1/index-by-rules-1.jsonl": entry_lines(judged(log())[1].added),
-        "logs/format-2/log.jsonl": _log_lines(mixed_log()),
-        "logs/format-2/judged-by-rules-1-and-2.jsonl": _judged_lines(mixed_log()),
-        "logs/format-2/index-by-rules-1-and-2.jsonl": entry_lines(judged(mixed_log())[1].added),
-        "logs/format-2/acceptances.jsonl": entry_lines(judged(mixed_log())[1].accepted),
+        "logs/format-2/log.jsonl": _log_lines(log()),
+        "logs/format-2/judged-by-rules-2.jsonl": _judged_lines(log()),
+        "logs/format-2/index-by-rules-2.jsonl": entry_lines(judged(log())[1].added),
+        "logs/format-2/acceptances.jsonl": entry_lines(judged(log())[1].accepted),
         "logs/format-2-lease/log.jsonl": _log_lines(leased_log()),
         "logs/format-2-lease/judged-by-rules-2.jsonl": _judged_lines(leased_log()),
         "logs/format-2-rules-3/log.jsonl": _log_lines([value for _, value in told_log()]),

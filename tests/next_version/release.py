@@ -19,7 +19,7 @@ from replica.notary import reading, records, rules
 from replica.notary.acceptances import Acceptance
 from replica.notary.counted import CountedRequest
 from replica.notary.formats import Formats, known
-from replica.notary.records import NoteRecord, RecordFormat, RequestRecord, RequestRecordV2, SettlementRecord
+from replica.notary.records import NoteRecord, RecordFormat, RequestRecord, SettlementRecord
 from replica.notary.requests import Request, Submission
 from replica.notary.rules import Outcome, Recorded, Verdict
 
@@ -31,7 +31,7 @@ _judge = rules.RULES[PRESENT.rules]
 _before_states = reference.RULES[PRESENT.rules].before_states
 
 
-class NextRequest(RequestRecordV2, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False, tag=1):
+class NextRequest(RequestRecord, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False, tag=1):
     """One submission, with the lot that its writer gave it."""
 
     lot: Annotated[int, msgspec.Meta(ge=0, lt=LOTS)]

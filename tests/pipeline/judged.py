@@ -43,7 +43,7 @@ class Judged:
     """What a log amounts to."""
 
     index: list[tuple[bytes, bytes]] = field(default_factory=list)  # in key order
-    commands: list[tuple[bytes, bytes]] | None = None  # acceptances in key order; None where nobody looked at them
+    commands: list[tuple[bytes, bytes]] = field(default_factory=list)  # acceptances in key order
     parties: list[tuple[bytes, bytes]] = field(default_factory=list)  # officers and registrations in key order
     position: Position | None = None
     verdicts: dict[int, tuple[Outcome, int | None]] = field(default_factory=dict)  # of counting requests
@@ -53,7 +53,7 @@ class Judged:
     @property
     def entries(self) -> list[tuple[bytes, bytes]]:
         """Of all kinds, in key order."""
-        return sorted([*self.index, *(self.commands or ()), *self.parties])
+        return sorted([*self.index, *self.commands, *self.parties])
 
 
 def plan_of(slices: Sequence[Columns], topic_id: str = TOPIC, salvages: Salvages = NO_SALVAGES) -> Plan:
@@ -137,15 +137,12 @@ def in_slices(
     buckets: int = 4,
     resolve: Callable[[Array, Array], Resolved] | None = None,
     *,
-    commands: bool = True,
     salvages: Salvages = NO_SALVAGES,
 ) -> Judged:
-    """By the pipeline's functions, with the log cut into slices and the keys into ranges. `commands`: look at commands
-    also where only rules 1 judge."""
+    """By the pipeline's functions, with the log cut into slices and the keys into ranges."""
     judged = Judged()
     slices = [decode(start, pa.array(values[start:end], pa.binary())) for start, end in _runs(len(values), cuts)]
     plan = plan_of(slices, salvages=salvages)
-    commands = commands or plan.judges_commands
     borders = borders_between([key for columns in slices for key in sample_keys(columns, 8)], buckets)
     parts: list[list[Array]] = [[] for _ in range(len(borders) + 1)]
     against: list[Array] = []
@@ -160,7 +157,7 @@ def in_slices(
         judged.judged_us |= dict(zip(settled, found.settled_us.tolist(), strict=True))
         of_keys = barred(columns, found, plan)
         against.append(exceptions_of(columns, found, of_keys))
-        claims, starts = by_range(claims_of(columns, found, of_keys, closed=True), borders)
+        claims, starts = by_range(claims_of(columns, found, of_keys), borders)
         for part, (start, end) in zip(parts, pairwise(starts.tolist()), strict=True):
             part.append(claims[start:end])
         of_slice, starts = by_width(commands_of(columns, found, of_keys), buckets)
@@ -173,8 +170,8 @@ def in_slices(
     for part, (start, end) in zip(parts, pairwise(starts.tolist()), strict=True):
         part.append(lost[start:end])
     ranges = [_joined(part) for part in parts]
-    disputed = _joined([contested(claims, in_order(claims), commands=commands) for claims in ranges])
-    widths = [_sorted(_joined(part, COMMAND)) for part in command_parts if commands]
+    disputed = _joined([contested(claims, in_order(claims)) for claims in ranges])
+    widths = [_sorted(_joined(part, COMMAND)) for part in command_parts]
     resolved = (resolve or resolve_exactly)(disputed, _joined([shared(part) for part in widths], COMMAND))
     dropped = offsets_marked(resolved.dropped, len(values))
     ranges = [taken(claims, in_order(claims)) for claims in ranges]
@@ -185,10 +182,9 @@ def in_slices(
     found_against = np.concatenate([np.array(resolved.by_command, EXCEPTION), *against]).tolist()
     for offset, reason, notarised_offset in sorted(found_against, reverse=True):  # the lowest reason stays
         judged.verdicts[offset] = OUTCOMES[reason], notarised_offset if reason in (DUPLICATE, DEDUPLICATED) else None
-    if commands:
-        unusual = offsets_marked(resolved.unusual, len(values))
-        accepted = [acceptances(part, unusual) for part in widths]
-        judged.commands = [entry for part in accepted for entry in acceptance_values(part)]
+    unusual = offsets_marked(resolved.unusual, len(values))
+    accepted = [acceptances(part, unusual) for part in widths]
+    judged.commands = [entry for part in accepted for entry in acceptance_values(part)]
     judged.voids.sort()
     judged.position, judged.parties = plan.position, sorted(plan.parties.items())
     return judged

@@ -13,7 +13,7 @@ from pipeline.tables.write import open_writer
 from replica.notary.records import (
     NO_OFFSET,
     BarrierRecord,
-    RequestRecordV2,
+    RequestRecord,
     SettledCommand,
     SettlementRecord,
     encode_record,
@@ -93,4 +93,4 @@ def _asked(
         canonical, bytes(key.verify_key), key.sign(canonical).signature, user, command, (party,), f"s{sequence}"
     )
     stamp_us = _NINE_US + at_s * 1_000_000
-    return encode_record(RequestRecordV2(2, activation, sequence, stamp_us, submission, 10**9, NO_OFFSET))
+    return encode_record(RequestRecord(2, activation, sequence, stamp_us, submission, 10**9, NO_OFFSET))

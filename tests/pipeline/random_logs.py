@@ -32,8 +32,8 @@ def barriers() -> st.SearchStrategy[bytes]:
         st.sampled_from(ACTIVATIONS),
         st.just("r1"),
         st.just("postgres:1:1"),
-        st.just(1),
-        st.just(1),
+        st.just(2),
+        st.just(2),
     ).map(encode_record)
 
 
@@ -65,7 +65,14 @@ def requests(draw: st.DrawFn) -> bytes:
         canonical = canonical[:at] + draw(st.binary(min_size=1, max_size=1)) + canonical[at + 1 :]
     submission = Submission(canonical, b"k" * 32, b"s" * 64, user, command, acting, draw(TEXTS))
     return encode_record(
-        RequestRecord(draw(st.sampled_from([1, 1, 1, 1, 1, 1, 1, 2])), *draw(_head()), draw(TIMES), submission)
+        RequestRecord(
+            draw(st.sampled_from([2, 2, 2, 2, 2, 2, 2, 1])),
+            *draw(_head()),
+            draw(TIMES),
+            submission,
+            draw(st.sampled_from([0, 1, 3, 2**63 - 1])),
+            draw(st.integers(-1, 40)),
+        )
     )
 
 
@@ -76,7 +83,7 @@ def settlements(draw: st.DrawFn) -> bytes:
         SettledCommand("alice", f"c{number}", (PARTIES[0],), "s", TX_IDS[0], bytes(32))
         for number in range(draw(st.integers(0, 2)))
     )
-    return encode_record(SettlementRecord(1, *draw(_head()), commands))
+    return encode_record(SettlementRecord(2, *draw(_head()), commands))
 
 
 @st.composite
@@ -110,11 +117,11 @@ def _head() -> st.SearchStrategy[tuple[bytes, int]]:
 def chain() -> list[bytes]:
     """A{x} B{x,y} C{y}: B loses x to A, so y is C's."""
     states = [[STATES[0]], STATES[:2], [STATES[1]]]
-    barrier = BarrierRecord(1, ACTIVATIONS[1], "r1", "postgres:1:1", 1, 1)
+    barrier = BarrierRecord(1, ACTIVATIONS[1], "r1", "postgres:1:1", 2, 2)
     values = [encode_record(barrier)]
     for number, inputs in enumerate(states):
         request = make_request(TX_IDS[number], inputs, [], None, PARTIES[0])
         canonical = encode_canonical(request, Terms("alice", f"c{number}", (PARTIES[0],)))
         submission = Submission(canonical, b"k" * 32, b"s" * 64, "alice", f"c{number}", (PARTIES[0],), "s")
-        values.append(encode_record(RequestRecord(1, ACTIVATIONS[1], number, number, submission)))
+        values.append(encode_record(RequestRecord(2, ACTIVATIONS[1], number, number, submission, 0, -1)))
     return values

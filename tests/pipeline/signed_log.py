@@ -20,7 +20,6 @@ from replica.notary.records import (
     NO_OFFSET,
     BarrierRecord,
     RequestRecord,
-    RequestRecordV2,
     SettledCommand,
     SettlementRecord,
     encode_record,
@@ -61,7 +60,7 @@ def signed(one: Request, sequence: int, *, forged: bool = False) -> bytes:
     submission = Submission(
         canonical, bytes(PARTY_KEY.verify_key), signature, "alice", command, (PARTY,), f"s{sequence}"
     )
-    return encode_record(RequestRecord(1, ACTIVATION, sequence, 1_000_000 + sequence, submission))
+    return encode_record(RequestRecord(2, ACTIVATION, sequence, 1_000_000 + sequence, submission, 10**9, NO_OFFSET))
 
 
 def requests() -> list[Request]:
@@ -81,21 +80,21 @@ def requests() -> list[Request]:
 def log_values(forged: int | None = None) -> list[bytes]:
     """Barrier, the requests, a settlement of two commands, a record of nobody's activation."""
     settled = tuple(SettledCommand("bob", f"lost-{number}", (PARTY,), "s", tx(77), bytes(32)) for number in range(2))
-    values = [encode_record(BarrierRecord(1, ACTIVATION, "r1", "postgres:1:1", 1, 1))]
+    values = [encode_record(BarrierRecord(1, ACTIVATION, "r1", "postgres:1:1", 2, 2))]
     values += [signed(one, at, forged=at == forged) for at, one in enumerate(requests())]
-    values.append(encode_record(SettlementRecord(1, ACTIVATION, 50, settled)))
+    values.append(encode_record(SettlementRecord(2, ACTIVATION, 50, settled)))
     values.append(values[1].replace(ACTIVATION, b"\xa2" * 16))
     return values
 
 
 def raised_values() -> list[bytes]:
-    """The same log, raised to format 2 at offset 11: each step of rules 2, signatures with and without a period."""
+    """The same log, and a second activation from offset 11: each step of the rules, with and without terms."""
     terms = Terms("alice", "signed", (PARTY,), 500)
     settled = SettlementRecord(2, ACTIVATION_2, 6, ())
     return [
         *log_values(),
         encode_record(BarrierRecord(2, ACTIVATION_2, "r2", "postgres:1:1", 2, 2)),
-        _signed_2(request(1, [1]), 0, "command-0"),  # 12: accepted under rules 1
+        _signed_2(request(1, [1]), 0, "command-0"),  # 12: accepted before
         _signed_2(request(8, [20]), 1, "command-0"),  # its command with another transaction
         _signed_2(request(8, [20]), 2, "signed", terms=terms),  # 14
         _signed_2(request(8, [20]), 3, "signed", terms=terms, stamp_us=2_000_501),  # too late for its period
@@ -118,7 +117,7 @@ def _signed_2(
     signature = PARTY_KEY.sign(canonical).signature
     sent = Submission(canonical, bytes(PARTY_KEY.verify_key), signature, "alice", command, (PARTY,), f"s{sequence}")
     period_us = period_us if terms is None or terms.deduplication_us is None else terms.deduplication_us
-    return encode_record(RequestRecordV2(2, ACTIVATION_2, sequence, stamp_us, sent, period_us, NO_OFFSET))
+    return encode_record(RequestRecord(2, ACTIVATION_2, sequence, stamp_us, sent, period_us, NO_OFFSET))
 
 
 async def publish(dsn: str, values: Sequence[bytes]) -> None:

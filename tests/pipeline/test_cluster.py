@@ -62,7 +62,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _many() -> list[bytes]:
     """A log of thousands of requests; every tenth wants a state that is consumed, and one is forged."""
-    barrier = encode_record(BarrierRecord(1, ACTIVATION, "r1", "postgres:1:1", 1, 1))
+    barrier = encode_record(BarrierRecord(1, ACTIVATION, "r1", "postgres:1:1", 2, 2))
     requests = [request(n, [n - 1 if n % 10 == 9 else n, REQUESTS + n]) for n in range(REQUESTS)]
     return [barrier, *[signed(one, n, forged=n == 4_000) for n, one in enumerate(requests)]]
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -27,7 +25,6 @@ from replica.notary.outcomes import CODE_OF
 from replica.notary.records import (
     BarrierRecord,
     RequestRecord,
-    RequestRecordV2,
     SettlementRecord,
     Undecodable,
     decode_record,
@@ -65,7 +62,7 @@ def _or_refused(judge: Callable[..., Judged], *given: object) -> Judged | type[F
 
 
 @settings(deadline=None, max_examples=600)
-@given(mixed_logs(2), CUTS, CUTS, st.sampled_from([1, 2, 4, 8, 200]))
+@given(mixed_logs(), CUTS, CUTS, st.sampled_from([1, 2, 4, 8, 200]))
 def test_slices_of_mixed_logs_give_what_a_replica_and_the_reference_judge_give(
     log: Log, cuts: list[int], runs: list[int], buckets: int
 ) -> None:
@@ -127,7 +124,7 @@ def test_each_part_of_judging_keys_is_needed(name: str, monkeypatch: pytest.Monk
 
 @pytest.mark.thorough
 @settings(deadline=None, max_examples=300)
-@given(mixed_logs(2), st.lists(asked_requests(), max_size=12), CUTS, CUTS, st.data())
+@given(mixed_logs(), st.lists(asked_requests(), max_size=12), CUTS, CUTS, st.data())
 def test_slices_of_a_log_with_a_lost_range_give_what_the_others_give(
     log: Log, asked: list[Request], cuts: list[int], runs: list[int], data: st.DataObject
 ) -> None:
@@ -139,7 +136,7 @@ def test_slices_of_a_log_with_a_lost_range_give_what_the_others_give(
     maker = LogMaker(
         values=[value for _, value in restored(LostTail(log, archived, (), -1), salvage, again(log, archived))]
     )
-    maker.barrier(1_000_000, format=data.draw(st.integers(1, 2)))
+    maker.barrier(1_000_000)
     for number, request in enumerate(asked):
         maker.submit(request, command=f"c{number % 3}", deduplication_us=data.draw(st.integers(0, 9)))
     judged_alike(maker.log, salvage, cuts, runs, data.draw(st.sampled_from([1, 2, 4, 200])))
@@ -220,17 +217,6 @@ def by_reference(
     return {one.offset: (outcome_of[one.outcome], one.notarised_offset) for one in judged}
 
 
-@settings(deadline=None, max_examples=100)
-@given(logs(), CUTS, st.sampled_from([1, 4]))
-def test_commands_are_looked_at_only_where_they_are_wanted(values: list[bytes], cuts: list[int], buckets: int) -> None:
-    """Goal: a log of rules 1 is judged alike without its commands. Method: random logs, without and with."""
-    without = _or_refused(partial(in_slices, commands=False), values, cuts, buckets)
-    expected = _or_refused(by_replica, values)
-    if isinstance(without, Judged) and isinstance(expected, Judged):
-        assert without.commands is None
-        assert replace(expected, commands=None) == without
-
-
 @settings(deadline=None, max_examples=400)
 @given(st.lists(st.one_of(requests(), damaged()), max_size=8))
 def test_columns_say_what_the_decoders_say(values: list[bytes]) -> None:
@@ -245,7 +231,7 @@ def test_columns_say_what_the_decoders_say(values: list[bytes]) -> None:
             at = rows.index(row)
             request, _ = request_in(record)
             window = request.window
-            of_2 = (record.deduplication_us, record.after_offset) if isinstance(record, RequestRecordV2) else (0, 0)
+            of_2 = (record.deduplication_us, record.after_offset) if isinstance(record, RequestRecord) else (0, 0)
             assert (columns.deduplication_us[at], columns.after_offset[at]) == of_2
             submission = record.submission
             command = change_id(submission.user_id, submission.command_id, submission.act_as)
@@ -264,7 +250,7 @@ def test_columns_say_what_the_decoders_say(values: list[bytes]) -> None:
 
 def _kind_of(value: bytes) -> tuple[int, object]:
     try:
-        record = decode_record(value, 1)
+        record = decode_record(value, 2)
         if isinstance(record, RequestRecord):
             request_in(record)
     except Undecodable:
@@ -280,11 +266,11 @@ def test_the_kept_mixed_log_is_judged_as_it_was(cuts: list[int]) -> None:
     found = in_slices([bytes.fromhex(line["value"]) for line in _kept("log")], cuts)
     assert found.verdicts == {
         line["offset"]: (Outcome(line["outcome"]), line["notarised_offset"])
-        for line in _kept("judged-by-rules-1-and-2")
+        for line in _kept("judged-by-rules-2")
         if "outcome" in line
     }
-    assert dict(found.voids) == {at["offset"]: at["void"] for at in _kept("judged-by-rules-1-and-2") if "void" in at}
-    for name, entries in (("index-by-rules-1-and-2", found.index), ("acceptances", found.commands)):
+    assert dict(found.voids) == {at["offset"]: at["void"] for at in _kept("judged-by-rules-2") if "void" in at}
+    for name, entries in (("index-by-rules-2", found.index), ("acceptances", found.commands)):
         assert [(key.hex(), value.hex()) for key, value in entries or []] == [
             (line["key"], line["value"]) for line in _kept(name)
         ]
@@ -309,8 +295,7 @@ MUTANTS: dict[str, tuple[str, Any]] = {
         f"{CONTESTED}.counts",
         lambda one, now, period, after: one.offset > after and now - one.judged_us < period,
     ),
-    "rules 1 judge commands": (f"{COMMANDS}.Command.is_judged", True),
-    "rules 2 do not judge commands": (f"{COMMANDS}.Command.is_judged", False),
+    "commands are not judged": (f"{CONTESTED}.counts", lambda *_: False),
     "a command that is named after its transaction is reused": (f"{COMMANDS}.Command.is_named_after_tx", False),
     "every command is named after its transaction": (f"{COMMANDS}.Command.is_named_after_tx", True),
     "requests that share a transaction id are decided apart": (f"{CONTESTED}._shared", lambda claims: claims[:0]),
@@ -330,7 +315,7 @@ MUTANTS: dict[str, tuple[str, Any]] = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_each_rule_of_commands_is_needed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: the comparison sees each rule of commands. Method: leave one out, on logs that name them all."""
-    logs_of_commands = [samples.mixed_log(), same_times()]
+    logs_of_commands = [samples.log(), same_times()]
     for values in logs_of_commands:
         assert in_slices(values) == by_replica(values)
     target, wrong = MUTANTS[name]
@@ -339,11 +324,11 @@ def test_each_rule_of_commands_is_needed(name: str, monkeypatch: pytest.MonkeyPa
 
 
 def same_times() -> list[bytes]:
-    """Two transactions of one command at one time, under rules 1 and then under rules 2; and ids with other content,
+    """Two transactions of one command at one time, in two activations; and ids with other content,
     under a command that is named after the transaction, and under one that is not."""
     maker = LogMaker()
     for epoch, at in ((1, 10), (2, 20)):
-        maker.barrier(epoch, format=epoch)
+        maker.barrier(epoch)
         for number in range(2):
             maker.submit(request_of(at + number, (at + number,)), command="c", deduplication_us=0)
     for command in (request_of(30).tx_id.hex(), "d"):

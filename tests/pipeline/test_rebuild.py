@@ -58,7 +58,7 @@ def test_the_rebuilt_index_is_that_of_a_replica(
 
 @pytest.mark.thorough
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
-@given(mixed_logs(2), st.lists(st.integers(1, 45), max_size=3), st.sampled_from([1, 2, 4, 8]))
+@given(mixed_logs(), st.lists(st.integers(1, 45), max_size=3), st.sampled_from([1, 2, 4, 8]))
 def test_acceptances_of_a_mixed_log_are_those_of_a_replica(
     spark: SparkSession, log: Log, cuts: list[int], ranges: int
 ) -> None:

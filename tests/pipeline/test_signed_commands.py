@@ -12,7 +12,7 @@ from pipeline.judging.columns import decode
 from pipeline.judging.plan import counted
 from replica.notary.position import begin
 from replica.notary.reading import read_records
-from replica.notary.records import NO_OFFSET, BarrierRecord, RequestRecordV2, encode_record
+from replica.notary.records import NO_OFFSET, BarrierRecord, RequestRecord, encode_record
 from replica.notary.requests import Submission
 from tests.pipeline.judged import TOPIC, plan_of
 from tests.pipeline.signed_log import ACTIVATION, PARTY, PARTY_KEY
@@ -23,7 +23,7 @@ BANK, OTHER = Party(PARTY, PARTY_KEY), Party("O=B")
 
 
 def record(sequence: int, submission: Submission) -> bytes:
-    return encode_record(RequestRecordV2(2, ACTIVATION, sequence, 1_000_000, submission, 60_000_000, NO_OFFSET))
+    return encode_record(RequestRecord(2, ACTIVATION, sequence, 1_000_000, submission, 60_000_000, NO_OFFSET))
 
 
 def log() -> list[bytes]:

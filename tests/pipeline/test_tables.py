@@ -377,7 +377,7 @@ def test_the_tables_have_what_the_jobs_on_spark_find_under_rules_3(spark: SparkS
     values = [value for _, value in told_log()]
     append(tmp_path, values, [6])
     log = write_log(tmp_path / "log", values, [4, 9])
-    judged = judge_log(spark, log, tmp_path / "work", closed=True)
+    judged = judge_log(spark, log, tmp_path / "work")
     decided = verdicts(spark, judged, requests(spark, log, judged.plan)).orderBy("offset").collect()
     found = [(row["log_offset"], row["outcome"], row["notarised_offset"]) for row in rows(tmp_path, VERDICTS)]
     assert [(row.offset, row.outcome, row.notarised_offset) for row in decided] == found
@@ -397,7 +397,7 @@ def test_the_tables_have_what_the_jobs_on_spark_find(spark: SparkSession, tmp_pa
     """Goal: two implementations agree. Method: one log, judged in parallel on Spark, and in order here."""
     append(tmp_path, raised_values(), [5, 12])
     log = write_log(tmp_path / "log", raised_values(), [13])
-    judged = judge_log(spark, log, tmp_path / "work", closed=True)
+    judged = judge_log(spark, log, tmp_path / "work")
     decided = verdicts(spark, judged, requests(spark, log, judged.plan)).orderBy("offset").collect()
     assert [(row.offset, bytes(row.tx_id), row.outcome, row.notarised_offset) for row in decided] == [
         (row["log_offset"], row["tx_id"], row["outcome"], row["notarised_offset"]) for row in rows(tmp_path, VERDICTS)

@@ -15,7 +15,7 @@ from replica.notary.acceptances import COMMAND_KEY, decode_acceptance
 from replica.notary.answers import Notarised
 from replica.notary.canonical import change_id, summarise
 from replica.notary.errors import Code
-from replica.notary.records import NO_OFFSET, RequestRecordV2
+from replica.notary.records import NO_OFFSET, RequestRecord
 from replica.notary.requests import TIME_MAX_US, Submission
 from tests.simulation.parties import OF_KEYS, check_refused_keys
 
@@ -58,9 +58,8 @@ def check_commands(world: World, walked: list[Judged]) -> None:
             continue
         of_command = accepted.setdefault(change_of(judged), [])
         content = (judged.request.tx_id, judged.content_digest)
-        if isinstance(judged.record, RequestRecordV2):
-            _check_terms(world, judged, judged.record)
-            _check_outcome(world, judged, judged.record, content, of_command[-1] if of_command else None)
+        _check_terms(world, judged, judged.record)
+        _check_outcome(world, judged, judged.record, content, of_command[-1] if of_command else None)
         if judged.outcome == "NOTARISED":
             of_command.append(Acceptance(content, judged.judged_us, judged.offset))
     knows_all = not any(isinstance(judged, JudgedLost) for judged in walked)  # what a lost record accepted is not known
@@ -79,7 +78,7 @@ def _lost_at(world: World, offset: int) -> list[tuple[bytes, Acceptance]]:
 def _check_outcome(
     world: World,
     judged: JudgedRequest,
-    record: RequestRecordV2,
+    record: RequestRecord,
     content: tuple[bytes, bytes],
     newest: Acceptance | None,
 ) -> None:
@@ -100,7 +99,7 @@ def _check_outcome(
         world.blame(f"record {judged.offset} was logged, although its command was known to be accepted")
 
 
-def _check_terms(world: World, judged: JudgedRequest, record: RequestRecordV2) -> None:
+def _check_terms(world: World, judged: JudgedRequest, record: RequestRecord) -> None:
     options = world.options.get(record.submission.submission_id, DEFAULT_OPTIONS)
     if (record.deduplication_us, record.after_offset) not in _terms(world, options, judged.barrier.replica):
         world.blame(

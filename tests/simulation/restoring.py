@@ -18,7 +18,7 @@ from replica.following.apply import Applier
 from replica.index.compare import recorded_at
 from replica.index.memory import MemoryIndex
 from replica.notary.position import Position
-from replica.notary.records import RequestRecordV2, Undecodable, decode_record
+from replica.notary.records import RequestRecord, Undecodable, decode_record
 from replica.notary.salvage import (
     Salvage,
     bound_name,
@@ -111,7 +111,7 @@ def submissions_in(records: Sequence[bytes]) -> set[tuple[str, str]]:
     for value in records:
         with suppress(Undecodable):
             record = decode_record(value, 2)
-            if isinstance(record, RequestRecordV2):
+            if isinstance(record, RequestRecord):
                 found.add((record.submission.command_id, record.submission.submission_id))
     return found
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from replica.checker.check import Scope, check
 from replica.checker.completions import CompletionRow
-from replica.checker.findings import FindingCode, Summary
+from replica.checker.findings import Summary
 from replica.checker.judge import JudgedBarrier, JudgedLost, JudgedRequest, ReferenceJudge
 from replica.notary.leases import database_in
 from replica.notary.position import offset_of
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 _EVER_S = ReplicaPlan("").deduplication_max_s  # longer than any run takes
 _JUDGED = OF_STATES + OF_COMMANDS  # kinds of entry that the reference judge makes
-_OF_A_SPLIT = (FindingCode.COMMAND_SETTLED_WRONGLY,)
-"""Unavoidable while two databases take writes: a command is pending in the deposed one, which does not know that the
-command was sent again and accepted under the other (its own submission is settled)."""
 
 
 def judge_run(world: World) -> Summary:
@@ -45,15 +42,10 @@ def judge_run(world: World) -> Summary:
         enumerate(values),
         completions=rows,
         verify=lambda receipt: verify_receipt(receipt, CheapSigner.public_key, CheapSigner.holds),
-        scope=Scope(
-            published_offset=published_offset,
-            deduplication_us=-1,  # not checked here: `check_commands` does it
-        ),
+        scope=Scope(published_offset=published_offset),
         salvages=world.salvages,
     )
     for finding in report.findings:
-        if world.splits and finding.code in _OF_A_SPLIT:
-            continue
         world.blame(f"{finding.code.name}: {finding.message}: {finding.evidence}")
     for problem in (*tables.contradictions, *[early for server in world.servers for early in server.too_early]):
         world.blame(problem)

@@ -39,8 +39,8 @@ class HeadsInMemory:
 
 
 def some_log(records: int) -> list[bytes]:
-    """A barrier and requests, in the format of the golden archive."""
-    maker = LogMaker(format=1)
+    """A barrier and requests."""
+    maker = LogMaker()
     maker.barrier(1)
     while len(maker.values) < records:
         maker.submit(request_of(len(maker.values), (len(maker.values),)))

@@ -24,16 +24,13 @@ replace = msgspec.structs.replace
 
 Mutant = Callable[[World, Random], bool]
 MUTANTS: dict[str, tuple[Mutant, FindingCode]] = {}
-RAISED: set[str] = set()  # mutants of runs whose log is raised to rules 2
 
 
-def mutant(code: FindingCode, *, raised: bool = False) -> Callable[[Mutant], Mutant]:
+def mutant(code: FindingCode) -> Callable[[Mutant], Mutant]:
     """Register a corruption and the finding it must lead to. It returns False when the run has nothing to corrupt."""
 
     def register(function: Mutant) -> Mutant:
         MUTANTS[function.__name__] = (function, code)
-        if raised:
-            RAISED.add(function.__name__)
         return function
 
     return register
@@ -78,7 +75,7 @@ def is_closed(event: Event) -> bool:
 
 def _as_success(event: Refused, world: World) -> Ok:
     assert event.record_offset is not None
-    record = decode_record(world.values[event.record_offset], 1)
+    record = decode_record(world.values[event.record_offset], 2)
     assert isinstance(record, RequestRecord)
     sent = next(e for e in world.history if isinstance(e, Invoke) and (e.process, e.op) == (event.process, event.op))
     digest = next(row.content_digest for row in world.completions if row.log_offset == event.record_offset)
@@ -167,7 +164,8 @@ def a_recalled_success_names_a_place_where_it_is_not(world: World, random: Rando
 
 @mutant(FindingCode.LOST_ANSWER)
 def a_success_names_no_record(world: World, random: Random) -> bool:
-    return change_event(world, random, own_success, lambda event: replace(event, record_offset=None))
+    fresh = lambda event: own_success(event) and not event.duplicate  # noqa: E731
+    return change_event(world, random, fresh, lambda event: replace(event, record_offset=None))
 
 
 @mutant(FindingCode.LOST_ANSWER)
@@ -180,7 +178,7 @@ def an_answer_names_the_record_of_another(world: World, random: Random) -> bool:
     def is_other(event: Event) -> bool:
         if not own_success(event):
             return False
-        record = decode_record(world.values[event.record_offset + 1], 1) if _has_next(event) else None  # type: ignore[union-attr]
+        record = decode_record(world.values[event.record_offset + 1], 2) if _has_next(event) else None  # type: ignore[union-attr]
         return isinstance(record, RequestRecord)
 
     def _has_next(event: Event) -> bool:
@@ -214,7 +212,7 @@ def a_zombie_answers_ok_for_its_void_record(world: World, random: Random) -> boo
                 e for e in world.history if isinstance(e, Invoke) and (e.process, e.op) == (event.process, event.op)
             )
             for offset, value in enumerate(world.values):
-                record = decode_record(value, 1)
+                record = decode_record(value, 2)
                 if not isinstance(record, RequestRecord) or record.sequence != 10_000 or sent.command is None:
                     continue
                 if record.submission.command_id == sent.command.command_id:
@@ -235,13 +233,11 @@ def a_window_was_judged_by_another_clock(world: World, random: Random) -> bool:
 
 @mutant(FindingCode.DENIED)
 def a_notarised_transaction_is_not_found(world: World, random: Random) -> bool:
-    answered = {e.content_digest for e in world.history if own_success(e)}
-    looked_up = lambda e: is_recalled(e) and not e.duplicate and e.content_digest in answered  # noqa: E731
-    places = [at for at, event in enumerate(world.history) if looked_up(event)]
+    tx_of = lambda answer: world.history[_sent(world, answer)].tx_id  # type: ignore[union-attr] # noqa: E731
+    places = [at for at, event in enumerate(world.history) if is_recalled(event) and not event.duplicate]
     for at in places:
         found = world.history[at]
-        earlier = [e for e in world.history[: at - 1] if own_success(e) and e.content_digest == found.content_digest]
-        if earlier:
+        if any(own_success(e) and tx_of(e) == tx_of(found) for e in world.history[: at - 1]):
             world.history[at] = Refused(found.process, found.op, found.at_ns, "TX_NOT_FOUND")
             return True
     return False
@@ -326,23 +322,23 @@ def _is_reused_in_log(event: Event) -> bool:
     return isinstance(event, Refused) and event.code == "COMMAND_ID_REUSED" and event.record_offset is not None
 
 
-@mutant(FindingCode.WRONG_VERDICT, raised=True)
+@mutant(FindingCode.WRONG_VERDICT)
 def a_repeated_success_is_answered_as_a_new_one(world: World, random: Random) -> bool:
     return change_event(world, random, _is_repeated, lambda event: replace(event, duplicate=False))
 
 
-@mutant(FindingCode.WRONG_OFFSET, raised=True)
+@mutant(FindingCode.WRONG_OFFSET)
 def a_repeated_success_names_its_own_record(world: World, random: Random) -> bool:
     return change_event(world, random, _is_repeated, lambda event: replace(event, log_offset=event.record_offset))
 
 
-@mutant(FindingCode.WRONG_VERDICT, raised=True)
+@mutant(FindingCode.WRONG_VERDICT)
 def a_repeated_success_is_refused_as_reused(world: World, random: Random) -> bool:
     code = "COMMAND_ID_REUSED"
     return change_event(world, random, _is_repeated, lambda e: Refused(e.process, e.op, e.at_ns, code, e.record_offset))
 
 
-@mutant(FindingCode.WRONG_VERDICT, raised=True)
+@mutant(FindingCode.WRONG_VERDICT)
 def a_reused_command_is_answered_as_success(world: World, random: Random) -> bool:
     def change(event: Refused) -> Ok:
         digest = next(row.content_digest for row in world.completions if row.log_offset == event.record_offset)
@@ -352,7 +348,7 @@ def a_reused_command_is_answered_as_success(world: World, random: Random) -> boo
     return change_event(world, random, _is_reused_in_log, change)
 
 
-@mutant(FindingCode.WRONG_VERDICT, raised=True)
+@mutant(FindingCode.WRONG_VERDICT)
 def a_reused_command_is_answered_as_a_reused_transaction(world: World, random: Random) -> bool:
     return change_event(world, random, _is_reused_in_log, lambda event: replace(event, code="TX_ID_REUSED"))
 
@@ -412,7 +408,17 @@ def a_fresh_command_is_said_to_be_reused(world: World, random: Random) -> bool:
 
 @mutant(FindingCode.REFUSED_WRONGLY)
 def the_same_submission_again_is_said_to_be_reused(world: World, random: Random) -> bool:
-    recalled = lambda event: is_recalled(event) and event.duplicate  # noqa: E731
+    contents: dict[object, set[object]] = {}
+    for event in world.history:
+        if isinstance(event, Invoke):
+            contents.setdefault(event.command, set()).add((event.tx_id, event.content))
+
+    def recalled(event: Event) -> bool:
+        if not (is_recalled(event) and event.duplicate):
+            return False
+        command = world.history[_sent(world, event)].command  # type: ignore[union-attr]
+        return len(contents[command]) == 1
+
     code = "COMMAND_ID_REUSED"
     return change_event(world, random, recalled, lambda e: Refused(e.process, e.op, e.at_ns, code))
 

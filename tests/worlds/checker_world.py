@@ -30,7 +30,7 @@ from replica.notary.counted import CountedRequest, CountedSettlement
 from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.notary.receipts import make_receipts, receipt_to_document
-from replica.notary.records import NO_OFFSET, RequestRecord, RequestRecordV2, SettledCommand, encode_record
+from replica.notary.records import NO_OFFSET, RequestRecord, SettledCommand, encode_record
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref
 from replica.notary.rules import Outcome, Verdict
 from tests.worlds.notary_logs import FOR_EVER, PARTY, LogMaker, judge_knowing, request_of, submission_of
@@ -79,7 +79,6 @@ class _Attempt:
     submission: Submission
     activation_id: bytes
     epoch: int
-    format: int = 1
     offset: int | None = None
 
 
@@ -90,9 +89,10 @@ def receipt_of(tx_id: bytes, digest: bytes, key: SigningKey = NOTARY) -> object:
 
 
 class _Notary:
-    def __init__(self, seed: int, ids: int, states: int, windows: bool, unlogged: bool, raised: bool) -> None:
+    def __init__(self, seed: int, ids: int, states: int, windows: bool, unlogged: bool, repeats: bool) -> None:
         self.random = Random(seed)
         self.ids, self.states, self.windows, self.unlogged = ids, states, windows, unlogged
+        self.repeats = repeats
         self.now_ns = 1_000
         self.history: list[Event] = []
         self.log = LogMaker()
@@ -100,7 +100,6 @@ class _Notary:
         self.position = begin("topic")
         self.index: dict[bytes, bytes] = {}
         self.acceptances: dict[bytes, bytes] = {}
-        self.raised = raised  # from the second activation on
         self.decided: dict[int, tuple[CountedRequest, Verdict]] = {}
         self.ops = dict.fromkeys("abcd", 0)
         self.sent: list[_Attempt] = []
@@ -163,8 +162,8 @@ class _Notary:
     def _activate(self) -> None:
         self.epoch += 1
         made = LogMaker()
-        made.barrier(self.epoch, format=2 if self.raised and self.epoch > 1 else 1)
-        self.log.activation_id, self.log.sequence, self.log.format = made.activation_id, 0, made.format
+        made.barrier(self.epoch)
+        self.log.activation_id, self.log.sequence = made.activation_id, 0
         self._append(made.values[0])
         if self.pending:
             self.log.settle(*self.pending.values())
@@ -194,13 +193,12 @@ class _Notary:
         if self.decided and random.random() < 0.3:
             request = random.choice(list(self.decided.values()))[0].request
         submission = submission_of(request, f"command-{process}-{op}")
-        if self.log.format == 1:
-            self.pending[_change(_settled(submission))] = _settled(submission)
+        self.pending[_change(_settled(submission))] = _settled(submission)
         self._sent(process, op, request, submission)
 
     def send_again(self) -> None:
-        """An accepted command that reaches the log once more, or its id with another transaction: rules 2 judge it."""
-        if self.accepted and self.log.format > 1:
+        """An accepted command that reaches the log once more, or its id with another transaction: the log judges it."""
+        if self.accepted:
             request, submission, _ = self.random.choice(list(self.accepted.values()))
             if self.random.random() < 0.3:
                 request = request_of(self.random.randrange(self.ids))
@@ -209,15 +207,11 @@ class _Notary:
 
     def _sent(self, process: str, op: int, request: Request, submission: Submission) -> None:
         self.history.append(invoke_submission(process, op, self._tick(), request, submission))
-        self.sent.append(
-            _Attempt(process, op, request, submission, self.log.activation_id, self.epoch, self.log.format)
-        )
+        self.sent.append(_Attempt(process, op, request, submission, self.log.activation_id, self.epoch))
 
     def _record(self, attempt: _Attempt, sequence: int) -> bytes:
         fields = (attempt.activation_id, sequence, max(0, self.stamp_us), attempt.submission)
-        if attempt.format == 1:
-            return encode_record(RequestRecord(1, *fields))
-        return encode_record(RequestRecordV2(2, *fields, self.random.choice([0, 20, FOR_EVER, FOR_EVER]), NO_OFFSET))
+        return encode_record(RequestRecord(2, *fields, self.random.choice([0, 20, FOR_EVER, FOR_EVER]), NO_OFFSET))
 
     def log_one(self) -> None:
         """A record of the activation that took the submission; void if that is over."""
@@ -333,8 +327,7 @@ class _Notary:
     def run(self, steps: int) -> World:
         """Take random steps, then answer what is left."""
         actions = [self.send] * 8 + [self.log_one] * 8 + [self.answer] * 8
-        actions += [self.resubmit, self.look_up, self.look_up, self.give_up]
-        actions += [self.send_again] * (4 if self.raised else 0)
+        actions += [self.resubmit, self.look_up, self.look_up, self.give_up] + [self.send_again] * (4 * self.repeats)
         for step in range(steps):
             if step % 60 == 59:
                 self.fail_over()
@@ -354,14 +347,14 @@ def good_world(
     states: int = 40,
     windows: bool = True,
     unlogged: bool = True,
-    raised: bool = False,
+    repeats: bool = True,
 ) -> World:
     """A run in which everything is right, over a number of transaction ids and states.
 
-    `unlogged`: at its end there are refusals that no record stands for. `raised`: its log is of format 1 at first, then
-    of format 2, where accepted commands reach the log again.
+    `unlogged`: at its end there are refusals that no record stands for. `repeats`: accepted commands reach the log
+    again.
     """
-    return _Notary(seed, ids, states, windows, unlogged, raised).run(steps)
+    return _Notary(seed, ids, states, windows, unlogged, repeats).run(steps)
 
 
 def _settled(submission: Submission) -> SettledCommand:

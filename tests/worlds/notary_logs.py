@@ -24,7 +24,6 @@ from replica.notary.records import (
     BarrierRecord,
     RegistrationRecord,
     RequestRecord,
-    RequestRecordV2,
     SalvageRecord,
     SettledCommand,
     SettlementRecord,
@@ -121,9 +120,7 @@ class LogMaker:
             terms = Terms(sent.user_id, name, sent.act_as, None, 7)  # any ledger offset
         if terms is not None:
             sent = msgspec.structs.replace(sent, request=encode_canonical(request, terms))
-        record = RequestRecord(1, in_force, number, stamp_us, sent)
-        if self.format > 1:
-            record = RequestRecordV2(2, in_force, number, stamp_us, sent, deduplication_us, after_offset)
+        record = RequestRecord(self.format, in_force, number, stamp_us, sent, deduplication_us, after_offset)
         return self.raw(encode_record(record))
 
     def settle(self, *commands: SettledCommand) -> int:
@@ -264,15 +261,13 @@ def requests(draw: st.DrawFn) -> Request:
 
 
 @st.composite
-def logs(draw: st.DrawFn, newest: int = 1) -> Log:
-    """A log with everything in it that a reader may meet. `newest`: the newest format; 2 makes mixed logs as well, with
-    claims to a lease."""
-    maker = LogMaker(format=draw(st.integers(1, newest)))
+def logs(draw: st.DrawFn) -> Log:
+    """A log with everything in it that a reader may meet."""
+    maker = LogMaker()
     if draw(st.integers(0, 9)):
         maker.barrier(1)
     length = draw(st.sampled_from([0, 5, 20, 40]))
-    steps = _STEPS if newest == 1 else _STEPS_OF_2
-    for step in draw(st.lists(st.sampled_from(steps), min_size=length, max_size=length + 5)):
+    for step in draw(st.lists(st.sampled_from(_STEPS), min_size=length, max_size=length + 5)):
         step(draw, maker)
     return maker.log
 
@@ -289,11 +284,10 @@ def _reordered_request(draw: st.DrawFn, maker: LogMaker) -> None:
 
 def _submit(draw: st.DrawFn, maker: LogMaker, request: Request, **more: Any) -> None:
     stamp_us = draw(st.integers(0, 10))
-    if maker.format > 1:
-        more["deduplication_us"] = draw(st.sampled_from([0, 1, 3, FOR_EVER, FOR_EVER]))
-        near = st.integers(max(-1, len(maker.values) - 8), len(maker.values) + 2)
-        more["after_offset"] = draw(st.just(NO_OFFSET) | near | st.just(FOR_EVER))
-        more["terms"] = draw(st.none() | st.none() | st.sampled_from(_terms_of(more)))
+    more["deduplication_us"] = draw(st.sampled_from([0, 1, 3, FOR_EVER, FOR_EVER]))
+    near = st.integers(max(-1, len(maker.values) - 8), len(maker.values) + 2)
+    more["after_offset"] = draw(st.just(NO_OFFSET) | near | st.just(FOR_EVER))
+    more["terms"] = draw(st.none() | st.none() | st.sampled_from(_terms_of(more)))
     maker.submit(request, stamp_us=stamp_us, **more)
 
 
@@ -336,16 +330,6 @@ def _claim(draw: st.DrawFn, maker: LogMaker) -> None:
     maker.claim(draw(st.sampled_from([newest + 7, newest + 7, 4])), witnessed, rules=maker.format, wins=wins)
 
 
-def _raise(draw: st.DrawFn, maker: LogMaker) -> None:
-    maker.barrier(len(maker.values) + 6, format=2)
-
-
-def _lower(draw: st.DrawFn, maker: LogMaker) -> None:
-    """Nothing writes this, but what it means is defined."""
-    if not draw(st.integers(0, 3)):
-        maker.barrier(len(maker.values) + 6, format=1)
-
-
 def _again(draw: st.DrawFn, maker: LogMaker) -> None:
     """An earlier submission once more, by its caller: another record, with terms of its own."""
     if maker.submitted:
@@ -380,9 +364,7 @@ def strange_bytes(max_size: int) -> st.SearchStrategy[bytes]:
 
 def _broken(draw: st.DrawFn, maker: LogMaker) -> None:
     submission = submission_of(request_of(1, (1, 2)))
-    good = RequestRecord(1, maker.activation_id, 40, 5, submission)
-    if maker.format > 1:
-        good = RequestRecordV2(2, maker.activation_id, 40, 5, submission, 3, NO_OFFSET)
+    good = RequestRecord(2, maker.activation_id, 40, 5, submission, 3, NO_OFFSET)
     value = encode_record(good)
     swapped = (
         submission.request[:52] + submission.request[88:124] + submission.request[52:88] + submission.request[124:]
@@ -395,24 +377,21 @@ def _broken(draw: st.DrawFn, maker: LogMaker) -> None:
         msgspec.msgpack.encode([*msgspec.msgpack.decode(value), 7]),
         msgspec.msgpack.encode(msgspec.msgpack.decode(value)[:-1]),
         b"\x97" + value[1:] + b"\x91" * 5_000 + b"\x90",
-        encode_record(msgspec.structs.replace(good, format=3 - maker.format)),
+        encode_record(msgspec.structs.replace(good, format=1)),
         encode_record(msgspec.structs.replace(good, sequence=-1)),
         encode_record(msgspec.structs.replace(good, stamp_us=2**63)),
         _with(good, request=swapped),
         _with(good, request=submission.request + b"\x00"),
         _with(good, command_id="nul\x00"),
         _with(good, act_as=()),
-        encode_record(BarrierRecord(0, b"z" * 16, "R", "postgres:1:1", 1, 1)),
-        encode_record(BarrierRecord(99, b"short", "R", "postgres:1:1", 1, 1)),
+        encode_record(BarrierRecord(0, b"z" * 16, "R", "postgres:1:1", 2, 2)),
+        encode_record(BarrierRecord(99, b"short", "R", "postgres:1:1", 2, 2)),
+        encode_record(msgspec.structs.replace(good, deduplication_us=-1)),
+        encode_record(msgspec.structs.replace(good, deduplication_us=2**63)),
+        encode_record(msgspec.structs.replace(good, after_offset=-2)),
+        encode_record(msgspec.structs.replace(good, after_offset=2**63)),
+        msgspec.msgpack.encode(msgspec.msgpack.decode(value)[:-2]),
     ]
-    if isinstance(good, RequestRecordV2):
-        broken += [
-            encode_record(msgspec.structs.replace(good, deduplication_us=-1)),
-            encode_record(msgspec.structs.replace(good, deduplication_us=2**63)),
-            encode_record(msgspec.structs.replace(good, after_offset=-2)),
-            encode_record(msgspec.structs.replace(good, after_offset=2**63)),
-            encode_record(RequestRecord(2, maker.activation_id, 40, 5, submission)),
-        ]
     maker.raw(draw(st.sampled_from(broken) | strange_bytes(40)))
 
 
@@ -430,5 +409,8 @@ _STEPS = [
     *[_repeat] * 2,
     _settlement,
     _broken,
+    *[_again] * 8,
+    *[_note] * 2,
+    *[_claim] * 6,
+    *[_others_record] * 2,
 ]
-_STEPS_OF_2 = [*_STEPS, *[_again] * 8, *[_note] * 2, *[_claim] * 6, *[_others_record] * 2, _raise, _lower]

@@ -19,8 +19,7 @@ PARTITIONS_MAX = 32  # of payloads: part of the format, because it bounds what a
 _LAYOUT = struct.Struct(">16sIQI32s")
 POINTER_BYTES = _LAYOUT.size
 _OFFSET_MAX = 2**63 - 1
-# An array of eight elements, kind 1, format 2: a request. Releases that know no pointers refuse a log of format 2. A
-# barrier or a record of format 1 in a payload would have another meaning for them than for us.
+# An array of eight elements, kind 1, format 2: a request.
 _SPLIT_BEGINS = b"\x98\x01\x02"
 POINTERS = "the log has pointers to payloads, which Spark's connector does not follow: use --connector python"
 

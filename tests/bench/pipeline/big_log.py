@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from replica.notary.records import NO_OFFSET, BarrierRecord, RequestRecordV2, encode_record
+from replica.notary.records import NO_OFFSET, BarrierRecord, RequestRecord, encode_record
 from replica.notary.requests import STATE_REF_BYTES, Request, Submission, TimeWindow
 from replica.notary.terms import Terms, encode_canonical
 from tests.bench.filler import DEDUPLICATION_US
@@ -58,7 +58,7 @@ class _Template:
         canonical = encode_canonical(request, Terms("anonymous", _TX_MARK.hex(), (_PARTY,)))
         submission = Submission(canonical, b"\xe3" * 32, b"\xe4" * 64, "anonymous", _TX_MARK.hex(), (_PARTY,), "0" * 36)
         head = (2, _ACTIVATION, _FIRST_SEQUENCE, _FIRST_STAMP_US)
-        raw = encode_record(RequestRecordV2(*head, submission, DEDUPLICATION_US, NO_OFFSET))
+        raw = encode_record(RequestRecord(*head, submission, DEDUPLICATION_US, NO_OFFSET))
         self.shape = shape
         self.raw = np.frombuffer(raw, np.uint8)
         self.sequence_at = 22

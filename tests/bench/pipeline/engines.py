@@ -149,7 +149,7 @@ class _Claims:
             surveys.append(survey(columns))
             plan = make_plan(begin(TOPIC_ID), surveys, lambda plan, firsts: [])  # nothing here is repeated
             found = counted(columns, plan.rules_of(columns))
-            claims = claims_of(columns, found, barred(columns, found, plan), closed=False)
+            claims = claims_of(columns, found, barred(columns, found, plan))
             _Claims.position = plan.position
             yield pa.table(
                 {

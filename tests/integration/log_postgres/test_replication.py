@@ -243,7 +243,7 @@ async def promoted(pair: Pair) -> Promoted:
         system = log.database.split(":")[1]
     await pair.standby.promote()
     await pair.primary.require_standby("")
-    granted = BarrierRecord(7, b"z" * 16, "r1", f"postgres:{system}:2", 1, 1)
+    granted = BarrierRecord(7, b"z" * 16, "r1", f"postgres:{system}:2", 2, 2)
     for server, values in ((pair.standby, [encode_record(granted), b"x", b"y"]), (pair.primary, [b"of the old one"])):
         async with opened(server.dsn()) as log:
             (await log.open_writer()).append_all(values)

@@ -67,7 +67,7 @@ async def test_a_log_has_one_ledger(seed: int, new_store: NewStore, dsn: str, tm
     """Goal: offsets and completions follow from the log alone. Method: a random log of both formats, with conflicts,
     settlements, repeated commands and several activations; read in other runs by either store; every row, as bytes."""
     chance = Random(seed)
-    records = list(enumerate(good_world(seed, steps=900, raised=True).values))
+    records = list(enumerate(good_world(seed, steps=900).values))
     shared = await to_postgres(new_store, in_runs(records, chance))
     own = await to_sqlite(tmp_path, in_runs(records, chance))
     assert own == shared

@@ -26,7 +26,6 @@ from replica.notary.counted import CountedRequest
 from replica.notary.errors import Code
 from replica.notary.receipts import Receipt, make_receipts
 from replica.notary.records import (
-    RequestRecord,
     encode_record,
 )
 from tests.simulation.mutants.registry import mutant
@@ -52,7 +51,7 @@ def answer_before_read_back(patch: MonkeyPatch) -> None:
 
     def answer(self: Activation, waiting: Waiting, ahead: int) -> None:
         parts = self._parts
-        record = RequestRecord(1, self.appender.activation_id, 0, parts.clock.wall_us(), waiting.submission)
+        record = self.appender._record_of(waiting, parts.clock.wall_us())
         position = parts.follower.position
         assert position is not None
         start = msgspec.structs.replace(position, seen=())

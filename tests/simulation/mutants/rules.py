@@ -19,21 +19,16 @@ from replica.notary.reading import RunReader, VoidReason
 from replica.notary.records import (
     RequestRecord,
 )
-from replica.notary.rules import RULES, TX_KEY, Outcome, Recorded, Verdict
+from replica.notary.rules import TX_KEY, Outcome, Recorded, Verdict
 from replica.notary.rules import judge as judge_all
 from tests.simulation.mutants.registry import mutant
 from tests.simulation.plan import START_US
 
-_rules_1 = RULES[1]
-
-
-def _judge(entry: CountedRequest, recorded: Recorded) -> Verdict:
-    return _rules_1(entry, recorded, None)
+_judge = replica.notary.rules._by_states
 
 
 def _rules(patch: MonkeyPatch, judge: Callable[[CountedRequest, Recorded], Verdict]) -> None:
-    patch.setitem(RULES, 1, lambda entry, recorded, _newest: judge(entry, recorded))
-    patch.setattr(replica.notary.rules, "_judge_v1", RULES[1])  # rules 2 go on with it
+    patch.setattr(replica.notary.rules, "_by_states", judge)
 
 
 @mutant("an old record is judged on what the index learnt later")

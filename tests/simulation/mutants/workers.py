@@ -25,7 +25,6 @@ from replica.notary.counted import CountedRequest
 from replica.notary.leases import granter_in, pauser_in
 from replica.notary.position import Position
 from replica.notary.records import NO_OFFSET, BarrierRecord
-from replica.notary.rules import DEDUPLICATING_FROM
 from replica.participant import Participant
 from replica.store.interface import Completion
 from replica.store.memory import MemoryDatabase, MemoryStore
@@ -122,8 +121,7 @@ def leads_although_it_may_not(patch: MonkeyPatch) -> None:
 @_worker_mutant("workers write under a barrier that pauses service")
 def written_under_a_pause(patch: MonkeyPatch) -> None:
     def any_barrier(position: Position | None) -> BarrierRecord | None:
-        barrier = None if position is None else position.barrier
-        return None if barrier is None or barrier.rules_version < DEDUPLICATING_FROM else barrier
+        return None if position is None else position.barrier
 
     def of_any(text: str) -> str:
         return pauser_in(text) or granter_in(text)

@@ -32,7 +32,7 @@ def test_an_active_that_cannot_read_its_record_back_steps_down() -> None:
 
             class Lost(Delivery):
                 def send(self, value: bytes, topic: object, give_up: object) -> None:
-                    if not isinstance(decode_record(value, 1), RequestRecord):
+                    if not isinstance(decode_record(value, 2), RequestRecord):
                         world.shared.topic.store(value)
 
             activation = replica.participant.activation
@@ -80,7 +80,7 @@ def test_on_a_log_that_does_not_move_no_epoch_is_raised(monkeypatch: pytest.Monk
                     await asyncio.sleep(0.1)
             assert world.shared.database.epoch == barriers
             await waiting
-            records = [decode_record(value, 1) for _, value in world.shared.topic.records(0, 100)]
+            records = [decode_record(value, 2) for _, value in world.shared.topic.records(0, 100)]
             found = [record for record in records if isinstance(record, BarrierRecord)]
             assert len({record.activation_id for record in found}) == barriers
 

@@ -82,8 +82,8 @@ def _waiting(one: Submission) -> Waiting:
 
 def _applied(logged: list[Submission]) -> Applied:
     """A run that begins with our barrier, read and judged."""
-    barrier = BarrierRecord(1, ACTIVATION, "R1", "memory:memory:1", 1, 1)
-    records = [RequestRecord(1, ACTIVATION, number, 1, one) for number, one in enumerate(logged)]
+    barrier = BarrierRecord(1, ACTIVATION, "R1", "memory:memory:1", 2, 2)
+    records = [RequestRecord(2, ACTIVATION, number, 1, one, 0, -1) for number, one in enumerate(logged)]
     values = [encode_record(record) for record in (barrier, *records)]
     applied, _ = judge_records(MemoryIndex(), begin("topic"), list(enumerate(values)))
     return applied

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ledger_api.client import Deduplication, Party
 from replica.link.interface import SubmitOptions
 from replica.notary.answers import Notarised
-from replica.notary.records import RequestRecordV2, decode_record
+from replica.notary.records import RequestRecord, decode_record
 from replica.notary.requests import Submission
 from replica.notary.terms import FOR_EVER_US
 from tests.simulation.virtual import run_virtually
@@ -59,7 +59,7 @@ def test_its_record_has_what_was_signed(
         assert answer.record_offset is not None
         ((_, value),) = world.shared.topic.records(answer.record_offset, 1)
         record = decode_record(value, 2)
-        assert isinstance(record, RequestRecordV2)
+        assert isinstance(record, RequestRecord)
         assert (record.deduplication_us, record.after_offset) == terms
 
     play(story)

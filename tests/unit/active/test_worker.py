@@ -24,7 +24,7 @@ from replica.notary.errors import Code, LogUnavailable
 from replica.notary.leases import release_text
 from replica.notary.position import begin
 from replica.notary.reading import read_records
-from replica.notary.records import BarrierRecord, RequestRecordV2, decode_record, encode_record
+from replica.notary.records import BarrierRecord, RequestRecord, decode_record, encode_record
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import Shared, World, name_of, state, submission
@@ -209,7 +209,7 @@ def test_clients_do_not_notice_who_holds_the_lock(seed: int) -> None:
 
 def number_of(value: bytes) -> int | None:
     record = decode_record(value, 2)
-    return record.sequence if isinstance(record, RequestRecordV2) else None
+    return record.sequence if isinstance(record, RequestRecord) else None
 
 
 def test_service_goes_on_while_nobody_holds_the_lock_and_completions_follow() -> None:
@@ -384,7 +384,7 @@ def test_a_writer_that_ends_is_replaced_and_only_what_it_had_is_in_doubt() -> No
                 logged = Counter(
                     record.submission.command_id
                     for _, value in world.shared.topic.records(0, 100_000)
-                    if isinstance(record := decode_record(value, 2), RequestRecordV2)
+                    if isinstance(record := decode_record(value, 2), RequestRecord)
                 )
                 assert logged == Counter(f"c{n}" for n in (*range(1, 6), *range(10, 16), *range(21, 26)))
                 unbroken(worker)
@@ -689,7 +689,7 @@ def test_a_completion_that_a_promoted_database_lacks_is_waited_for() -> None:
                 assert isinstance(answer, Notarised)
                 (value,) = world.shared.topic.records(answer.log_offset, answer.log_offset + 1)
                 record = decode_record(value[1], 2)
-                assert isinstance(record, RequestRecordV2)
+                assert isinstance(record, RequestRecord)
                 assert record.after_offset == published[2][1].log_offset
                 unbroken(worker)
 

@@ -91,7 +91,7 @@ def is_linearisable(attempts: list[Attempt]) -> bool:
 
 
 def small_world(seed: int) -> World | None:
-    world = good_world(seed, steps=22, ids=4, states=4, windows=False, unlogged=False)
+    world = good_world(seed, steps=22, ids=4, states=4, windows=False, unlogged=False, repeats=False)
     return world if len(operations_of(world)) <= OPERATIONS_MAX else None
 
 

@@ -26,7 +26,7 @@ def test_each_kind_of_record_is_told_in_a_line() -> None:
         f"epoch 7 of r2, postgres:1:1, format {FORMAT}",
     )
     request = submission(5, inputs=[state(1), state(2)], references=[state(3)])
-    line = describe(1, encode_record(RequestRecord(1, ACTIVATION, 3, 1_000_000, request)))
+    line = describe(1, encode_record(RequestRecord(FORMAT, ACTIVATION, 3, 1_000_000, request, 0, -1)))
     assert (line.kind, line.sequence, line.at_us, line.tx_ids) == ("request", 3, 1_000_000, (name_of(5).hex(),))
     assert "2 inputs, 1 references" in line.text
     tx_id, digest, _ = summarise(request.request)

@@ -354,7 +354,7 @@ def test_the_check_judges_a_lost_range_by_its_salvage() -> None:
         CompletionRow(at, *[getattr(one, name) for name in CompletionRow.__struct_fields__[1:]])
         for at, one in enumerate(told, 1)
     ]
-    scope = Scope(complete=False, deduplication_us=-1)
+    scope = Scope(complete=False)
     report = check([], log, completions=rows, scope=scope, salvages=Salvages([found]))
     assert (report.findings, report.summary.completions, report.summary.outcomes["LOST"]) == ([], len(rows), 6)
     assert report.summary.outcomes["STATE_CONFLICT"] == 1

@@ -20,8 +20,8 @@ from tests.simulation.doubles.disk import Disk
 
 
 def at(offset: int) -> Position:
-    barrier = BarrierRecord(3, b"a" * 16, "r1", "postgres:1:1", 1, 1)
-    return Position(1, "topic", offset, b"d" * 32, barrier, 0, 17, ((0, offset),))
+    barrier = BarrierRecord(3, b"a" * 16, "r1", "postgres:1:1", 2, 2)
+    return Position(2, "topic", offset, b"d" * 32, barrier, 0, 17, ((0, offset),))
 
 
 @pytest.fixture(params=["memory", "disk", "rocks"])

@@ -41,10 +41,6 @@ FILES = sorted(
 
 
 def _record(raw: bytes) -> bytes:
-    return encode_record(decode_record(raw, 1))
-
-
-def _record_2(raw: bytes) -> bytes:
     return encode_record(decode_record(raw, 2))
 
 
@@ -73,8 +69,7 @@ def _history(raw: bytes) -> bytes:
 
 
 READ_AND_WRITE: dict[str, Callable[[bytes], bytes]] = {
-    "records/format-1": _record,
-    "records/format-2": _record_2,
+    "records/format-2": _record,
     "positions/version-1": _position,
     "positions/version-3": _position,
     "positions/version-2": _position,
@@ -83,7 +78,7 @@ READ_AND_WRITE: dict[str, Callable[[bytes], bytes]] = {
     "history/version-1": _history,
     "words/version-1": _word,
 }
-READ_OTHERWISE = {"logs/format-1", "logs/format-2", "logs/format-2-lease", "logs/format-2-rules-3", "vectors"}
+READ_OTHERWISE = {"logs/format-2", "logs/format-2-lease", "logs/format-2-rules-3", "vectors"}
 
 
 def test_every_golden_file_is_read_by_some_test() -> None:
@@ -105,8 +100,7 @@ def test_this_release_writes_what_the_golden_files_hold(path: str) -> None:
     assert (FOLDER / path).read_bytes() == samples.samples()[path]
 
 
-LOGS = {"logs/format-1": "by-rules-1", "logs/format-2": "by-rules-1-and-2"}
-JUDGED = LOGS | {"logs/format-2-lease": "by-rules-2"}
+JUDGED = ("logs/format-2", "logs/format-2-lease")
 
 
 @pytest.mark.parametrize("folder", JUDGED)
@@ -115,7 +109,7 @@ def test_an_old_log_is_judged_as_it_was(folder: str) -> None:
 
     The product's own verdicts are compared by `test_this_release_writes_what_the_golden_files_hold`.
     """
-    kept = _lines(f"{folder}/judged-{JUDGED[folder]}.jsonl")
+    kept = _lines(f"{folder}/judged-by-rules-2.jsonl")
     outcomes = {"conflict": "STATE_CONFLICT"}
     for judged, line in zip(ReferenceJudge().judge(kept_log(folder)), kept, strict=True):
         match judged:
@@ -135,29 +129,26 @@ def test_an_old_log_is_judged_as_it_was(folder: str) -> None:
                 raise AssertionError(f"not in the kept log: {judged}")
 
 
-@pytest.mark.parametrize("folder", LOGS)
-def test_an_old_log_gives_the_index_that_it_gave(folder: str) -> None:
+def test_an_old_log_gives_the_index_that_it_gave() -> None:
     """Goal: entries and acceptances of each format stay, byte by byte. Method: made from what the reference judge says,
     as docs/formats.md lays them out."""
     judge = ReferenceJudge()
     acceptances: dict[bytes, bytes] = {}
-    for one in judge.judge(kept_log(folder)):
+    for one in judge.judge(kept_log("logs/format-2")):
         if isinstance(one, JudgedRequest) and one.outcome == "NOTARISED":
             key = b"c" + one.change_id + (b"" if one.acceptance is None else _eight(one.offset))
             times = _eight(one.judged_us) + _eight(one.offset)
             acceptances[key] = one.request.tx_id + one.content_digest + times
     index = {b"t" + tx_id: digest + _eight(at) for tx_id, (digest, at) in judge.notarised.items()}
     index |= {b"s" + state: tx_id + _eight(judge.notarised[tx_id][1]) for state, tx_id in judge.consumed.items()}
-    assert samples.entry_lines(index) == (FOLDER / folder / f"index-{LOGS[folder]}.jsonl").read_bytes()
-    if folder == "logs/format-2":
-        assert samples.entry_lines(acceptances) == (FOLDER / folder / "acceptances.jsonl").read_bytes()
+    assert samples.entry_lines(index) == (FOLDER / "logs/format-2/index-by-rules-2.jsonl").read_bytes()
+    assert samples.entry_lines(acceptances) == (FOLDER / "logs/format-2/acceptances.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("folder", LOGS)
-def test_the_checker_reads_a_kept_log(folder: str) -> None:
+def test_the_checker_reads_a_kept_log() -> None:
     """Goal: `notary check` counts what the kept lines hold. Method: check no history against the log."""
-    found = check([], kept_log(folder), scope=Scope(complete=False, deduplication_us=0))
-    kept = _lines(f"{folder}/judged-{LOGS[folder]}.jsonl")
+    found = check([], kept_log("logs/format-2"), scope=Scope(complete=False))
+    kept = _lines("logs/format-2/judged-by-rules-2.jsonl")
     outcomes = Counter(str(line["outcome"]).upper() for line in kept if "outcome" in line)
     outcomes["STATE_CONFLICT"] = outcomes.pop("CONFLICT")
     others = Counter(
@@ -173,27 +164,25 @@ def _eight(number: int) -> bytes:
 
 def test_the_kept_logs_have_every_outcome_and_every_reason() -> None:
     """Goal: the golden logs are worth keeping. Method: count what their lines name."""
-    of_rules_1 = {"notarised", "tx_id_reused", "conflict", "time_window_closed"}
-    expected = {"logs/format-1": of_rules_1, "logs/format-2": of_rules_1 | {"deduplicated", "command_id_reused"}}
-    for folder, rules in LOGS.items():
-        kept = _lines(f"{folder}/judged-{rules}.jsonl")
-        assert {line["outcome"] for line in kept if "outcome" in line} == expected[folder]
-        assert {line["void"] for line in kept if "void" in line} == {
-            "undecodable",
-            "not_in_force",
-            "repeat",
-            "barrier_not_higher",
-        }
+    kept = _lines("logs/format-2/judged-by-rules-2.jsonl")
+    outcomes = {"notarised", "tx_id_reused", "conflict", "time_window_closed", "deduplicated", "command_id_reused"}
+    assert {line["outcome"] for line in kept if "outcome" in line} == outcomes
+    assert {line["void"] for line in kept if "void" in line} == {
+        "undecodable",
+        "not_in_force",
+        "repeat",
+        "barrier_not_higher",
+    }
 
 
 def test_golden_files_are_never_overwritten(tmp_path: Path) -> None:
     """Goal: a changed format cannot hide. Method: make them, change one and remove another, make again."""
     assert set(make(tmp_path)) == samples.samples().keys()
     assert make(tmp_path) == []
-    changed, removed = tmp_path / "records/format-1/barrier.msgpack", tmp_path / "vectors/merkle.json"
+    changed, removed = tmp_path / "records/format-2/barrier.msgpack", tmp_path / "vectors/merkle.json"
     changed.write_bytes(b"other")
     removed.unlink()
-    with pytest.raises(WouldOverwrite, match=r"records/format-1/barrier\.msgpack"):
+    with pytest.raises(WouldOverwrite, match=r"records/format-2/barrier\.msgpack"):
         make(tmp_path)
     assert changed.read_bytes() == b"other"
     assert not removed.exists()

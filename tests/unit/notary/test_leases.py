@@ -119,15 +119,6 @@ def test_a_release_frees_the_lease_and_is_not_judged_as_a_claim() -> None:
     assert (run.voids, run.position.epoch) == ({3: NOT_IN_FORCE}, 3)
 
 
-def test_rules_1_judge_no_claim() -> None:
-    """Goal: old logs read as ever. Method: the same late claim in format 1."""
-    maker = LogMaker()
-    maker.claim(1, -1, rules=1)
-    maker.settle()
-    maker.claim(2, 0, rules=1)
-    assert run_product(maker.log).position.epoch == 2
-
-
 def test_a_late_claim_is_void_whatever_formats_it_names() -> None:
     """Goal: no reader stops for a record without effect. Method: a late claim of a format that is not known."""
     maker = held()

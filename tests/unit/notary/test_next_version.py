@@ -20,7 +20,7 @@ from replica.notary.records import (
     NO_OFFSET,
     RECORD_FORMATS,
     BarrierRecord,
-    RequestRecordV2,
+    RequestRecord,
     encode_record,
     format_named,
 )
@@ -43,7 +43,7 @@ def write(maker: LogMaker, tx_number: int, *, lot: int | None, states: tuple[int
     submission = submission_of(request_of(tx_number, states), command or f"c{len(maker.values)}")
     fields = (maker.activation_id, len(maker.values), 1_000, submission, FOR_EVER, NO_OFFSET)
     if lot is None:
-        return maker.raw(encode_record(RequestRecordV2(PRESENT.records, *fields)))
+        return maker.raw(encode_record(RequestRecord(PRESENT.records, *fields)))
     return maker.raw(encode_record(NextRequest(NEXT.records, *fields, lot)))
 
 

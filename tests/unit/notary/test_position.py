@@ -13,21 +13,14 @@ from replica.notary.reading import read_records
 from replica.notary.records import BarrierRecord
 from tests.worlds.notary_logs import LogMaker
 
-BARRIER = BarrierRecord(3, b"a" * 16, "R1", "postgres:1:1", 1, 1)
-POSITION = Position(1, "topic", 9, b"d" * 32, BARRIER, 4, 1_000, ((0, 3), (5, 6)))
-
-
-RAISED = msgspec.structs.replace(
-    POSITION, version=2, barrier=msgspec.structs.replace(BARRIER, record_format=2, rules_version=2)
-)
-
-
+BARRIER = BarrierRecord(3, b"a" * 16, "R1", "postgres:1:1", 2, 2)
+POSITION = Position(2, "topic", 9, b"d" * 32, BARRIER, 4, 1_000, ((0, 3), (5, 6)))
 LEASED = LeasedPosition(
     3, "topic", 9, b"d" * 32, BarrierRecord(3, b"a" * 16, "R1", "lease:topic:3", 2, 2), 4, 1_000, ((0, 3),), 8
 )
 
 
-@pytest.mark.parametrize("position", [begin("topic"), POSITION, RAISED, LEASED])
+@pytest.mark.parametrize("position", [begin("topic"), POSITION, LEASED])
 def test_a_position_survives_its_bytes(position: Position) -> None:
     """Goal: reading goes on where it stopped. Method: encode, decode, compare."""
     assert decode_position(encode_position(position)) == position
@@ -65,27 +58,16 @@ def test_a_newer_position_is_told_by_its_version(fields: list[object]) -> None:
 @pytest.mark.parametrize(
     "position",
     [
-        msgspec.structs.replace(POSITION, version=2),
-        msgspec.structs.replace(RAISED, version=1),
-        msgspec.structs.replace(RAISED, barrier=LEASED.barrier),
-        msgspec.structs.replace(LEASED, barrier=RAISED.barrier),
+        msgspec.structs.replace(begin("topic"), version=2),
+        msgspec.structs.replace(POSITION, version=1),
+        msgspec.structs.replace(POSITION, barrier=LEASED.barrier),
+        msgspec.structs.replace(LEASED, barrier=POSITION.barrier),
     ],
 )
 def test_a_version_that_is_not_its_barriers_is_refused(position: Position) -> None:
-    """Goal: one form each. Method: version 2 before a raise, and version 1 after it, as 0.1.0 would read it."""
+    """Goal: one form each. Method: each version with the barrier of another."""
     with pytest.raises(FormatUnknown, match="is not its barrier's"):
         decode_position(encode_position(position))
-
-
-def test_a_position_after_a_raise_says_so_in_its_version() -> None:
-    """Goal: a release that knows format 1 only stops, and passes over nothing. Method: read on from before a raise."""
-    maker = LogMaker(format=1)
-    maker.barrier(1)
-    before = read_records(begin("topic"), maker.log).position
-    maker.barrier(2, format=2, rules=2)
-    after = read_records(before, maker.log[1:]).position
-    assert (before.version, after.version) == (1, 2)
-    assert decode_position(encode_position(after)) == after
 
 
 def test_a_position_under_a_lease_has_the_holders_newest_record() -> None:
@@ -109,7 +91,7 @@ def test_a_position_under_a_lease_has_the_holders_newest_record() -> None:
 def test_nothing_is_read_after_a_barrier_that_is_not_known() -> None:
     """Goal: records are not taken for void by guess. Method: a position after a barrier of format 3."""
     barrier = msgspec.structs.replace(BARRIER, record_format=3, rules_version=3)
-    position = msgspec.structs.replace(RAISED, barrier=barrier)
+    position = msgspec.structs.replace(POSITION, barrier=barrier)
     with pytest.raises(FormatUnknown):
         read_records(position, [])
 

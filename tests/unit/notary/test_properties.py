@@ -25,7 +25,7 @@ from tests.worlds.notary_logs import Log, Run, logs, run_product
 
 _many = settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 _cuts = st.lists(st.integers(0, 45), max_size=6)
-_logs = logs() | logs(2) | logs(2)
+_logs = logs()
 OUTCOMES = {
     "DEDUPLICATED": Outcome.DEDUPLICATED,
     "COMMAND_ID_REUSED": Outcome.COMMAND_ID_REUSED,

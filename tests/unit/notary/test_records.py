@@ -18,7 +18,6 @@ from replica.notary.records import (
     Record,
     RegistrationRecord,
     RequestRecord,
-    RequestRecordV2,
     SalvageRecord,
     SettledCommand,
     SettlementRecord,
@@ -29,15 +28,15 @@ from replica.notary.records import (
 from replica.notary.requests import Submission, make_request
 from tests.worlds.notary_logs import PARTY, activation, request_of, settled, submission_of, tx
 
-BARRIER = BarrierRecord(7, activation(7), "R1", "postgres:1:1", 1, 1)
-REQUEST = RequestRecord(1, activation(7), 3, 1_000, submission_of(request_of(1, (1, 2), (3,))))
-SETTLEMENT = SettlementRecord(1, activation(7), 4, (settled(2, "lost"),))
+BARRIER = BarrierRecord(7, activation(7), "R1", "postgres:1:1", 2, 2)
+REQUEST = RequestRecord(2, activation(7), 3, 1_000, submission_of(request_of(1, (1, 2), (3,))), 60_000_000, -1)
+SETTLEMENT = SettlementRecord(2, activation(7), 4, (settled(2, "lost"),))
 
 
 @pytest.mark.parametrize("record", [BARRIER, REQUEST, SETTLEMENT])
 def test_each_kind_decodes_to_what_was_encoded(record: BarrierRecord | RequestRecord | SettlementRecord) -> None:
     """Goal: nothing is lost on the way. Method: encode, decode, compare."""
-    assert decode_record(encode_record(record), 1) == record
+    assert decode_record(encode_record(record), 2) == record
 
 
 def _request_with(**changes: object) -> bytes:
@@ -55,7 +54,7 @@ def _extended(record: BarrierRecord | RequestRecord, depth: int = 0) -> bytes:
 
 def _with_longer_submission() -> bytes:
     fields = msgspec.msgpack.decode(encode_record(REQUEST))
-    return msgspec.msgpack.encode([*fields[:-1], [*fields[-1], "more"]])
+    return msgspec.msgpack.encode([*fields[:5], [*fields[5], "more"], *fields[6:]])
 
 
 BROKEN = {
@@ -69,7 +68,7 @@ BROKEN = {
     "a submission with an element more": _with_longer_submission(),
     "a map": msgspec.msgpack.encode({"kind": 1}),
     "an unknown kind": b"\x96\x03" + encode_record(REQUEST)[2:],
-    "another format": _request_with(format=2),
+    "another format": _request_with(format=1),
     "a negative sequence number": _request_with(sequence=-1),
     "a sequence number that no position can hold": _request_with(sequence=2**63),
     "a negative stamp": _request_with(stamp_us=-1),
@@ -110,16 +109,15 @@ BROKEN = {
 def test_what_breaks_a_bound_is_undecodable(name: str) -> None:
     """Goal: void for everyone, and no other error. Method: one record for each bound of the format."""
     with pytest.raises(Undecodable):
-        decode_record(BROKEN[name], 1)
+        decode_record(BROKEN[name], 2)
 
 
 _IN_FORCE = (2, activation(7), 3)
 _SIGNED = (b"k" * 32, b"s" * 64)
-REQUEST_2 = RequestRecordV2(*_IN_FORCE, 1_000, submission_of(request_of(1, (1, 2), (3,))), 60_000_000, -1)
 ACT = ActRecord(*_IN_FORCE, 1_000, "pause", 4, b"body", "operator", "reason", *_SIGNED)
 REGISTRATION = RegistrationRecord(*_IN_FORCE, 1_000, PARTY, b"p" * 32, 5, 4, "operator", *_SIGNED)
 SALVAGE = SalvageRecord(*_IN_FORCE, 7, 7, b"d" * 32)
-GOOD_2 = [REQUEST_2, msgspec.structs.replace(SETTLEMENT, format=2, commands=()), ACT, REGISTRATION, SALVAGE]
+GOOD_2 = [msgspec.structs.replace(SETTLEMENT, commands=()), ACT, REGISTRATION, SALVAGE]
 
 
 def _of_2(record: Record, **changes: object) -> bytes:
@@ -127,14 +125,12 @@ def _of_2(record: Record, **changes: object) -> bytes:
 
 
 BROKEN_2 = {
-    "a request without its terms": _request_with(format=2),
-    "a request of format 1": encode_record(REQUEST),
-    "an element more": _extended(REQUEST_2),
+    "a request without its terms": msgspec.msgpack.encode(msgspec.msgpack.decode(encode_record(REQUEST))[:-2]),
     "an act with an element more": _extended(ACT),
-    "a negative period": _of_2(REQUEST_2, deduplication_us=-1),
-    "a period that no column can hold": _of_2(REQUEST_2, deduplication_us=2**63),
-    "an offset below -1": _of_2(REQUEST_2, after_offset=-2),
-    "an offset that no log has": _of_2(REQUEST_2, after_offset=2**63),
+    "a negative period": _of_2(REQUEST, deduplication_us=-1),
+    "a period that no column can hold": _of_2(REQUEST, deduplication_us=2**63),
+    "an offset below -1": _of_2(REQUEST, after_offset=-2),
+    "an offset that no log has": _of_2(REQUEST, after_offset=2**63),
     "an act without a name": _of_2(ACT, name=""),
     "an act with a long name": _of_2(ACT, name="n" * 513),
     "an act of nobody": _of_2(ACT, operator=""),
@@ -159,30 +155,31 @@ def test_no_record_is_a_pointer_and_only_requests_of_format_2_are_split(record: 
     """Goal: a record and a pointer are never taken for each other. Method: each kind, and a pointer decoded."""
     value = encode_record(record)
     assert not value.startswith(MAGIC[:1]) and pointer_in(value) is None
-    assert may_be_split(value) == (record is REQUEST_2)
-    for record_format in (1, 2):
-        with pytest.raises(Undecodable):
-            decode_record(pointer_to(value, 0, 0), record_format)
+    assert may_be_split(value) == (record is REQUEST)
+    with pytest.raises(Undecodable):
+        decode_record(pointer_to(value, 0, 0), 2)
 
 
 def test_a_request_whose_bytes_are_a_pointer_is_a_record() -> None:
     """Goal: what a client sends is never followed. Method: canonical bytes that are a pointer."""
     hostile = pointer_to(b"payload", 1, 1)
-    value = encode_record(msgspec.structs.replace(REQUEST_2, submission=_with_bytes(hostile)))
+    value = encode_record(msgspec.structs.replace(REQUEST, submission=_with_bytes(hostile)))
     assert hostile in value and pointer_in(value) is None
 
 
 def _with_bytes(hostile: bytes) -> Submission:
-    return msgspec.structs.replace(REQUEST_2.submission, request=hostile)
+    return msgspec.structs.replace(REQUEST.submission, request=hostile)
 
 
-@pytest.mark.parametrize("record", GOOD_2, ids=lambda record: type(record).__name__)
-def test_records_of_format_2_are_read_in_format_2_only(record: Record) -> None:
-    """Goal: one meaning in one format. Method: each kind, encoded and decoded, in both formats."""
+@pytest.mark.parametrize("record", [REQUEST, SETTLEMENT, *GOOD_2], ids=lambda record: type(record).__name__)
+def test_a_record_is_read_in_the_format_that_it_names_only(record: Record) -> None:
+    """Goal: one meaning in one format. Method: each kind, encoded and decoded; then with no format in force, an earlier
+    one and a later one."""
     value = encode_record(record)
     assert decode_record(value, 2) == record
-    with pytest.raises(Undecodable):
-        decode_record(value, 1)
+    for other in (0, 1, 3):
+        with pytest.raises(Undecodable):
+            decode_record(value, other)
 
 
 @pytest.mark.parametrize("name", BROKEN_2)
@@ -196,7 +193,7 @@ def test_text_of_any_script_is_taken() -> None:
     """Goal: only a fixed list of characters is refused, the same in each Python. Method: letters of several scripts."""
     for text in ("Zürich", "Москва", "東京", "العربية", "\U0001f600", "\U00031350", "a\u00a0b", "x" * 255):
         value = _submission_with(user_id=text)
-        decoded = decode_record(value, 1)
+        decoded = decode_record(value, 2)
         assert isinstance(decoded, RequestRecord)
         assert decoded.submission.user_id == text
 
@@ -206,7 +203,7 @@ def test_text_of_any_script_is_taken() -> None:
 def test_any_bytes_either_decode_or_are_undecodable(value: bytes) -> None:
     """Goal: poison stops nobody. Method: random bytes, and random endings of a good record."""
     with suppress(Undecodable):
-        decode_record(value, 1)
+        decode_record(value, 2)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
@@ -216,7 +213,7 @@ def test_a_changed_byte_is_undecodable_or_another_record(at: int, change: int) -
     value = bytearray(encode_record(REQUEST))
     value[at] ^= change
     with suppress(Undecodable):
-        assert decode_record(bytes(value), 1) != REQUEST
+        assert decode_record(bytes(value), 2) != REQUEST
 
 
 def test_the_largest_records_fit_the_log() -> None:
@@ -226,5 +223,5 @@ def test_the_largest_records_fit_the_log() -> None:
     act_as = tuple(f"{number:0512}" for number in range(16))
     submission = msgspec.structs.replace(submission_of(request, "c" * 255, "s" * 255), user_id="u" * 255, act_as=act_as)
     largest = _request_with(submission=submission)
-    assert isinstance(decode_record(largest, 1), RequestRecord)
+    assert isinstance(decode_record(largest, 2), RequestRecord)
     assert len(largest) < RECORD_MAX_BYTES

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import msgspec
 import pytest
 
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import InvariantBroken
-from replica.notary.records import RequestRecord, RequestRecordV2
+from replica.notary.records import RequestRecord
 from replica.notary.requests import Request, TimeWindow
 from replica.notary.rules import (
     RULES,
@@ -34,8 +36,8 @@ from tests.worlds.notary_logs import (
 
 
 def _counted(request: Request, offset: int, judged_us: int = 50, digest: bytes = b"d" * 32) -> CountedRequest:
-    record = RequestRecord(1, activation(1), offset, judged_us, submission_of(request))
-    return CountedRequest(offset, record, request, digest, judged_us, 1, bytes(32))
+    record = RequestRecord(2, activation(1), offset, judged_us, submission_of(request), 0, -1)
+    return CountedRequest(offset, record, request, digest, judged_us, 2, sha256(b"%d" % offset).digest())
 
 
 def _spent(by: int, offset: int) -> bytes:
@@ -65,7 +67,7 @@ def test_an_index_that_tells_of_too_few_or_too_many_keys_is_not_believed(told: i
     """Goal: nothing passes for unspent that was not looked up. Method: three keys, and another number of values."""
     entry = _counted(request_of(1, (1, 2)), 7)
     with pytest.raises(InvariantBroken, match="asked for were 3"):
-        judge([entry], [keys_of(entry)], [None] * told)
+        judge([entry], [keys_of(entry)], [None] * told, [None])
 
 
 def test_a_transaction_without_inputs_is_remembered_too() -> None:
@@ -201,7 +203,7 @@ def test_a_void_record_does_not_move_the_time() -> None:
 
 def test_old_versions_of_the_rules_stay() -> None:
     """Goal: old records can always be judged. Method: every version up to the newest is there."""
-    assert sorted(RULES) == list(range(1, RULES_VERSION + 1))
+    assert sorted(RULES) == list(range(2, RULES_VERSION + 1))
 
 
 # ---- rules 2: the command first ----
@@ -209,20 +211,15 @@ def test_old_versions_of_the_rules_stay() -> None:
 DEDUPLICATED, REUSED = Outcome.DEDUPLICATED, Outcome.COMMAND_ID_REUSED
 
 
-def _of_2(*, after_rules_1: int = 0) -> LogMaker:
-    """A log under rules 2; `after_rules_1`: with so many notarised transactions before, all under command `c`."""
-    maker = LogMaker(format=1)
-    if after_rules_1:
-        maker.barrier(1)
-        for number in range(after_rules_1):
-            maker.submit(request_of(100 + number), stamp_us=number, command="c")
-    maker.barrier(2, format=2)
+def _begun() -> LogMaker:
+    maker = LogMaker()
+    maker.barrier(2)
     return maker
 
 
 def test_a_command_that_was_accepted_is_answered_with_its_recorded_success_first() -> None:
     """Goal: step 1, before anything else. Method: spend its reference, close its window, send it again."""
-    maker, request = _of_2(), request_of(1, (1,), (2,), TimeWindow(None, 100))
+    maker, request = _begun(), request_of(1, (1,), (2,), TimeWindow(None, 100))
     first = maker.submit(request, stamp_us=50, command="c")
     maker.submit(request_of(2, (2,)), stamp_us=200)
     again = maker.submit(request, stamp_us=300, command="c", submission="another")
@@ -233,7 +230,7 @@ def test_a_command_that_was_accepted_is_answered_with_its_recorded_success_first
 
 def test_a_recorded_success_names_where_its_transaction_was_first_notarised() -> None:
     """Goal: the offset of the transaction, not of the acceptance. Method: another command had notarised it before."""
-    maker = _of_2()
+    maker = _begun()
     first = maker.submit(request_of(1), command="a")
     repeats = maker.submit(request_of(1), command="b")
     again = maker.submit(request_of(1), command="b")
@@ -244,7 +241,7 @@ def test_a_recorded_success_names_where_its_transaction_was_first_notarised() ->
 
 def test_a_command_of_another_transaction_or_other_content_is_reused_whatever_its_states() -> None:
     """Goal: step 2, before conflict and reuse of the id. Method: another id whose input is spent; the same id."""
-    maker = _of_2()
+    maker = _begun()
     maker.submit(request_of(1, (1,)), command="c")
     other_id = maker.submit(request_of(2, (1,)), command="c")
     other_content = maker.submit(request_of(1, (2,)), command="c")
@@ -265,7 +262,7 @@ def test_a_command_that_is_named_after_its_transaction_is_not_reused(
     command: str, accepted: int, outcome: Outcome
 ) -> None:
     """Goal: nobody chose the command id, so the transaction id was used twice. Method: other content under it."""
-    maker = _of_2()
+    maker = _begun()
     maker.submit(request_of(accepted, (1,)), command=command)
     other = maker.submit(request_of(1, (2,)), command=command)
     assert run_product(maker.log).verdicts[other] == Verdict(outcome)
@@ -274,7 +271,7 @@ def test_a_command_that_is_named_after_its_transaction_is_not_reused(
 @pytest.mark.parametrize(("later_us", "outcome"), [(0, DEDUPLICATED), (9, DEDUPLICATED), (10, Outcome.NOTARISED)])
 def test_an_acceptance_counts_within_the_period_of_the_record(later_us: int, outcome: Outcome) -> None:
     """Goal: at most the period, by the times judged. Method: at once, at its end and one microsecond after."""
-    maker = _of_2()
+    maker = _begun()
     maker.submit(request_of(1), stamp_us=100, command="c")
     again = maker.submit(request_of(1), stamp_us=100 + later_us, command="c", deduplication_us=9)
     assert run_product(maker.log).verdicts[again].outcome is outcome
@@ -282,7 +279,7 @@ def test_an_acceptance_counts_within_the_period_of_the_record(later_us: int, out
 
 def test_an_acceptance_at_the_same_time_counts_even_without_a_period() -> None:
     """Goal: two submissions at one time are not both accepted. Method: a period of 0; then a microsecond passes."""
-    maker = _of_2()
+    maker = _begun()
     maker.submit(request_of(1), stamp_us=100, command="c")
     same = maker.submit(request_of(2), stamp_us=100, command="c", deduplication_us=0)
     later = maker.submit(request_of(2), stamp_us=101, command="c", deduplication_us=0)
@@ -292,7 +289,7 @@ def test_an_acceptance_at_the_same_time_counts_even_without_a_period() -> None:
 
 def test_both_times_of_a_period_are_the_highest_stamps_so_far() -> None:
     """Goal: no clock of one active moves a period. Method: an accepted command and its retry with stamps too early."""
-    maker = _of_2()
+    maker = _begun()
     maker.submit(request_of(9), stamp_us=100)
     maker.submit(request_of(1), stamp_us=5, command="c")  # judged at 100
     within = maker.submit(request_of(1), stamp_us=110, command="c", deduplication_us=10)
@@ -305,7 +302,7 @@ def test_both_times_of_a_period_are_the_highest_stamps_so_far() -> None:
 @pytest.mark.parametrize(("after", "outcome"), [(-1, DEDUPLICATED), (0, DEDUPLICATED), (1, Outcome.NOTARISED)])
 def test_an_acceptance_counts_after_the_offset_that_the_record_names(after: int, outcome: Outcome) -> None:
     """Goal: above it, not at it. Method: an acceptance at offset 1, and offsets on both sides."""
-    maker = _of_2()
+    maker = _begun()
     assert maker.submit(request_of(1), command="c") == 1
     again = maker.submit(request_of(1), command="c", after_offset=after)
     assert run_product(maker.log).verdicts[again].outcome is outcome
@@ -316,7 +313,7 @@ def test_an_offset_above_the_records_own_leaves_nothing_to_count() -> None:
 
     The front ends refuse an offset above the end of the ledger, so no caller gets that far.
     """
-    maker = _of_2()
+    maker = _begun()
     maker.submit(request_of(1), command="c")
     for after in (len(maker.values), FOR_EVER):
         again = maker.submit(request_of(1), command="c", after_offset=after)
@@ -326,7 +323,7 @@ def test_an_offset_above_the_records_own_leaves_nothing_to_count() -> None:
 def test_the_newest_acceptance_below_the_record_decides() -> None:
     """Goal: a later acceptance replaces the first, for periods and for what is the same. Method: two transactions, one
     after the other's period; the second again, the first again; each judged on the index of all of them as well."""
-    maker = _of_2()
+    maker = _begun()
     maker.submit(request_of(1), stamp_us=0, command="c")
     within = maker.submit(request_of(1), stamp_us=10, command="c", deduplication_us=10)
     second = maker.submit(request_of(2), stamp_us=20, command="c", deduplication_us=10)
@@ -346,7 +343,7 @@ def test_the_newest_acceptance_below_the_record_decides() -> None:
 
 def test_a_retry_does_not_prolong_the_period() -> None:
     """Goal: a deduplicated verdict is no acceptance. Method: retries nearer to one another than the period."""
-    maker = _of_2()
+    maker = _begun()
     sent = [maker.submit(request_of(1), stamp_us=at, command="c", deduplication_us=10) for at in (0, 6, 12, 18)]
     run = run_product(maker.log)
     assert [run.verdicts[at].outcome for at in sent] == [
@@ -359,7 +356,7 @@ def test_a_retry_does_not_prolong_the_period() -> None:
 
 def test_refusals_of_a_command_are_not_remembered() -> None:
     """Goal: only acceptances count. Method: a conflict, a closed window and a reused id, then a good request."""
-    maker = _of_2()
+    maker = _begun()
     maker.submit(request_of(1, (1,)), command="a")
     for refused in (request_of(2, (1,)), request_of(3, (), (), TimeWindow(None, 5)), request_of(1, (2,))):
         maker.submit(refused, command="c")
@@ -369,52 +366,9 @@ def test_refusals_of_a_command_are_not_remembered() -> None:
     assert len(run.acceptances) == 2
 
 
-def test_acceptances_under_rules_1_count_under_rules_2() -> None:
-    """Goal: periods are honoured across the raise. Method: accepted under rules 1; again, and another, under 2."""
-    maker = _of_2(after_rules_1=1)
-    again = maker.submit(request_of(100), stamp_us=5, command="c", deduplication_us=5)
-    other = maker.submit(request_of(1), stamp_us=5, command="c", deduplication_us=5)
-    after = maker.submit(request_of(1), stamp_us=6, command="c", deduplication_us=5)
-    run = run_product(maker.log)
-    assert [run.verdicts[at] for at in (again, other)] == [Verdict(DEDUPLICATED, 1), Verdict(REUSED)]
-    assert run.verdicts[after] == Verdict(Outcome.NOTARISED, after)
-
-
-def test_a_repeated_success_under_rules_1_is_an_acceptance_too() -> None:
-    """Goal: every notarised verdict is one. Method: a repetition under rules 1, whose period still runs later on."""
-    maker = LogMaker(format=1)
-    maker.barrier(1)
-    maker.submit(request_of(1), stamp_us=0, command="c")
-    maker.submit(request_of(1), stamp_us=50, command="c")  # notarised again: rules 1 do not judge commands
-    maker.barrier(2, format=2)
-    again = maker.submit(request_of(1), stamp_us=55, command="c", deduplication_us=10)
-    run = run_product(maker.log)
-    assert run.verdicts[2] == Verdict(Outcome.NOTARISED, 1)
-    assert run.verdicts[again] == Verdict(DEDUPLICATED, 1)
-    assert len(run.acceptances) == 2
-
-
-def test_the_newest_of_several_acceptances_under_rules_1_decides() -> None:
-    """Goal: rules 1 may have accepted a command for several transactions. Method: the newest again, and an older."""
-    maker = _of_2(after_rules_1=3)
-    newest = maker.submit(request_of(102), command="c")
-    older = maker.submit(request_of(100), command="c")
-    run = run_product(maker.log)
-    assert [run.verdicts[at] for at in (newest, older)] == [Verdict(DEDUPLICATED, 3), Verdict(REUSED)]
-
-
-def test_rules_1_do_not_judge_commands() -> None:
-    """Goal: old verdicts stay. Method: one command for two transactions, under rules 1."""
-    maker = LogMaker(format=1)
-    maker.barrier(1)
-    sent = [maker.submit(request_of(number), command="c") for number in (1, 2, 1)]
-    run = run_product(maker.log)
-    assert [run.verdicts[at] for at in sent] == [Verdict(Outcome.NOTARISED, at) for at in (1, 2, 1)]
-
-
 def test_an_acceptance_is_stored_as_the_formats_say() -> None:
     """Goal: key and value of the first and of later ones. Method: two acceptances of one command, byte by byte."""
-    maker = _of_2()
+    maker = _begun()
     maker.submit(request_of(1), stamp_us=7, command="c")
     maker.submit(request_of(2), stamp_us=9, command="c", deduplication_us=1)
     run = run_product(maker.log)
@@ -431,7 +385,7 @@ def test_an_acceptance_is_stored_as_the_formats_say() -> None:
 
 def test_acts_registrations_and_salvages_count_and_have_no_effect() -> None:
     """Goal: they take a sequence number, and nothing else. Method: late stamps in them, each a second time."""
-    maker = _of_2()
+    maker = _begun()
     maker.submit(request_of(1), stamp_us=5, command="c")
     notes = [maker.act(stamp_us=900), maker.register(stamp_us=900), maker.salvage(3, 3)]
     repeats = [maker.raw(maker.values[at]) for at in notes]
@@ -443,12 +397,9 @@ def test_acts_registrations_and_salvages_count_and_have_no_effect() -> None:
     assert len(run.acceptances) == 1
 
 
-def test_rules_2_are_not_applied_where_acceptances_are_not_known() -> None:
-    """Goal: a command whose acceptance was not looked up would pass for fresh. Method: no acceptances at all; one for
-    two requests."""
-    record = RequestRecordV2(2, activation(1), 7, 50, submission_of(request_of(1)), FOR_EVER, -1)
+def test_a_request_is_not_judged_where_its_acceptance_was_not_looked_up() -> None:
+    """Goal: a command whose acceptance was not looked up would pass for fresh. Method: one for two requests."""
+    record = RequestRecord(2, activation(1), 7, 50, submission_of(request_of(1)), FOR_EVER, -1)
     entry = CountedRequest(7, record, request_of(1), b"d" * 32, 50, 2, bytes(32))
-    with pytest.raises(InvariantBroken, match="acceptances not known"):
-        judge([entry], [keys_of(entry)], [None])
     with pytest.raises(InvariantBroken, match="1 commands for 2 requests"):
         judge([entry, entry], [keys_of(entry)] * 2, [None] * 2, [None])

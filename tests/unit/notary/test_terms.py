@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from replica.checker.judge import JudgedRequest, JudgedVoid, ReferenceJudge
 from replica.notary.canonical import decode_request, encode_request
 from replica.notary.errors import BadRequest, Code
-from replica.notary.records import RequestRecordV2, encode_record
+from replica.notary.records import RequestRecord, encode_record
 from replica.notary.requests import ACT_AS_MAX, Request
 from replica.notary.terms import FOR_EVER_US, Terms, decode_canonical, encode_canonical
 from tests.worlds.notary_logs import PARTY, LogMaker, request_of, requests, run_product, submission_of
@@ -128,7 +128,7 @@ def test_bytes_without_a_command_are_no_canonical_bytes(raw: bytes) -> None:
     maker = LogMaker()
     maker.barrier(1, format=2)
     sent = msgspec.structs.replace(submission_of(REQUEST), request=raw)
-    maker.raw(encode_record(RequestRecordV2(2, maker.activation_id, 0, 1_000, sent, 60, -1)))
+    maker.raw(encode_record(RequestRecord(2, maker.activation_id, 0, 1_000, sent, 60, -1)))
     assert run_product(maker.log).voids == {1: "undecodable"}
     assert isinstance(list(ReferenceJudge().judge(maker.log))[1], JudgedVoid)
 

@@ -40,7 +40,7 @@ def held_against(found: Log, old: Log, *, index: bool = True, published: int = -
 
 @pytest.mark.thorough
 @settings(deadline=None, max_examples=300)
-@given(mixed_logs(2), mixed_logs(2), st.integers(0, 30), st.sampled_from([1, 3, 5_000]))
+@given(mixed_logs(), mixed_logs(), st.integers(0, 30), st.sampled_from([1, 3, 5_000]))
 def test_what_is_kept_is_what_an_index_knows(old: Log, other: Log, kept: int, run: int) -> None:
     """Goal: nothing that an index contradicts is kept, and nothing that it does not is given up without need. Method:
     random logs that lose an end, and grow again with records of another one, in runs of several lengths."""

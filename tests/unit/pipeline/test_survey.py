@@ -51,7 +51,7 @@ def positions(log: Log, cuts: list[int]) -> list[tuple[Position | None, Position
 
 @pytest.mark.thorough
 @settings(deadline=None)
-@given(logs() | logs(2), st.lists(st.integers(0, 45), max_size=4))
+@given(logs(), st.lists(st.integers(0, 45), max_size=4))
 def test_surveys_and_reading_give_one_position(log: Log, cuts: list[int]) -> None:
     """Goal: a stretch of the log can be read from its survey's position. Method: random logs, cut anywhere."""
     for told, read in positions(log, cuts):
@@ -59,7 +59,7 @@ def test_surveys_and_reading_give_one_position(log: Log, cuts: list[int]) -> Non
 
 
 @settings(deadline=None)
-@given(logs(2), st.lists(st.integers(0, 45), max_size=4))
+@given(logs(), st.lists(st.integers(0, 45), max_size=4))
 def test_slices_of_mixed_logs_count_what_reading_counts(log: Log, cuts: list[int]) -> None:
     """Goal: one void rule for both formats, usual records and others. Method: slices by the plan, and reading."""
     slices = slices_of(log, cuts)
@@ -80,15 +80,6 @@ def test_slices_of_mixed_logs_count_what_reading_counts(log: Log, cuts: list[int
     assert sorted(found, key=lambda one: one[0]) == [
         (one.offset, type(one), None if isinstance(one, CountedNote) else one.judged_us) for one in reading.counted
     ]
-
-
-def test_a_plan_names_the_rules_that_judge_commands() -> None:
-    """Goal: jobs look at commands where they matter. Method: a log that was not raised, and then was."""
-    maker = LogMaker(format=1)
-    maker.barrier(1)
-    assert not plan_of(slices_of(maker.log)).judges_commands
-    maker.barrier(2, format=2)
-    assert plan_of(slices_of(maker.log)).judges_commands
 
 
 def test_a_usual_log_is_told_from_small_surveys() -> None:
