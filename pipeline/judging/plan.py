@@ -29,7 +29,7 @@ from replica.notary.counted import CountedNote
 from replica.notary.errors import FormatUnknown, InvariantBroken
 from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, is_leased, witness_in
 from replica.notary.parties import OFFICERS_KEY, Officers, PartyNote, decode_officers_entry, in_force_after
-from replica.notary.position import BEGIN, LeasedPosition, Position, version_of
+from replica.notary.position import BEGIN, POSITION_VERSION, Position
 from replica.notary.reading import VoidReason, are_known, read_records
 from replica.notary.records import (
     BarrierRecord,
@@ -225,7 +225,7 @@ def void_reasons(
         if at == offset:
             continue
         # The plan has judged claims: one that is above all before it and yet not in force is void by the holder's life.
-        before = LeasedPosition(version_of(barrier), "", offset - 1, b"", barrier, at, counted_offset=offset - 1)
+        before = Position(POSITION_VERSION, "", offset - 1, b"", barrier, at, counted_offset=offset - 1)
         reading = read_records(before, [(offset, columns.value(row))])
         if reading.voids:
             yield offset, reading.voids[0].reason
@@ -275,7 +275,7 @@ class _Making:
         self.digest = start.digest
         self.rules: list[Rule] = []
         self.barriers = [] if start.barrier is None else [(start.barrier_offset, start.barrier)]
-        self.counted_offset = start.counted_offset if isinstance(start, LeasedPosition) else start.barrier_offset
+        self.counted_offset = start.counted_offset
         self.stamp_us = start.stamp_us
         self.seen: Ranges = start.seen
         self.officers = Officers()
@@ -307,9 +307,17 @@ class _Making:
     def provisional(self) -> Plan:
         """The plan as far as the surveys determine it."""
         at, barrier = self.barriers[-1] if self.barriers else (BEGIN, None)
-        fields = (version_of(barrier), self.topic_id, self.offset, self.digest, barrier, at, self.stamp_us, self.seen)
-        leased = is_leased(barrier)
-        position = LeasedPosition(*fields, self.counted_offset) if leased else Position(*fields)
+        position = Position(
+            POSITION_VERSION,
+            self.topic_id,
+            self.offset,
+            self.digest,
+            barrier,
+            at,
+            self.stamp_us,
+            self.seen,
+            self.counted_offset,
+        )
         return Plan(position, self.rules, self.barriers, self.parties, self.notes)
 
     def plan(self) -> Plan:

@@ -15,7 +15,7 @@ from replica.log.interface import ConsensusLog, Lifeline, LogEnd, LogWriter, Req
 from replica.notary.errors import NotaryError
 from replica.notary.formats import Formats, to_write
 from replica.notary.leases import NOTHING_WITNESSED, SIGNS_OF_LIFE_FROM, claim_text, release_text, releaser_in
-from replica.notary.position import BEGIN, LeasedPosition, Position
+from replica.notary.position import BEGIN, Position
 from replica.notary.records import ACTIVATION_ID_BYTES, BarrierRecord, Record, SettlementRecord, encode_record
 
 ResultT = TypeVar("ResultT")
@@ -197,16 +197,8 @@ def view_at(position: Position) -> LeaseView:
         barrier.activation_id,
         barrier.replica if releaser is None else None,
         note,
-        _witnessed(position),
+        position.counted_offset,
     )
-
-
-def _witnessed(position: Position) -> int:
-    """Offset of the newest counting record of the activation in force. Positions have it while a lease is held. Before
-    that no claim is judged by it, and a number that grows with each such record does as well."""
-    if isinstance(position, LeasedPosition):
-        return position.counted_offset
-    return position.barrier_offset + sum(end - start for start, end in position.seen)
 
 
 def has_seen(position: Position, sequence: int) -> bool:
@@ -215,7 +207,7 @@ def has_seen(position: Position, sequence: int) -> bool:
 
 
 def _is_as_in(position: Position, view: LeaseView) -> bool:
-    return position.epoch == view.epoch and _witnessed(position) == view.witnessed
+    return position.epoch == view.epoch and position.counted_offset == view.witnessed
 
 
 def _in_force(position: Position) -> bytes | None:

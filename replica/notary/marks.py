@@ -11,7 +11,7 @@ from typing import Annotated, Protocol
 import msgspec
 
 from replica.notary.errors import BadRequest, FormatUnknown
-from replica.notary.position import BEGIN, LeasedPosition, Position, decode_position, encode_position
+from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.notary.requests import DIGEST_BYTES
 
 MARK_MAX_BYTES = 2_600  # a barrier has two texts of 255 characters, a log's id has at most LOG_ID_MAX
@@ -95,12 +95,11 @@ def decode_mark(raw: bytes) -> Position:
         mark = decode_position(raw)
     except FormatUnknown as error:
         raise BadRequest(error.detail) from None
-    counted = mark.counted_offset if isinstance(mark, LeasedPosition) else mark.barrier_offset
     sound = (
         0 < len(mark.topic_id) <= LOG_ID_MAX
         and 0 <= mark.offset <= OFFSET_MAX
         and len(mark.digest) == DIGEST_BYTES
-        and BEGIN <= mark.barrier_offset <= counted <= mark.offset
+        and BEGIN <= mark.barrier_offset <= mark.counted_offset <= mark.offset
         and (mark.barrier is None) == (mark.barrier_offset == BEGIN)
         and not mark.seen
     )

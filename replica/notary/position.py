@@ -8,13 +8,10 @@ from __future__ import annotations
 import msgspec
 
 from replica.notary.errors import FormatUnknown
-from replica.notary.leases import is_leased
 from replica.notary.records import BarrierRecord
 from replica.notary.untrusted import UNREADABLE
 
-POSITION_VERSION = 1  # as long as no barrier is in force
-RAISED_VERSION = 2  # the same layout, once one is
-LEASED_VERSION = 3  # one element more, while a lease is held
+POSITION_VERSION = 4  # 1 to 3 were layouts of logs that this release does not read
 BEGIN = -1  # the offset of a reader that has read nothing
 
 
@@ -25,6 +22,8 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     topic_id: the log's own identity. barrier: the barrier in force, None before the first; barrier_offset: where it is.
     stamp_us: the highest stamp of all counting requests so far, 0 before the first.
     seen: sequence numbers met in the activation in force, as ascending ranges [start, end) that do not touch.
+    counted_offset: the newest counting record that shows that the holder lives, the barrier included; by it a claim to
+    a lease is judged (replica/notary/leases.py).
     """
 
     version: int
@@ -35,25 +34,12 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     barrier_offset: int = BEGIN
     stamp_us: int = 0
     seen: tuple[tuple[int, int], ...] = ()
+    counted_offset: int = BEGIN
 
     @property
     def epoch(self) -> int:
         """The epoch in force; 0 before the first barrier."""
         return 0 if self.barrier is None else self.barrier.epoch
-
-
-class LeasedPosition(Position, frozen=True, array_like=True):
-    """A position while a lease is held. counted_offset: offset of the newest record of its holder that counts, the
-    barrier included. By it a claim is judged (replica/notary/leases.py)."""
-
-    counted_offset: int = BEGIN
-
-
-def version_of(barrier: BarrierRecord | None) -> int:
-    """The version of a position with that barrier in force."""
-    if barrier is None:
-        return POSITION_VERSION
-    return LEASED_VERSION if is_leased(barrier) else RAISED_VERSION
 
 
 class _Versioned(msgspec.Struct, array_like=True):
@@ -62,11 +48,7 @@ class _Versioned(msgspec.Struct, array_like=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _version_decoder = msgspec.msgpack.Decoder(_Versioned)
-_decoders: dict[int, msgspec.msgpack.Decoder[Position]] = {
-    POSITION_VERSION: msgspec.msgpack.Decoder(Position),
-    RAISED_VERSION: msgspec.msgpack.Decoder(Position),
-    LEASED_VERSION: msgspec.msgpack.Decoder(LeasedPosition),
-}
+_decoder = msgspec.msgpack.Decoder(Position)
 
 
 def begin(topic_id: str) -> Position:
@@ -88,14 +70,11 @@ def decode_position(raw: bytes) -> Position:
     """A stored position. Raises FormatUnknown when a newer release wrote it, or when the bytes are damaged."""
     try:
         version = _version_decoder.decode(raw).version
-        decoder = _decoders.get(version)
-        if decoder is None:
-            raise FormatUnknown(f"a stored position has version {version}, this release knows up to {LEASED_VERSION}")
-        position = decoder.decode(raw)
+        if version != POSITION_VERSION:
+            raise FormatUnknown(f"a stored position has version {version}, this release knows {POSITION_VERSION}")
+        position = _decoder.decode(raw)
     except UNREADABLE as error:
         raise FormatUnknown(f"a stored position cannot be read: {error}") from None
-    if version != version_of(position.barrier):
-        raise FormatUnknown(f"a stored position cannot be read: its version {version} is not its barrier's")
     if _encoder.encode(position) != raw:
         raise FormatUnknown("a stored position cannot be read: its bytes are not those that encode it")
     return position

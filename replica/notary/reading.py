@@ -21,7 +21,7 @@ from replica.notary.canonical import change_id
 from replica.notary.counted import Counted, CountedNote, CountedRequest, CountedSettlement
 from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
 from replica.notary.leases import is_leased, shows_life, witness_in
-from replica.notary.position import LeasedPosition, Position, version_of
+from replica.notary.position import POSITION_VERSION, Position
 from replica.notary.records import (
     BarrierRecord,
     NoteRecord,
@@ -125,7 +125,7 @@ class RunReader:
         self.last: bytes | None = None
         self.barrier = start.barrier
         self.barrier_offset = start.barrier_offset
-        self.counted_offset = start.counted_offset if isinstance(start, LeasedPosition) else start.barrier_offset
+        self.counted_offset = start.counted_offset
         self.stamp_us = start.stamp_us
         self.seen = [list(item) for item in start.seen]
         self.counted: list[Counted] = []
@@ -228,8 +228,8 @@ class RunReader:
         if self.offset != position.offset:
             if self.last is None:
                 raise InvariantBroken(f"the record at offset {self.offset} ends a run, and was not taken in its bytes")
-            fields = (
-                version_of(self.barrier),
+            position = Position(
+                POSITION_VERSION,
                 position.topic_id,
                 self.offset,
                 record_digest(self.last),
@@ -237,9 +237,8 @@ class RunReader:
                 self.barrier_offset,
                 self.stamp_us,
                 tuple([(start, end) for start, end in self.seen]),
+                self.counted_offset,
             )
-            leased = is_leased(self.barrier)
-            position = LeasedPosition(*fields, self.counted_offset) if leased else Position(*fields)
         return Reading(position, self.counted, self.voids, self.barriers, self.start.offset)
 
 

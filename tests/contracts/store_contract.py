@@ -10,7 +10,7 @@ import pytest
 from replica.notary.errors import Code, InvariantBroken, SalvageMissing, StoreMismatch
 from replica.notary.formats import Formats
 from replica.notary.marks import MARK_MAX_BYTES, ContradictedMark, ContradictedMarks
-from replica.notary.position import Position
+from replica.notary.position import POSITION_VERSION, Position
 from replica.notary.records import BarrierRecord
 from replica.notary.salvage import bound_name
 from replica.store.interface import (
@@ -72,7 +72,7 @@ def completion(
 
 def at(offset: int) -> Position:
     barrier = BarrierRecord(2, b"a" * 16, "r1", "postgres:1:1", 2, 2)
-    return Position(1, TOPIC, offset, b"d" * 32, barrier, 0, 17, ((0, max(1, offset)),))
+    return Position(POSITION_VERSION, TOPIC, offset, b"d" * 32, barrier, 0, 17, ((0, max(1, offset)),))
 
 
 async def activated(new_store: NewStore) -> ParticipantStore:

@@ -25,7 +25,7 @@ from replica.notary.canonical import change_id, content_digest, encode_request
 from replica.notary.counted import CountedRequest, CountedSettlement
 from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, claim_text, release_text
 from replica.notary.merkle import leaf_hash, tree_levels
-from replica.notary.position import LeasedPosition, Position, begin, encode_position
+from replica.notary.position import POSITION_VERSION, Position, begin, encode_position
 from replica.notary.reading import Reading, read_records
 from replica.notary.receipts import Place, Receipt, make_receipts, receipt_to_document
 from replica.notary.records import (
@@ -144,10 +144,8 @@ RECORDS = {
     "salvage": SalvageRecord(*_OF_2, 5, 1_000, 1_010, bytes([0xD3]) * 32),
 }
 
-POSITIONS = {"begin": begin("qPgrcQb1TUm0yHd7vVhW9g")}
-
-LEASED = LeasedPosition(
-    3,
+LEASED = Position(
+    POSITION_VERSION,
     "qPgrcQb1TUm0yHd7vVhW9g",
     1_000_000,
     bytes([0xDD]) * 32,
@@ -158,7 +156,10 @@ LEASED = LeasedPosition(
     999_998,
 )
 LOG_IDS = ("qPgrcQb1TUm0yHd7vVhW9g", "raft:0b0c5d0e-6a3f-4d52-9b1f-2f4b1d0e6a3f", "x")
-RAISED = Position(2, "qPgrcQb1TUm0yHd7vVhW9g", 1_000_001, bytes([0xDE]) * 32, BARRIER_2, 1_000_000, 2_000, ((0, 1),))
+RUNNING = Position(
+    POSITION_VERSION, LOG_IDS[0], 1_000_001, bytes([0xDE]) * 32, BARRIER_2, 1_000_000, 2_000, ((0, 1),), 1_000_001
+)
+POSITIONS = {"begin": begin(LOG_IDS[0]), "leased": LEASED, "running": RUNNING}
 
 
 class _Ed25519Signer:
@@ -467,9 +468,7 @@ def samples() -> dict[str, bytes]:
     """Path below this folder -> the bytes that today's release writes."""
     return {
         **{f"records/format-2/{name}.msgpack": encode_record(record) for name, record in RECORDS.items()},
-        **{f"positions/version-1/{name}.msgpack": encode_position(position) for name, position in POSITIONS.items()},
-        "positions/version-3/leased.msgpack": encode_position(LEASED),
-        "positions/version-2/raised.msgpack": encode_position(RAISED),
+        **{f"positions/version-4/{name}.msgpack": encode_position(position) for name, position in POSITIONS.items()},
         "receipts/version-2/of-one.json": _receipt_bytes(receipts(1)[0]),
         "receipts/version-2/of-five.json": _receipt_bytes(receipts(5)[4]),
         "completions/version-1/conflict-detail.msgpack": msgspec.msgpack.encode(CONFLICTS),

@@ -19,7 +19,7 @@ from replica.index.quarantine import QUARANTINED_MAX, open_or_start_anew, quaran
 from replica.index.rocks import RocksIndex, table_options, verify_index
 from replica.index.summary import summarise
 from replica.notary.errors import IndexDamaged, IndexDamagedAgain, IndexUnreadable
-from replica.notary.position import Position, encode_position
+from replica.notary.position import POSITION_VERSION, Position, encode_position
 from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.notary.salvage import OF_COMMANDS, OF_PARTIES, OF_STATES
 
@@ -36,7 +36,7 @@ def entries_of(batch: int) -> dict[bytes, bytes]:
 
 
 def at(batch: int) -> Position:
-    return Position(1, "topic", batch, b"d" * 32)
+    return Position(POSITION_VERSION, "topic", batch, b"d" * 32)
 
 
 def entries_until(batch: int) -> dict[bytes, bytes]:
@@ -205,7 +205,7 @@ def test_an_index_that_is_only_in_use_or_newer_stays(tmp_path: Path) -> None:
     """Goal: nothing good is moved aside. Method: a newer release's position; the lock of another process."""
     folder = tmp_path / "index"
     index = RocksIndex(folder)
-    index.write({}, Position(2, "topic", 1))
+    index.write({}, Position(POSITION_VERSION, "topic", 1))
     index.close()
     with pytest.raises(IndexUnreadable, match="version 2"):
         open_or_start_anew(folder, 0)
@@ -353,7 +353,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 def test_a_position_of_a_newer_release_is_not_guessed(tmp_path: Path) -> None:
     """Goal: a downgrade does not misread. Method: store a position of version 2."""
     index = RocksIndex(tmp_path / "index")
-    index.write({}, Position(2, "topic", 1))
+    index.write({}, Position(POSITION_VERSION, "topic", 1))
     index.close()
     with pytest.raises(IndexUnreadable, match="version 2"):
         RocksIndex(tmp_path / "index")

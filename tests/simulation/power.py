@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from replica.checker.history import Event, Ok, Refused, Unknown
 from replica.marks.seen_file import MemorySeenFile, Seen, SeenDisk, encode_slot
 from replica.notary.errors import LogRefused, StoreUnavailable
-from replica.notary.position import BEGIN, Position, offset_of, version_of
+from replica.notary.position import BEGIN, POSITION_VERSION, Position, offset_of
 from replica.notary.records import BarrierRecord, Undecodable, decode_record, record_digest
 from replica.notary.requests import DIGEST_BYTES
 from replica.store.memory import MemoryMarks
@@ -307,7 +307,9 @@ class Power:
             self.foreign = replica.name
             barrier = BarrierRecord(1, b"elsewhere-------", replica.name, "postgres:elsewhere:1", 2, 2)
             offset = self._random.randint(0, 2 * world.topic.end_offset)
-            mark = Position(version_of(barrier), world.topic.topic_id, offset, b"e" * DIGEST_BYTES, barrier, 0)
+            mark = Position(
+                POSITION_VERSION, world.topic.topic_id, offset, b"e" * DIGEST_BYTES, barrier, 0, counted_offset=0
+            )
             replica.seen.slots = [b"", encode_slot(1, Seen(mark))]
         else:
             replica.seen.slots = list(others[0].seen.slots)

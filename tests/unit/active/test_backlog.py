@@ -14,7 +14,7 @@ from replica.index.memory import MemoryIndex
 from replica.log.interface import LogReader, LogRecords
 from replica.log.memory import MemoryLog, MemoryTopic
 from replica.notary.errors import LogRefused
-from replica.notary.position import Position, begin
+from replica.notary.position import POSITION_VERSION, Position, begin
 from replica.settings import CoreSettings
 from replica.store.interface import Completion, Published
 from tests.simulation.virtual import run_virtually
@@ -139,6 +139,6 @@ async def test_it_refuses_what_it_cannot_judge() -> None:
     topic = a_topic()
     index, first = applied_one_by_one(topic)
     other = first[-1].position
-    position = Position(1, TOPIC_ID, 5, b"d" * 32, first[5].position.barrier, 0, 0, ())
+    position = Position(POSITION_VERSION, TOPIC_ID, 5, b"d" * 32, first[5].position.barrier, 0, 0, ())
     with pytest.raises(LogRefused):
         await anext(judged_again(MemoryLog(topic), index, position, applied_to=other, settings=SMALL))

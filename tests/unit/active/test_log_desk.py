@@ -13,7 +13,7 @@ from replica.active.numbers import Numbers, needs_range, range_of, usable
 from replica.log.raft.log import median_of_majority
 from replica.notary.errors import StoreMismatch
 from replica.notary.leases import claim_text, granter_in, granter_of
-from replica.notary.position import RAISED_VERSION, Position
+from replica.notary.position import POSITION_VERSION, Position
 from replica.notary.records import BarrierRecord
 from replica.notary.words import NewWord
 from replica.store.interface import Published
@@ -39,7 +39,7 @@ class Ledger:
     """A ledger up to the record 11, with two completions."""
 
     async def reached(self, offset: int) -> Published:
-        return Published(Position(RAISED_VERSION, "log", 11), 2, 1)
+        return Published(Position(POSITION_VERSION, "log", 11), 2, 1)
 
     async def log_offset_of(self, ledger_offset: int) -> int | None:
         return {2: 9}.get(ledger_offset)

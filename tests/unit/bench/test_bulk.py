@@ -10,7 +10,7 @@ import pytest
 
 from replica.index.rocks import RocksIndex, verify_index
 from replica.notary.acceptances import decode_acceptance
-from replica.notary.position import Position
+from replica.notary.position import POSITION_VERSION, Position
 from tests.bench.bulk import (
     COMMAND,
     LEVEL_BASE_BYTES,
@@ -33,7 +33,7 @@ from tests.bench.report import Report
 from tests.bench.scale import add_ratios
 
 OFFSETS = 1_000
-AT = Position(1, "topic", OFFSETS, b"d" * 32)
+AT = Position(POSITION_VERSION, "topic", OFFSETS, b"d" * 32)
 
 
 def test_a_disk_that_is_too_small_is_refused_with_a_sentence() -> None:

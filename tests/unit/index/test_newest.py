@@ -17,7 +17,7 @@ from replica.index.rocks import RocksIndex
 from replica.notary.acceptances import Acceptance, decode_acceptance, encode_acceptance, first_key, later_key
 from replica.notary.counted import CountedNote, CountedRequest
 from replica.notary.parties import Officers, decode_registration, encode_officers, registration_id
-from replica.notary.position import Position, begin
+from replica.notary.position import POSITION_VERSION, Position, begin
 from replica.notary.reading import read_records
 from tests.worlds.notary_logs import PARTY, TOPIC, Log, LogMaker, request_of
 from tests.worlds.party_logs import CLIENT_KEY, OFFICER_KEYS, logs_with_parties, run_with_parties
@@ -29,7 +29,7 @@ Make = Callable[[], Index]
 
 
 def at(offset: int) -> Position:
-    return Position(1, "topic", offset, b"d" * 32)
+    return Position(POSITION_VERSION, "topic", offset, b"d" * 32)
 
 
 def change(number: int) -> bytes:

@@ -70,9 +70,7 @@ def _history(raw: bytes) -> bytes:
 
 READ_AND_WRITE: dict[str, Callable[[bytes], bytes]] = {
     "records/format-2": _record,
-    "positions/version-1": _position,
-    "positions/version-3": _position,
-    "positions/version-2": _position,
+    "positions/version-4": _position,
     "receipts/version-2": _receipt,
     "completions/version-1": _conflict_detail,
     "history/version-1": _history,

@@ -19,7 +19,6 @@ from replica.checker.judge import (
     ReferenceJudge,
 )
 from replica.notary.counted import CountedNote, CountedRequest, CountedSettlement
-from replica.notary.position import LeasedPosition
 from replica.notary.rules import Outcome, Verdict, hash_of_tx_id
 from tests.worlds.notary_logs import Log, Run, logs, run_product
 
@@ -61,7 +60,7 @@ def test_the_product_and_the_reference_judge_agree_on_every_record(log: Log, cut
         run.position.stamp_us,
     )
     assert judge.sequences == {number for start, end in run.position.seen for number in range(start, end)}
-    if isinstance(run.position, LeasedPosition):
+    if run.position.barrier is not None:
         assert judge.holder_wrote_at == run.position.counted_offset
     assert all(before[1] < after[0] for before, after in pairwise(run.position.seen))  # ascending, and never touching
     for kind, count in Counter(_kind(j) for j in judged).items():

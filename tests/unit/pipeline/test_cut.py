@@ -15,7 +15,7 @@ from replica.following.apply import Applier
 from replica.index.compare import recorded_at
 from replica.index.memory import MemoryIndex
 from replica.notary.errors import RestoreRefused
-from replica.notary.position import Position, begin
+from replica.notary.position import POSITION_VERSION, Position, begin
 from replica.notary.reading import read_records
 from replica.notary.salvage import NO_SALVAGES
 from tests.worlds.archive_world import SIGNER
@@ -99,7 +99,7 @@ def test_each_kind_of_evidence_finds_other_records(monkeypatch: pytest.MonkeyPat
 
 
 def marked(offset: int, digest: bytes = bytes(32), topic_id: str = TOPIC) -> Position:
-    return Position(1, topic_id, offset, digest)
+    return Position(POSITION_VERSION, topic_id, offset, digest)
 
 
 @pytest.mark.parametrize(
