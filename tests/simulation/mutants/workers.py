@@ -160,7 +160,12 @@ def others_show_the_holders_life(patch: MonkeyPatch) -> None:
 
 @_leased_mutant("a claim names the newest record that its replica read, whoever wrote it")
 def witness_of_anybody(patch: MonkeyPatch) -> None:
-    patch.setattr(replica.active.lease_log, "_witnessed", lambda position: position.offset)
+    def as_if_counted(position: Position) -> Position:
+        return replace(position, counted_offset=position.offset)
+
+    view_at, is_as_in = replica.active.lease_log.view_at, replica.active.lease_log._is_as_in
+    patch.setattr(replica.active.lease_log, "view_at", lambda position: view_at(as_if_counted(position)))
+    patch.setattr(replica.active.lease_log, "_is_as_in", lambda position, view: is_as_in(as_if_counted(position), view))
 
 
 @_leased_mutant("of two that draw numbers from the log at once both take the word in force for theirs")
