@@ -73,17 +73,23 @@ async def wait_for_end(nodes: Iterable[str], connect: Connect, activation_id: by
 
 
 async def _watch(node: str, connect: Connect, activation_id: bytes) -> None:
+    pause_s = _PAUSE_S[0]
     while True:
         client = await _connected(node, connect)
         try:
             while True:
                 if await client.watch(activation_id, wait_ms=_WATCH_MS):
                     return
-                await asyncio.sleep(_PAUSE_S[0])  # a node with too many that watch answers at once
-        except (LogUnavailable, CallFailed):
-            await asyncio.sleep(_PAUSE_S[1])  # a node of an older release refuses the question
+                pause_s = _PAUSE_S[0]
+                await asyncio.sleep(pause_s)  # a node with too many that watch answers at once
+        except CallFailed:  # a node of an older release refuses the question
+            pause_s = _PAUSE_S[1]
+        except LogUnavailable:  # the connection has ended
+            pass
         finally:
             await client.close()
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, _PAUSE_S[1])
 
 
 async def _connected(node: str, connect: Connect) -> LogClient:
