@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -226,6 +227,27 @@ async def test_a_client_lets_go_of_a_node_that_never_answers() -> None:
     async with asyncio.timeout(30):
         await ended.wait()
     server.close()
+
+
+def test_a_call_on_a_connection_that_has_just_been_reset_has_no_outcome() -> None:
+    """Goal: the moment in which a connection ends is no bug of ours, which would end the process: uvloop raises
+    RuntimeError for a write then. Method: a real connection is reset, and called before its reader notices."""
+
+    async def story() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.transport.abort(), "127.0.0.1", 0)
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        while not writer.is_closing():
+            writer.write(b"to nobody")  # what comes back is a reset
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
+        server.close()
+        client = LogClient(asyncio.StreamReader(), writer, Frames(wire.HELLO_MAX_BYTES))
+        with pytest.raises(LogUnavailable):
+            await asyncio.wait_for(client.status(), 1.0)
+        await client.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(story())
 
 
 async def test_a_connection_to_a_machine_that_vanished_ends(one: Links) -> None:

@@ -117,6 +117,8 @@ class LogClient:
                 reader, writer = await asyncio.open_connection(host, port, ssl=tls, limit=_CHUNK_BYTES)
                 try:
                     give_up_on_silence(writer.transport, _SILENCE_MAX_S)
+                    if writer.is_closing():
+                        raise LogUnavailable(f"{address}: the connection has ended")
                     writer.write(encode_frame(Hello(wire.PROTOCOL, group, "client", core_of)))
                     hello = await _greeted(reader, frames)
                 except BaseException:  # a node refused, or was silent: nothing else would close it
@@ -131,8 +133,8 @@ class LogClient:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the connection is gone."""
-        return self._reading.done()
+        """Whether the connection is gone; uvloop raises RuntimeError for what is written to one that is."""
+        return self._reading.done() or self._writer.is_closing()
 
     async def append(
         self, bodies: Sequence[bytes], on_appended: Callable[[AppendedHere], None] | None = None
@@ -236,7 +238,7 @@ class LogClient:
             self._writer.close()
 
     async def _call(self, call: wire.Call, kind: type[AnswerT]) -> AnswerT:
-        if self._reading.done():
+        if self.has_ended:
             raise LogUnavailable("the connection has ended")
         future = self._open[call.call] = asyncio.get_running_loop().create_future()
         try:
