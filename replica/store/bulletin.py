@@ -160,9 +160,10 @@ class Bulletin:
                 async with self._open_board(f"{self._replica}/bulletin") as board:
                     await self._attend(board)
             except (NotaryError, InvariantBroken, TimeoutError) as error:  # of any kind: leading continues without it
-                if self._reached:
+                worked, self._reached = self._reached, False
+                if worked:  # the connection may just have ended: open another one at once
                     log.warning("bulletin_unreachable", detail=str(error) or f"no answer within {ROUND_MAX_S:g} s")
-                self._reached = False
+                    continue
             await self._pause()
 
     async def _attend(self, board: Board) -> None:

@@ -275,8 +275,8 @@ class AnsweringNode:
 
 @pytest.mark.parametrize(("refuses", "least", "most"), [(False, 10, 11), (True, 4, 4)])
 def test_watchers_leave_a_node_alone_that_does_not_let_them_wait(refuses: bool, least: int, most: int) -> None:
-    """Goal: a node with too many watchers, or of an older release, is not asked without a pause, which grows. Method: each for
-    half a second."""
+    """Goal: a node with too many watchers, or of an older release, is asked with growing pauses. Method: half a second
+    of each."""
     node = AnsweringNode(refuses=refuses)
     with pytest.raises(TimeoutError):
         run_virtually(asyncio.wait_for(wait_for_end(["r1"], node.connect, ID), 0.5))

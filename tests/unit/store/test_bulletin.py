@@ -16,6 +16,7 @@ from replica.marks.seen_file import MemorySeenFile
 from replica.notary.errors import LogUnavailable
 from replica.notary.marks import ContradictedMark
 from replica.store.bulletin import Board, Bulletin, Pause
+from tests.simulation.virtual import run_virtually
 from tests.waiting import eventually
 
 CLOCK = SystemClock()
@@ -82,3 +83,29 @@ async def test_nobody_leads_before_the_pause_was_read_once(monkeypatch: pytest.M
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+class EndsOnce(BoardHere):
+    """One whose connection ends at the third question; notes when it is asked, in seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_s: list[float] = []
+
+    async def paused(self) -> Pause | None:
+        self.asked_s.append(asyncio.get_running_loop().time())
+        self.is_away = len(self.asked_s) == 3
+        return await super().paused()
+
+
+def test_a_connection_that_has_ended_is_opened_anew_at_once() -> None:
+    """Goal: a pause is seen within a second also then. Method: the third question meets the end."""
+    board = EndsOnce()
+
+    async def story() -> None:
+        bulletin = Bulletin(board.open, "r1", MarkKeeper("r1", MemorySeenFile(), CLOCK, database=True))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(bulletin.run(), 3.5)
+
+    run_virtually(story())
+    assert board.asked_s == [0, 1, 2, 2, 3]
