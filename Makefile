@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests try run demo-pipeline drill test test-all test-rest check lint fmt bench bench-pipeline faults power-cuts kill-loop judge overload faults-quick runbooks profile-postgres lognode watch workers soak completeness fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests try run demo-pipeline drill test test-all test-rest matrix check lint fmt bench bench-pipeline faults power-cuts kill-loop judge overload faults-quick runbooks profile-postgres lognode watch workers soak completeness fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ lint: setup ## Format, lint, types and import rules
 fmt: setup ## Format the code and repair what the linter can
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+matrix: setup-tests ## Tests of each part's edge on the oldest and newest Kafka, Postgres, Python and HAProxy; ARGS=kafka-oldest: of one; needs root
+	@scripts/matrix/run.sh $(ARGS)
 
 test-oracle: setup ## The conformance suite on a real Oracle: DSN=oracle://USER:PASSWORD@HOST:PORT/SERVICE, its schema is dropped
 	@[[ -n "$(DSN)" ]] || { echo "NO ORACLE WAS TESTED: give DSN=oracle://USER:PASSWORD@HOST:PORT/SERVICE" >&2; exit 2; }
@@ -178,6 +181,7 @@ lock: setup ## Pin the newest fitting packages again where pyproject.toml change
 
 jar-checksums: ## After a change of a pom.xml in scripts/jars: fetch the jars and write their checksums
 	@scripts/jars/fetch.sh kafka --update
+	@for part in kafka postgres; do for age in oldest newest; do scripts/jars/fetch.sh $$part-$$age --update; done; done
 	@scripts/jars/fetch.sh spark --update
 	@scripts/jars/fetch.sh kafka-tools --update
 	@scripts/jars/fetch.sh delta --update

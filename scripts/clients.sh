@@ -43,7 +43,7 @@ ensure_node() {
 ensure_java() {
     local packages=()
     has mvn || packages+=(maven)
-    has javac || packages+=(openjdk-17-jdk-headless)
+    has javac || packages+=(default-jdk-headless)
     [[ ${#packages[@]} -gt 0 ]] || return 0
     may_install || stop "these packages are missing and cannot be installed from here: ${packages[*]}
 Run this as root, then repeat: apt-get install --no-install-recommends ${packages[*]}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prepares a Debian 12 machine: system packages, the Python environment in .venv, Apache Kafka and Spark's connector to
+# Prepares a machine with Debian 12 or 13: system packages, the Python environment in .venv, Apache Kafka and Spark's connector to
 # it in .tools.
 # --for-tests: also what only tests need. --without-java: neither Java nor jars, for profiles that have no Kafka.
 # --to-try: Python alone, with what a replica imports.
@@ -39,7 +39,7 @@ missing_packages() {
     [[ -z $TO_TRY ]] || return 0
     compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || has initdb || echo postgresql
     has haproxy || echo haproxy
-    [[ -z $WITH_JAVA ]] || has java || echo openjdk-17-jre-headless
+    [[ -z $WITH_JAVA ]] || has java || echo default-jre-headless
     has wrk || echo wrk
     has make || echo make
     has git || echo git

@@ -304,5 +304,5 @@ def find_java() -> Path:
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
     if found is None:
-        raise SoftwareMissing("no Java runtime; Debian's package is `openjdk-17-jre-headless`")
+        raise SoftwareMissing("no Java runtime; Debian's package is `default-jre-headless`")
     return Path(found)

@@ -269,7 +269,12 @@ def _drop_stale_lock(data: Path) -> None:
 
 
 def find_binaries(root: Path = Path("/usr/lib/postgresql")) -> Path:
-    """The folder with the newest installed server's programs. Raises SoftwareMissing."""
+    """The folder with a server's programs: $NOTARY_POSTGRES_BIN, else the newest installed. Raises SoftwareMissing."""
+    configured = os.environ.get("NOTARY_POSTGRES_BIN")
+    if configured:
+        if not Path(configured, "initdb").exists():
+            raise SoftwareMissing(f"no Postgres server in {configured}, which NOTARY_POSTGRES_BIN names")
+        return Path(configured)
     found = [path.parent for path in root.glob("*/bin/initdb") if path.parts[-3].isdecimal()]
     if found:
         return max(found, key=lambda path: int(path.parts[-2]))

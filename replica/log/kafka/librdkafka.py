@@ -27,6 +27,9 @@ _ANSWER_SLACK_S = 0.5  # the client has time limits of its own; ours acts only i
 _OFFSET_GONE = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION})
 _ANOTHER_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_ID, KafkaError.INCONSISTENT_TOPIC_ID})
 _NO_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+_WRONG_BROKER = frozenset(
+    {KafkaError._DESTROY_BROKER, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
+)
 _REFUSALS = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
 # One connection or look-up failed: the client continues by itself, and reports when no broker is left. Or it lacks the
 # right to its consumer group. The setting is compulsory but the group is never used, so no right to it is needed.
@@ -43,8 +46,9 @@ class TopicHidden(LogUnavailable):
     """We have no right to ask this about the topic."""
 
 
-class BrokerLeft(LogUnavailable):
-    """The client gave up the broker that it had asked, as it learned of others. The question may be asked again."""
+class WrongBroker(LogUnavailable):
+    """The client gave up the broker that it had asked, as it learned of others; or that one does not lead the partition
+    any more, or not yet. The question may be asked again."""
 
 
 class ClientLog:
@@ -134,15 +138,15 @@ def passes_by_itself(error: KafkaError) -> bool:
 def meaning_of(error: KafkaError, doing: str) -> NotaryError:
     """Our error for a librdkafka error: LogRefused or TopicMissing if offset or topic are gone, else LogUnavailable.
 
-    TopicHidden, where a right is missing, and BrokerLeft are LogUnavailable.
+    TopicHidden, where a right is missing, and WrongBroker are LogUnavailable.
     """
     detail = f"{doing}: {error.name()}, {error.str()}"
     if error.code() in _NO_TOPIC:
         return TopicMissing(f"{detail}. Create it if this notary is new; if not, its records must be restored first")
     if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return TopicHidden(detail)
-    if error.code() == KafkaError._DESTROY_BROKER:
-        return BrokerLeft(detail)
+    if error.code() in _WRONG_BROKER:
+        return WrongBroker(detail)
     return LogRefused(detail) if error.code() in _OFFSET_GONE | _ANOTHER_TOPIC else LogUnavailable(detail)
 
 

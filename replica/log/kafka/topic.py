@@ -37,9 +37,9 @@ from replica.log.kafka.contract import (
 )
 from replica.log.kafka.librdkafka import (
     PARTITION,
-    BrokerLeft,
     TopicHidden,
     TopicMissing,
+    WrongBroker,
     answer,
     client_config,
     connect,
@@ -330,17 +330,21 @@ class TopicAdmin:
             raise LogUnavailable(f"topic {topic} was created but has no leader yet") from None
 
     async def _read(self, ask: Callable[[AdminClient], Future[_T]], doing: str) -> _T:
-        """The answer to a question that changes nothing: asked again if the client gave up the broker that it asked."""
-        try:
-            return await self._answer(ask(self._client()), doing)
-        except BrokerLeft:
-            return await self._answer(ask(self._client()), doing)
+        """The answer to a question that changes nothing: asked again while the wrong broker gets it."""
+        until_s = time.monotonic() + self._settings.answer_max_s
+        while True:
+            try:
+                return await self._answer(ask(self._client()), doing)
+            except WrongBroker:
+                if time.monotonic() >= until_s:
+                    raise
+                await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _answer(self, future: Future[_T], doing: str) -> _T:
-        """Raises BrokerLeft, LogUnavailable with what the client met, and the other errors of `meaning_of`."""
+        """Raises WrongBroker, LogUnavailable with what the client met, and the other errors of `meaning_of`."""
         try:
             found = await answer(future, doing, self._settings.answer_max_s)
-        except BrokerLeft:
+        except WrongBroker:
             raise
         except LogUnavailable as error:
             if self._kept is not None:

@@ -21,13 +21,18 @@ def installed(root: Path, version: str) -> Path:
     return binaries
 
 
-def test_the_newest_postgres_is_taken_by_number(tmp_path: Path) -> None:
-    """Goal: 15 is newer than 9. Method: three versions and a stray folder."""
+def test_the_newest_postgres_is_taken_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: 15 is newer than 9; a named one counts. Method: three versions and a stray folder; one of them named."""
     installed(tmp_path, "9")
     newest = installed(tmp_path, "15")
-    installed(tmp_path, "14")
+    older = installed(tmp_path, "14")
     installed(tmp_path, "common")
     assert find_binaries(tmp_path) == newest
+    monkeypatch.setenv("NOTARY_POSTGRES_BIN", str(older))
+    assert find_binaries(tmp_path) == older
+    monkeypatch.setenv("NOTARY_POSTGRES_BIN", str(tmp_path / "nowhere"))
+    with pytest.raises(SoftwareMissing, match="nowhere, which NOTARY_POSTGRES_BIN names"):
+        find_binaries(tmp_path)
 
 
 def test_missing_software_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +42,7 @@ def test_missing_software_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("NOTARY_KAFKA_LIBS", str(tmp_path))
     with pytest.raises(SoftwareMissing, match="`postgresql`"):
         find_binaries(tmp_path)
-    with pytest.raises(SoftwareMissing, match="`openjdk-17-jre-headless`"):
+    with pytest.raises(SoftwareMissing, match="`default-jre-headless`"):
         find_java()
     with pytest.raises(SoftwareMissing, match=str(tmp_path)):
         find_libs()

@@ -489,8 +489,9 @@ def test_each_broker_that_becomes_known_is_asked_and_the_silent_one_is_left(monk
     assert {(1, "a:1"), (2, "b:1"), (3, "c:1")} <= set(asked)
 
 
-async def test_a_broker_that_the_client_gave_up_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: what the client drops by itself is no error of a tool. Method: each question gets that error first."""
+@pytest.mark.parametrize("code", [KafkaError._DESTROY_BROKER, KafkaError.NOT_LEADER_FOR_PARTITION])
+async def test_a_question_that_the_wrong_broker_got_is_asked_again(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Goal: a leader that moves is no error of a tool. Method: each question gets that error first."""
     partition = SimpleNamespace(replicas=[1], leader=1)
     described = SimpleNamespace(topic_id="id", partitions=[partition])
     answers = {
@@ -509,7 +510,7 @@ async def test_a_broker_that_the_client_gave_up_is_asked_again(monkeypatch: pyte
             asked.append(question)
             future: Future[object] = Future()
             if asked.count(question) == 1:
-                future.set_exception(KafkaException(KafkaError(KafkaError._DESTROY_BROKER)))
+                future.set_exception(KafkaException(KafkaError(code)))
             else:
                 future.set_result(answers[question])
             return future if about is None else defaultdict(lambda: future)

@@ -214,6 +214,7 @@ BY_CI = {
     "fuzz": ("scripts/test.sh", "tests/integration"),
     "helm": ("scripts/setup.sh", "scripts/helm"),
     "judge": ("scripts/setup.sh", "scripts/porcupine"),
+    "matrix": (".ci/run", "make matrix"),
     "kms": ("scripts/setup.sh", "scripts/local-kms"),
     "lake": ("scripts/setup.sh", "scripts/versitygw"),
     "lognode": ("scripts/test.sh", "tests/lognode"),
