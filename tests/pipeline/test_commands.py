@@ -8,11 +8,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
@@ -197,7 +197,7 @@ def test_tables_follow_the_log_and_a_killed_job_goes_on(operator: Operator) -> N
     run = ("tables", "run", "--engine", "process")
     assert operator.told(*run) == {"offset": 39, "appended_records": 40}
     command = [sys.executable, "-m", "replica.cli", *run, "--follow", "--config", str(operator.config)]
-    with subprocess.Popen(command) as job:
+    with _job(command) as job:
         operator.produce(VALUES[:3])
         until_s = time.monotonic() + 120
         while operator.told("tables", "status")["offset"] < 42:
@@ -205,7 +205,6 @@ def test_tables_follow_the_log_and_a_killed_job_goes_on(operator: Operator) -> N
             time.sleep(0.2)
         assert operator.types(*run).exit_code != 0
         operator.produce(VALUES[3:9])
-        job.kill()
     assert operator.told(*run)["offset"] == 48
     reading = read_records(begin(""), list(enumerate([*VALUES, *VALUES[:9]])))
     tables = operator.config.parent / "tables"
@@ -240,8 +239,8 @@ def test_a_query_that_follows_is_watched_and_stops_at_a_signal(operator: Operato
     words = ("tables", "run", "--follow", "--engine", "spark", "--trigger", "1", "--master", "local[2]")
     command = [sys.executable, "-m", "replica.cli", *words, "--config", str(operator.config)]
     environment = os.environ | {"NOTARY_TABLES__METRICS__PORT": str(port)}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as job:
-        until_s = time.monotonic() + 300
+    with _job(command, stderr=subprocess.PIPE, env=environment) as job:
+        until_s = time.monotonic() + 200
         while (shown := _scraped(port)).get("notary_tables_records_total") != 40 or not any(map(_is_phase, shown)):
             if job.poll() is not None or time.monotonic() > until_s:
                 job.kill()
@@ -255,6 +254,16 @@ def test_a_query_that_follows_is_watched_and_stops_at_a_signal(operator: Operato
     assert operator.told("tables", "run", "--engine", "process") == {"offset": 39, "appended_records": 0}
 
 
+@contextmanager
+def _job(command: Sequence[str], **given: Any) -> Iterator[subprocess.Popen[str]]:
+    """A job that is gone when the context ends, however it does: `Popen` would wait for one that nobody stopped."""
+    with subprocess.Popen(command, text=True, **given) as job:
+        try:
+            yield job
+        finally:
+            job.kill()
+
+
 def _is_phase(name: str) -> bool:
     return name.startswith('notary_tables_batch_seconds{phase="addBatch"')
 
@@ -264,7 +273,7 @@ def _scraped(port: int) -> dict[str, float]:
     try:
         with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
-    except URLError:
+    except OSError:  # also one that does not answer in time
         return {}
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
