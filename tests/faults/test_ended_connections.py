@@ -37,7 +37,7 @@ TIMES = 3
 ONCE = RetryPolicy(deadline_s=0.0, attempt_max_s=10.0)  # what is not answered at once is seen
 QUESTION_MAX_S = 0.5  # what is younger may have been opened for one question
 GOAL_S = 0.1  # of those that callers depend on; what a replica asks by itself each second is opened for that question
-REOPENED_MAX_S = 5.0
+REOPENED_MAX_S = 30.0
 LOOK_EVERY_S = 0.005
 ESTABLISHED, LISTENS = "01", "0A"  # of /proc/net/tcp
 HELD = "SELECT client_port FROM pg_stat_activity WHERE pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')"

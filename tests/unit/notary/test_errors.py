@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ha import invariant
-from ha.errors import HaError
+from ha.errors import HaError, LeaseUnavailable, LockLost
+from replica.active.lease_log import _asked
 from replica.notary import errors
-from replica.notary.errors import BadRequest, Code, InvariantBroken, NotaryError, Retry
+from replica.notary.errors import BadRequest, Code, InvariantBroken, LogUnavailable, NotaryError, Retry
 from tests.golden.error_table import LISTS, list_in
 from tests.golden.seen import election_errors
 
@@ -24,6 +25,18 @@ def test_an_error_of_the_election_says_what_to_do() -> None:
     assert len({kind.code for kind in kinds}) == len(kinds)
     assert all(kind.code.startswith("HA_") and kind.remedy.endswith(".") for kind in kinds)
     assert all(kind.remedy != HaError.remedy for kind in kinds)
+
+
+async def test_a_lost_lease_is_one_error_that_names_no_database() -> None:
+    """Goal: who has no database is not sent to one. Method: the log does not answer a lease's question."""
+
+    async def away() -> None:
+        raise LogUnavailable("no log node answers")
+
+    with pytest.raises(LockLost) as lost:
+        await _asked(away())
+    assert str(lost.value).count(Code.LOG_UNAVAILABLE.remedy) == 0
+    assert not any("database" in kind.remedy for kind in (LockLost, LeaseUnavailable))
 
 
 @pytest.mark.parametrize("code", Code, ids=lambda code: code.name)
