@@ -114,11 +114,8 @@ def effective(
 ) -> Iterator[tuple[str, object, str]]:
     """Name, value and origin of every setting; passwords in a connection string are left out."""
     from replica.config.file import tables
-    from replica.config.former_names import in_todays_names, variable_today
-    from replica.config.model import ENVIRONMENT_PREFIX
 
-    in_file = in_todays_names(in_file)
-    variables = {variable_today(name.upper(), ENVIRONMENT_PREFIX) for name in environment}
+    variables = {name.upper() for name in environment}
     for table in tables():
         if table.repeated:
             origin = ENVIRONMENT if "NOTARY_REPLICAS" in variables else FILE

@@ -21,7 +21,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from haproxy.render import HaproxySettings, ReplicaAddress
-from replica.config.former_names import in_todays_names
 from replica.config.model import ENVIRONMENT_PREFIX, Config
 from replica.notary.errors import ConfigError
 
@@ -91,7 +90,7 @@ def render_config(values: Mapping[str, Any], title: str) -> str:
 
     Raises ConfigError when a value is no setting, or one without a default is missing. `load_config` checks the rest.
     """
-    left = _flatten(in_todays_names(values))
+    left = _flatten(values)
     lines = _comment(title)
     for table in tables():
         for number in range(len(values.get("replicas", ())) if table.repeated else 1):

@@ -14,7 +14,6 @@ from pydantic_core import ErrorDetails
 
 from ha.errors import HaError
 from replica.config.exposure import plaintext_connections
-from replica.config.former_names import in_todays_names
 from replica.config.model import Config
 from replica.notary.errors import Code, ConfigError
 from replica.notary.places import Remote, no_url
@@ -40,7 +39,7 @@ def load_config(path: Path) -> Config:
 def make_config(values: dict[str, Any], base: Path, origin: str) -> Config:
     """The configuration from parsed values. Raises ConfigError naming every setting that is wrong."""
     try:
-        config = Config(**in_todays_names(values))
+        config = Config(**values)
     except ValidationError as error:
         problems = "; ".join(_problem(one) for one in _causes(error.errors()))
         raise ConfigError(f"{origin}: {problems}") from None

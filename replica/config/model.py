@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, field_validator, model_validator
-from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from ha.settings import ElectionSettings
 from ha.site.settings import SiteSettings
@@ -23,7 +23,6 @@ from haproxy.render import Endpoint, HaproxySettings, Host, Name, ReplicaAddress
 from ledger_api.server.settings import ApiSettings, ListedReplica, Listing
 from replica.active.signer import Signer, open_signer
 from replica.config.client import ClientSettings
-from replica.config.former_names import variable_today
 from replica.database import Database, EmbeddedLedgers, Login, participant_database
 from replica.link.settings import LinkSettings
 from replica.log.settings import LogChoice
@@ -553,7 +552,4 @@ class Config(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """The environment goes before the file's values, which come in as arguments."""
-        if isinstance(env_settings, EnvSettingsSource):
-            given = env_settings.env_vars
-            env_settings.env_vars = {variable_today(name, ENVIRONMENT_PREFIX): value for name, value in given.items()}
         return env_settings, init_settings

@@ -22,7 +22,6 @@ import aiohttp
 
 from haproxy.render import ReplicaAddress
 from ledger_api.client.signing import Party
-from replica.config.former_names import in_todays_names
 from replica.config.load import load_config
 from replica.config.model import WITHOUT_DATABASE, Config
 from replica.health import ReplicaHealth
@@ -465,7 +464,7 @@ class LocalCluster:
                 "threads": 1,  # the machine is shared with all the rest
             },
         }
-        return merged(merged(values, self._database_values(before)), in_todays_names(self.settings.further))
+        return merged(merged(values, self._database_values(before)), self.settings.further)
 
     def _database_values(self, before: Mapping[str, Any]) -> Mapping[str, Any]:
         """The tables that say where lock and completions are. Without a database they are chosen once: what operators

@@ -15,7 +15,6 @@ from ledger_api.client.signing import Party
 from ledger_api.server.registry import write_registry
 from replica.active.signer import create_key, load_notary_signer
 from replica.config.file import render_config
-from replica.config.former_names import in_todays_names
 from replica.notary.errors import ConfigError
 from replica.notary.untrusted import parse_toml
 
@@ -71,7 +70,7 @@ class ParticipantFiles:
 
     def has_key_file(self, values: Mapping[str, Any]) -> bool:
         """Whether the notary's key is in a file, by the configuration and what a start adds to it."""
-        return not {"pkcs11", "kms"} & {*self.settings(), *in_todays_names(values)}
+        return not {"pkcs11", "kms"} & {*self.settings(), *values}
 
     def parties(self, count: int) -> list[Party]:
         """Make this number of parties, each with its own key. Parties that were added by hand stay registered."""
@@ -88,7 +87,7 @@ class ParticipantFiles:
 
     def settings(self) -> dict[str, Any]:
         """The values in the configuration of the last start; empty when there was none."""
-        return in_todays_names(_read_toml(self.config_path))
+        return _read_toml(self.config_path)
 
     def write_config(self, values: Mapping[str, Any], roles: tuple[str, str] | None) -> None:
         """Write the configuration: these values override the last start's, which override a new cluster's.
@@ -110,7 +109,7 @@ class ParticipantFiles:
         before = self.settings()
         if self.has_key_file(values):
             own["notary_key_file"] = self._key_path.name
-        text = render_config(merged(merged(own, before), in_todays_names(values)), _TITLE)
+        text = render_config(merged(merged(own, before), values), _TITLE)
         partial = self.config_path.with_suffix(".partial")
         partial.write_text(text)
         partial.replace(self.config_path)

@@ -35,7 +35,7 @@ class LogChoice(BaseModel):
     kafka: KafkaSettings | None = Field(
         None,
         description="The request log on Kafka: where it is, and how long its client waits. No setting changes a "
-        "verdict. In files of earlier releases this table is `[kafka]`, which is still read.",
+        "verdict.",
     )
     postgres: PostgresLogSettings | None = Field(
         None,

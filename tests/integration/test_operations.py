@@ -596,11 +596,11 @@ async def test_the_doctor_finds_what_is_broken_on_real_servers(cluster: LocalClu
         findings(cluster, NOTARY_DATABASE__SCOPE="elsewhere"),
         findings(cluster, NOTARY_DATABASE__PASSWORD_FILE=str(tmp_path / "missing")),
         findings(cluster, NOTARY_DATABASE__PASSWORD_FILE=str(wrong_password)),
-        findings(cluster, NOTARY_KAFKA__BOOTSTRAP_SERVERS=closed_port),
-        findings(cluster, NOTARY_KAFKA__TOPIC="no-such-topic"),
+        findings(cluster, NOTARY_LOG__KAFKA__BOOTSTRAP_SERVERS=closed_port),
+        findings(cluster, NOTARY_LOG__KAFKA__TOPIC="no-such-topic"),
         findings(cluster, NOTARY_DATA_DIR=str(key)),
         findings(cluster, NOTARY_ENDPOINT__PORT="1"),
-        findings(cluster, NOTARY_KAFKA__SECURITY__CA_FILE=str(_expired_certificate(tmp_path))),
+        findings(cluster, NOTARY_LOG__KAFKA__SECURITY__CA_FILE=str(_expired_certificate(tmp_path))),
     )
     assert [sorted(found) for found in wrong] == [
         ["database-session"],

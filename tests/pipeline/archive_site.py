@@ -83,7 +83,7 @@ def make_site(
         "endpoint": {"host": "127.0.0.1", "port": 1},
         "replicas": [{"name": "r1", "host": "127.0.0.1", "api_port": 2, "health_port": 3}],
         "database": {"conninfo": dsn, "scope": name},
-        "kafka": {"bootstrap_servers": kafka.bootstrap_servers, "topic": name, "single_broker": True},
+        "log": {"kafka": {"bootstrap_servers": kafka.bootstrap_servers, "topic": name, "single_broker": True}},
         "api": {"registry_path": "parties.toml"},
         "archive": {"folder": str(place), "segment_records": 100},
     }

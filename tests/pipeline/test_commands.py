@@ -93,10 +93,12 @@ def operator(
         "endpoint": {"host": "127.0.0.1", "port": 1},
         "replicas": [{"name": "r1", "host": "127.0.0.1", "api_port": 2, "health_port": 3}],
         "database": {"conninfo": dsn, "scope": database},
-        "kafka": {
-            "bootstrap_servers": kafka_broker.bootstrap_servers,
-            "topic": f"commands-{database}",
-            "single_broker": True,
+        "log": {
+            "kafka": {
+                "bootstrap_servers": kafka_broker.bootstrap_servers,
+                "topic": f"commands-{database}",
+                "single_broker": True,
+            }
         },
         "api": {"registry_path": "parties.toml"},
     }

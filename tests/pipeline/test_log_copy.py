@@ -232,7 +232,7 @@ def test_the_command(sites: Sites, tmp_path: Path) -> None:
             "endpoint": {"host": "127.0.0.1", "port": 1},
             "replicas": [{"name": "r1", "host": "127.0.0.1", "api_port": 2, "health_port": 3}],
             "database": {"conninfo": "host=127.0.0.1 dbname=none", "scope": "none"},
-            "kafka": {"bootstrap_servers": log.bootstrap_servers, "topic": log.topic, "single_broker": True},
+            "log": {"kafka": {"bootstrap_servers": log.bootstrap_servers, "topic": log.topic, "single_broker": True}},
             "api": {"registry_path": "parties.toml"},
             "log_copy": {"to": "second.toml"},
         }

@@ -27,7 +27,6 @@ LEASE = {"kind": "lease"}
 
 def config_of(base: Path, **changes: Any) -> Config:
     given = values(**({"database": {"conninfo": "sqlite:"}, "election": LEASE, "log": LOG} | changes))
-    del given["kafka"]
     return make_config(given, base, "test")
 
 

@@ -22,7 +22,7 @@ def values(**changes: Any) -> dict[str, Any]:
         "endpoint": {"host": "127.0.0.1", "port": 9000},
         "replicas": [REPLICA],
         "database": {"conninfo": "host=127.0.0.1 dbname=notary", "scope": "notary"},
-        "kafka": {"bootstrap_servers": "127.0.0.1:9092"},
+        "log": {"kafka": {"bootstrap_servers": "127.0.0.1:9092"}},
         "api": {"registry_path": "parties.toml"},
     } | changes
 
@@ -35,11 +35,13 @@ def given(changes: dict[str, Any]) -> dict[str, Any]:
 KMS = {"key_id": "alias/notary-1", "region": "eu-west-2"}
 EXPOSED = [
     {"replicas": [REPLICA | {"host": "10.0.0.1"}]},
-    {"kafka": {"bootstrap_servers": "127.0.0.1:9092,broker-2:9092"}},
+    {"log": {"kafka": {"bootstrap_servers": "127.0.0.1:9092,broker-2:9092"}}},
     {
-        "kafka": {
-            "bootstrap_servers": "broker:9092",
-            "security": {"protocol": "SASL_PLAINTEXT", "sasl_username": "u", "sasl_password_file": "p"},
+        "log": {
+            "kafka": {
+                "bootstrap_servers": "broker:9092",
+                "security": {"protocol": "SASL_PLAINTEXT", "sasl_username": "u", "sasl_password_file": "p"},
+            }
         }
     },
     {"database": {"conninfo": "host=db-1,db-2 dbname=notary", "scope": "notary"}},
@@ -47,7 +49,7 @@ EXPOSED = [
     {"database": {"conninfo": "oracle://notary@db-1:1521/notary", "scope": "NOTARY"}},
     {"tracing": {"endpoint": "http://collector:4318/v1/traces"}},
     {"kms": KMS | {"endpoint": "http://kms:8080"}, "notary_key_file": None},
-    {"log": {"kind": "postgres", "postgres": {"conninfo": "host=db sslmode=require"}}, "kafka": None},
+    {"log": {"kind": "postgres", "postgres": {"conninfo": "host=db sslmode=require"}}},
     {"site": {"name": "a", "witness": "host=witness dbname=notary_site"}},
     {"tables": {"catalogue": {"host": "metastore"}}},
 ]
@@ -57,7 +59,7 @@ PROTECTED = [
         "replicas": [REPLICA | {"host": "10.0.0.1"}],
         "api": {"registry_path": "parties.toml", "tls": TLS},
     },
-    {"kafka": {"bootstrap_servers": "broker:9093", "security": {"protocol": "SSL"}}},
+    {"log": {"kafka": {"bootstrap_servers": "broker:9093", "security": {"protocol": "SSL"}}}},
     {"database": {"conninfo": "host=db dbname=notary sslmode=verify-full", "scope": "notary"}},
     {"database": {"conninfo": "host=/run/postgresql dbname=notary", "scope": "notary"}},
     {"database": {"conninfo": "oracle://notary@tcps://db-1:2484/notary", "scope": "NOTARY"}},
@@ -66,9 +68,9 @@ PROTECTED = [
     {"kms": KMS, "notary_key_file": None},
     {"kms": KMS | {"endpoint": "https://kms:8080"}, "notary_key_file": None},
     {"kms": KMS | {"endpoint": "http://127.0.0.1:8080"}, "notary_key_file": None},
-    {"log": {"kind": "postgres", "postgres": {"conninfo": "host=db sslmode=verify-full"}}, "kafka": None},
+    {"log": {"kind": "postgres", "postgres": {"conninfo": "host=db sslmode=verify-full"}}},
     {"site": {"name": "a", "witness": "host=witness sslmode=verify-full"}},
-    {"log": {"kind": "postgres", "postgres": {"conninfo": "host=/run/postgresql"}}, "kafka": None},
+    {"log": {"kind": "postgres", "postgres": {"conninfo": "host=/run/postgresql"}}},
     {"tables": {"catalogue": {"host": "metastore", "ca_file": "ca.pem"}}},
     {"tables": {"catalogue": {"host": "127.0.0.1"}}},
 ]

@@ -1,4 +1,4 @@
-"""The request log's settings: of one kind, each with its own bounds; and files that use a table's former name."""
+"""The request log's settings: of one kind, each with its own bounds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from replica.cli.config import ENVIRONMENT, FILE, effective
-from replica.config.load import load_config, make_config
+from replica.config.load import make_config
 from replica.config.model import Config
 from replica.log.in_memory.settings import MemoryLogSettings
 from replica.log.kafka.settings import KafkaSettings
@@ -19,7 +19,7 @@ from replica.log.settings import LogSettings, dump_settings, load_settings
 from replica.notary.errors import Code, ConfigError, RestoreRefused
 from tests.unit.config.test_exposure import REPLICA, values
 
-FORMER = {"bootstrap_servers": "127.0.0.1:9092", "topic": "t", "security": {"ca_file": "ca.pem"}}
+KAFKA = {"bootstrap_servers": "127.0.0.1:9092", "topic": "t", "security": {"ca_file": "ca.pem"}}
 RAFT = {"group": "g", "nodes": "r1=127.0.0.1:7001,r2=127.0.0.1:7002,r3=127.0.0.1:7003"}
 POSTGRES = {"kind": "postgres", "postgres": {"conninfo": "host=127.0.0.1 dbname=notary", "password_file": "pw"}}
 MEMORY = {"kind": "memory", "memory": {"socket_path": "log.sock"}}
@@ -27,58 +27,30 @@ MEMORY = {"kind": "memory", "memory": {"socket_path": "log.sock"}}
 
 def config_of(base: Path, log: dict[str, Any], **changes: Any) -> Config:
     """A configuration with this table `[log]` and no other log."""
-    given = values(log=log, **changes)
-    del given["kafka"]
-    return make_config(given, base, "test")
+    return make_config(values(log=log, **changes), base, "test")
 
 
-def test_a_former_table_means_what_it_meant(tmp_path: Path) -> None:
-    """Goal: an update needs no edit. Method: the same values under both names; relative paths count from the file."""
-    before = make_config(values(kafka=FORMER), tmp_path, "test")
-    today = config_of(tmp_path, {"kafka": FORMER})
-    assert before == today
-    settings = before.log.settings
+def test_a_variable_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a unit's environment overrides the file. Method: single and nested names, over the table."""
+    monkeypatch.setenv("NOTARY_LOG__KAFKA__TOPIC", "from-the-environment")
+    monkeypatch.setenv("NOTARY_LOG__KAFKA__SECURITY__CA_FILE", "/other.pem")
+    given = values(log={"kafka": KAFKA})
+    config = make_config(given, tmp_path, "test")
+    settings = config.log.settings
     assert isinstance(settings, KafkaSettings)
-    assert settings.security.ca_file == tmp_path / "ca.pem"
-
-
-def test_a_former_variable_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: a unit's environment needs no edit, either. Method: former names, single and nested, over both tables."""
-    monkeypatch.setenv("NOTARY_KAFKA__TOPIC", "from-the-environment")
-    monkeypatch.setenv("NOTARY_KAFKA__SECURITY__CA_FILE", "/other.pem")
-    for given in (values(kafka=FORMER), values(log={"kafka": FORMER}, kafka=None)):
-        if given["kafka"] is None:
-            del given["kafka"]
-        config = make_config(given, tmp_path, "test")
-        settings = config.log.settings
-        assert isinstance(settings, KafkaSettings)
-        assert (settings.topic, settings.bootstrap_servers) == ("from-the-environment", FORMER["bootstrap_servers"])
-        assert settings.security.ca_file == Path("/other.pem")
-        origins = {name: origin for name, _, origin in effective(config, given, {"NOTARY_KAFKA__TOPIC": "x"})}
-        assert (origins["log.kafka.topic"], origins["log.kafka.bootstrap_servers"]) == (ENVIRONMENT, FILE)
-
-
-def test_a_former_variable_may_hold_the_whole_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: as above, of the table as JSON. Method: no table in the file."""
-    monkeypatch.setenv("NOTARY_KAFKA", '{"bootstrap_servers": "127.0.0.1:1"}')
-    given = values()
-    del given["kafka"]
-    assert make_config(given, tmp_path, "test").log.settings.address == "127.0.0.1:1"
-
-
-def test_two_names_of_one_table_are_refused(tmp_path: Path) -> None:
-    """Goal: no guess which of them counts. Method: both, although they agree."""
-    with pytest.raises(ConfigError, match=r"\[kafka\] is the former name of \[log.kafka\]"):
-        make_config(values(kafka=FORMER, log={"kafka": FORMER}), tmp_path, "test")
+    assert (settings.topic, settings.bootstrap_servers) == ("from-the-environment", KAFKA["bootstrap_servers"])
+    assert settings.security.ca_file == Path("/other.pem")
+    origins = {name: origin for name, _, origin in effective(config, given, {"NOTARY_LOG__KAFKA__TOPIC": "x"})}
+    assert (origins["log.kafka.topic"], origins["log.kafka.bootstrap_servers"]) == (ENVIRONMENT, FILE)
 
 
 def test_a_kind_without_its_table_is_refused(tmp_path: Path) -> None:
     """Goal: the mistake is reported at the start. Method: each kind beside the other's table."""
     for log, needed in (
-        ({"kind": "memory", "kafka": FORMER}, "log.memory"),
+        ({"kind": "memory", "kafka": KAFKA}, "log.memory"),
         ({"memory": MEMORY["memory"]}, "log.kafka"),
-        ({"kind": "raft", "kafka": FORMER}, "log.raft"),
-        ({"kind": "postgres", "kafka": FORMER}, "log.postgres"),
+        ({"kind": "raft", "kafka": KAFKA}, "log.raft"),
+        ({"kind": "postgres", "kafka": KAFKA}, "log.postgres"),
     ):
         with pytest.raises(ConfigError, match=rf"needs the table \[{needed}\]"):
             config_of(tmp_path, log)
@@ -99,7 +71,7 @@ def test_a_log_in_memory_stays_on_one_machine(tmp_path: Path) -> None:
 def test_each_kind_has_its_own_bound_of_the_queue(tmp_path: Path) -> None:
     """Goal: what is in flight fits whatever log there is. Method: a queue that is too short, of each kind."""
     postgres = POSTGRES["postgres"]
-    for kind, table in (("kafka", FORMER), ("memory", MEMORY["memory"]), ("raft", RAFT), ("postgres", postgres)):
+    for kind, table in (("kafka", KAFKA), ("memory", MEMORY["memory"]), ("raft", RAFT), ("postgres", postgres)):
         with pytest.raises(ConfigError, match=f"log.{kind}.append_queue_max = 10"):
             config_of(tmp_path, {"kind": kind, kind: table | {"append_queue_max": 10}})
 
@@ -121,8 +93,8 @@ def test_settings_reach_another_process_whole(settings: LogSettings) -> None:
 def test_each_kind_says_whether_its_records_outlive_a_power_cut(tmp_path: Path) -> None:
     """Goal: whoever must care needs to know no kind of log. Method: each kind, a topic of both durabilities."""
     logs = {
-        "synced": {"kafka": FORMER},
-        "replicated": {"kafka": FORMER | {"durability": "replicated"}},
+        "synced": {"kafka": KAFKA},
+        "replicated": {"kafka": KAFKA | {"durability": "replicated"}},
         "postgres": POSTGRES,
         "raft": {"kind": "raft", "raft": RAFT},
         "memory": MEMORY,
@@ -138,7 +110,7 @@ def test_a_replica_reads_from_the_log_node_of_its_name(tmp_path: Path) -> None:
     assert {name: getattr(found, "node", None) for name, found in beside.items()} == {"r1": "r1", "r3": "r3", "x": None}
     given = config_of(tmp_path, {"kind": "raft", "raft": RAFT | {"node": "r2"}}).log.beside("r1")
     assert getattr(given, "node", None) == "r2"
-    kafka = config_of(tmp_path, {"kafka": FORMER}).log
+    kafka = config_of(tmp_path, {"kafka": KAFKA}).log
     assert kafka.beside("r1") == kafka.settings
 
 
@@ -192,19 +164,6 @@ def test_what_only_a_topic_can_do_is_refused_with_a_code(tmp_path: Path) -> None
         nodes.elsewhere("t", None)
     with pytest.raises(RestoreRefused, match="not restored"):
         refill_log(config.log.settings, [], 0, 0, lambda count: None)
-
-
-def test_the_file_on_disk_may_use_the_former_name(tmp_path: Path) -> None:
-    """Goal: the whole way from a file. Method: a configuration as the release before wrote it."""
-    path = tmp_path / "notary.toml"
-    path.write_text(
-        'data_dir = "d"\nnotary_key_file = "k"\n[endpoint]\nhost = "127.0.0.1"\nport = 9000\n'
-        '[[replicas]]\nname = "r1"\nhost = "127.0.0.1"\napi_port = 1\nhealth_port = 2\n'
-        '[database]\nconninfo = "host=127.0.0.1"\nscope = "n"\n'
-        '[kafka]\nbootstrap_servers = "127.0.0.1:1"\nsingle_broker = true\n[api]\nregistry_path = "p"\n'
-    )
-    settings = load_config(path).log.settings
-    assert (settings.kind, settings.address, settings.for_development) == ("kafka", "127.0.0.1:1", True)
 
 
 def test_a_log_on_postgres_names_files_of_secrets_and_shows_none(tmp_path: Path) -> None:

@@ -60,17 +60,19 @@ class SetUp:
                 "reader_password_file": str(self.reader),
                 "scope": "notary",
             },
-            "kafka": {
-                "bootstrap_servers": NOBODY,
-                "answer_max_s": 1.0,
-                "security": {
-                    "protocol": "SASL_SSL",
-                    "ca_file": str(self.ca_file),
-                    "certificate_file": str(self.kafka[0]),
-                    "key_file": str(self.kafka[1]),
-                    "sasl_username": "notary",
-                    "sasl_password_file": str(self.sasl),
-                },
+            "log": {
+                "kafka": {
+                    "bootstrap_servers": NOBODY,
+                    "answer_max_s": 1.0,
+                    "security": {
+                        "protocol": "SASL_SSL",
+                        "ca_file": str(self.ca_file),
+                        "certificate_file": str(self.kafka[0]),
+                        "key_file": str(self.kafka[1]),
+                        "sasl_username": "notary",
+                        "sasl_password_file": str(self.sasl),
+                    },
+                }
             },
             "api": {
                 "registry_path": str(self.parties),
@@ -126,7 +128,7 @@ BROKEN: dict[str, tuple[str, Callable[[SetUp], object]]] = {
     "no registry": ("parties", lambda it: it.parties.unlink()),
     "a registry that is none": ("parties", lambda it: it.parties.write_bytes(b"\xff")),
     "a registry that is a folder": ("parties", lambda it: it.parties.unlink() or it.parties.mkdir()),
-    "no CA of the brokers": ("log-secrets", lambda it: it.point("kafka.security", "ca_file")),
+    "no CA of the brokers": ("log-secrets", lambda it: it.point("log.kafka.security", "ca_file")),
     "no certificate for the brokers": ("log-secrets", lambda it: it.kafka[0].unlink()),
     "no key for the brokers": ("log-secrets", lambda it: it.kafka[1].unlink()),
     "a key for the brokers for all": ("log-secrets", lambda it: it.kafka[1].chmod(0o640)),

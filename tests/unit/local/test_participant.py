@@ -13,7 +13,7 @@ ADDRESSES: dict[str, Any] = {
     "endpoint": {"host": "127.0.0.1", "port": 1},
     "replicas": [{"name": "r1", "host": "127.0.0.1", "api_port": 2, "health_port": 3}],
     "database": {"conninfo": "host=127.0.0.1 dbname=notary user=notary", "scope": "notary"},
-    "kafka": {"bootstrap_servers": "127.0.0.1:4"},
+    "log": {"kafka": {"bootstrap_servers": "127.0.0.1:4"}},
 }
 TOKEN = {"module": "x.so", "token_label": "t", "key_label": "k", "pin_file": "p"}
 

@@ -73,6 +73,5 @@ def test_seen_files_on_one_host_are_warned_of(
     ]
     log = {"kafka": {"bootstrap_servers": "127.0.0.1:1", "durability": durability}}
     given = values(log=log, replicas=replicas)
-    del given["kafka"]
     found = warnings(make_config(given, tmp_path, "test"))
     assert [text[: len(start)] for text, start in zip(found, warned, strict=True)] == warned

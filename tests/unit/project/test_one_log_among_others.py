@@ -21,7 +21,6 @@ FILES = {
     "replica/log/open.py": "builds each kind by name",
     "replica/log/promises.py": "what an answer from each kind rests on",
     "replica/cli/config.py": "the setting that makes a topic survive a power cut",
-    "replica/config/former_names.py": "the table's name in earlier files",
     "replica/cli/init.py": "the example of a configuration",
     "replica/cli/profiles.py": "the profiles: which servers a participant is made of",
     "replica/cli/drill/copied.py": "the drill kills the brokers of the site that is lost",
