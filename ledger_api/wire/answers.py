@@ -9,14 +9,13 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from ledger_api.wire.problems import ConflictDocument, EarlierDocument, ProblemDocument, problem_document
+from ledger_api.wire.problems import ConflictDocument, ProblemDocument, problem_document
 from ledger_api.wire.submissions import WindowDocument, window_from_document, window_to_document
 from replica.notary.answers import (
     Accepted,
     AcceptedEarly,
     Answer,
     DeduplicationBound,
-    Earlier,
     Notarised,
     NotNow,
     Refused,
@@ -215,7 +214,7 @@ def answer_from_document(document: AnswerDocument) -> Answer | ProblemDocument:
         parse_time(document.judged_at) if document.judged_at else None,
         _bound_from_document(document),
         None if document.time_window is None else window_from_document(document.time_window),
-        _earlier_from_document(document.earlier),
+        document.accepted_offset,
         document.ledger_offset,
     )
 
@@ -242,7 +241,7 @@ def _refusal_to_document(refused: Refused, request_id: str) -> ProblemDocument:
     judged_at = "" if refused.judged_us is None else format_time(refused.judged_us)
     if code is Code.TIME_WINDOW_CLOSED and judged_at:
         detail = f"judged at {judged_at}, which is outside the window"
-    bound, earlier = refused.bound, refused.earlier
+    bound = refused.bound
     if bound is not None:
         detail = f"the longest period is {bound.longest_s:g} s, or the ledger offsets above {bound.earliest_offset}"
     return msgspec.structs.replace(
@@ -257,13 +256,9 @@ def _refusal_to_document(refused: Refused, request_id: str) -> ProblemDocument:
         deduplication_max_s=None if bound is None else bound.longest_s,
         pruned_to=None if bound is None else bound.earliest_offset,
         time_window=_window_shown(refused.window),
-        earlier=None if earlier is None else EarlierDocument(**msgspec.structs.asdict(earlier)),
+        accepted_offset=refused.accepted_offset,
         ledger_offset=refused.ledger_offset,
     )
-
-
-def _earlier_from_document(document: EarlierDocument | None) -> Earlier | None:
-    return None if document is None else Earlier(document.submission_id, document.ledger_offset, document.log_offset)
 
 
 def _bound_from_document(document: ProblemDocument) -> DeduplicationBound | None:

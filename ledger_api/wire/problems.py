@@ -21,17 +21,6 @@ class ConflictDocument(msgspec.Struct, frozen=True):
     usage: Usage
 
 
-class EarlierDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The submission that a command id belongs to, as far as it is known; no offset while it is under way.
-
-    `log_offset` is the record in the request log by which the command was accepted.
-    """
-
-    submission_id: str | None = None
-    ledger_offset: Offset | None = None
-    log_offset: Offset | None = None
-
-
 class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A problem of RFC 9457. `code` and `retry` are for programs; `detail` and `remedy` are for people."""
 
@@ -52,7 +41,7 @@ class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=T
     pruned_to: int | None = None
     deduplication_max_s: float | None = None
     time_window: WindowDocument | None = None
-    earlier: EarlierDocument | None = None
+    accepted_offset: Offset | None = None
     ledger_offset: Offset | None = None
 
     @property

@@ -10,7 +10,7 @@ from replica.active.parts import Parts
 from replica.active.waiting import Waiting, send
 from replica.index.newest import newest_acceptances
 from replica.notary.acceptances import decode_acceptance
-from replica.notary.answers import Accepted, Answer, Earlier, Notarised, NotNow, Refused
+from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import Code
 from replica.notary.outcomes import CODE_OF
@@ -60,23 +60,23 @@ class Answering:
         notarised = [(entry.request.tx_id, entry.content_digest) for entry, _ in certified]
         places = [self._places.of(offset) for _, offset in certified]
 
-        earlier = self._earlier(synchronous)
+        accepted = self._accepted(synchronous)
 
         def answer(receipts: Sequence[Receipt] | None) -> None:
-            self.send(decided_answers(synchronous, receipts, offsets, earlier, self._retry_after_s))
+            self.send(decided_answers(synchronous, receipts, offsets, accepted, self._retry_after_s))
             self._trace.answered(answered, began_us)
 
         self._receipt_signer.make(notarised, answer, places)
 
-    def _earlier(self, decided: Sequence[Decided]) -> dict[int, Earlier]:
-        """The acceptances that commands belong to which were used again, by the log offsets of the later records."""
+    def _accepted(self, decided: Sequence[Decided]) -> dict[int, int]:
+        """Where commands that were used again had been accepted, by the log offsets of the later records."""
         reused = [entry for _, entry, verdict in decided if verdict.outcome is Outcome.COMMAND_ID_REUSED]
         if not reused:
             return {}
         changes = [entry.change_id for entry in reused]
         newest = newest_acceptances(self._index, changes, [entry.offset for entry in reused])
         return {
-            entry.offset: Earlier(None, None, decode_acceptance(value).offset)
+            entry.offset: decode_acceptance(value).offset
             for entry, value in zip(reused, newest, strict=True)
             if value is not None
         }
@@ -113,13 +113,13 @@ def decided_answers(
     decided: Sequence[Decided],
     made: Sequence[Receipt] | None,
     offsets: Mapping[int, int | None],
-    earlier: Mapping[int, Earlier],
+    accepted: Mapping[int, int],
     retry_after_s: float,
 ) -> list[tuple[Waiting, Answer]]:
     """The decisions as answers for the waiting callers; a success without a receipt is not yet answered as one.
 
     `made`: the receipts of what is notarised, in order; None when they could not be made. `offsets`: the ledger offset
-    of each record, by its log offset. `earlier`: see Answering._earlier.
+    of each record, by its log offset. `accepted`: see Answering._accepted.
     """
     receipts = iter(made or ())
     answers: list[tuple[Waiting, Answer]] = []
@@ -146,7 +146,7 @@ def decided_answers(
                 verdict.conflicts,
                 entry.judged_us if closed else None,
                 window=entry.request.window if closed else None,
-                earlier=earlier.get(entry.offset),
+                accepted_offset=accepted.get(entry.offset),
                 ledger_offset=offsets[entry.offset],
             )
         answers.append((waiting, answer))

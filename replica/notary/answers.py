@@ -38,18 +38,6 @@ class Notarised(msgspec.Struct, frozen=True, gc=False, tag="notarised"):
         return True
 
 
-class Earlier(msgspec.Struct, frozen=True):
-    """The submission that a command belongs to, the ledger offset of its completion, and the log offset of its record.
-
-    Each is None where it is not known: the id if the completion is gone, the offsets while the command is in flight.
-    Under rules that judge commands in the log only the log offset of an acceptance is known, since the index has it.
-    """
-
-    submission_id: str | None
-    ledger_offset: int | None
-    log_offset: int | None = None
-
-
 class DeduplicationBound(msgspec.Struct, frozen=True):
     """The limit of deduplication: acceptances of so many past seconds count, and all after a ledger offset."""
 
@@ -61,7 +49,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """The verdict on this submission. `final` says whether the same request, submitted again, may get another one.
 
     `code` is a name in the error catalogue. `record_offset`, and `ledger_offset` of its completion, are None when
-    nothing was logged. `window` is the closed window. `earlier` is the submission that the command id belongs to.
+    nothing was logged. `window` is the closed window. `accepted_offset` is that of the record that
+    the command id belongs to.
     """
 
     code: str
@@ -71,7 +60,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     judged_us: int | None = None  # the time a window was judged at, microseconds UTC
     bound: DeduplicationBound | None = None  # of a deduplication period that is too long
     window: TimeWindow | None = None
-    earlier: Earlier | None = None
+    accepted_offset: int | None = None
     ledger_offset: int | None = None
 
     @property

@@ -30,14 +30,13 @@ class Export(msgspec.Struct, frozen=True):
     """The completions that were published when the export began, by ledger offset; `rows` can be read once.
 
     They cover the log up to `published_offset` (-1: nothing yet) of topic `topic_id`. Those up to ledger offset
-    `pruned_to` are left out, whether they are gone or not. `age_us`: microseconds since the first epoch was granted;
-    None if none was. `salvages`: digests, in hexadecimal, of those that the database requires.
+    `pruned_to` are left out, whether they are gone or not. `salvages`: digests, in hexadecimal, of those
+    that the database requires.
     """
 
     topic_id: str | None
     published_offset: int
     ledger_end: int
-    age_us: int | None
     rows: Iterator[tuple[int, Completion]]
     pruned_to: int = 0
     salvages: tuple[str, ...] = ()

@@ -37,11 +37,8 @@ export interface Refused {
   readonly conflicts: readonly Conflict[];
   readonly judgedUs?: bigint;
   readonly window?: TimeWindow;
-  readonly earlier?: {
-    readonly submissionId: string | null;
-    readonly ledgerOffset: number | null;
-    readonly logOffset: number | null;
-  };
+  /** Of COMMAND_ID_REUSED: the record that the command id belongs to. */
+  readonly acceptedOffset: number | null;
   readonly bound?: { readonly longestS: number; readonly earliestOffset: number };
 }
 
@@ -264,7 +261,6 @@ interface Parts {
 
 function refused(code: string, detail: string, document: Json, parts: Parts): Refused {
   const { conflicts, judgedUs, window, longestS, earliestOffset } = parts;
-  const earlier = document["earlier"] as Json | null | undefined;
   const tooLate = judgedUs !== undefined && window?.untilUs !== undefined && judgedUs >= window.untilUs;
   return {
     kind: "refused",
@@ -274,19 +270,11 @@ function refused(code: string, detail: string, document: Json, parts: Parts): Re
     final: code === "TIME_WINDOW_CLOSED" ? tooLate : code === "STATE_CONFLICT" || code === "TX_ID_REUSED",
     recordOffset: integerOrNull(document, "record_offset"),
     ledgerOffset: integerOrNull(document, "ledger_offset"),
+    acceptedOffset: integerOrNull(document, "accepted_offset"),
     conflicts,
     ...(judgedUs === undefined ? {} : { judgedUs }),
     ...(window === undefined ? {} : { window }),
     ...(typeof longestS === "number" && typeof earliestOffset === "number" ? { bound: { longestS, earliestOffset } } : {}),
-    ...(earlier === undefined || earlier === null
-      ? {}
-      : {
-          earlier: {
-            submissionId: typeof earlier["submission_id"] === "string" ? earlier["submission_id"] : null,
-            ledgerOffset: integerOrNull(earlier, "ledger_offset"),
-            logOffset: integerOrNull(earlier, "log_offset"),
-          },
-        }),
   };
 }
 

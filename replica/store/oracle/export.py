@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 
 import oracledb
 
@@ -24,15 +23,13 @@ def export_completions(login: Mapping[str, str]) -> Iterator[Export]:
         row = cursor.fetchone()
         if row is None:
             raise StoreMismatch("the database has no participant row")
-        topic_id, published_offset, ledger_end, found, first, now = row
-        age_us = None if first is None else (now - first) // timedelta(microseconds=1)
+        topic_id, published_offset, ledger_end, found = row
         pruned_to = int(found)
         rows = _rows(cursor, int(ledger_end), pruned_to)
         yield Export(
             bound_topic_id(topic_id),
             int(published_offset),
             int(ledger_end),
-            age_us,
             rows,
             pruned_to,
             salvages_named(topic_id),

@@ -26,10 +26,10 @@ def export_completions(conninfo: str) -> Iterator[Export]:
         row = connection.execute(named_statement("export_status")).fetchone()
         if row is None:
             raise StoreMismatch("the database has no participant row")
-        topic_id, published_offset, ledger_end, pruned_to, age_us = row
+        topic_id, published_offset, ledger_end, pruned_to = row
         rows = _rows(connection, ledger_end, pruned_to)
         salvages = salvages_named(topic_id)
-        yield Export(bound_topic_id(topic_id), published_offset, ledger_end, age_us, rows, pruned_to, salvages)
+        yield Export(bound_topic_id(topic_id), published_offset, ledger_end, rows, pruned_to, salvages)
 
 
 def published_state(conninfo: str) -> PublishedState:

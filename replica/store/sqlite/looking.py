@@ -78,8 +78,7 @@ def export_completions(files: Sequence[Path]) -> Iterator[Export]:
     with _opened(files) as connection:
         topic_id, position, ledger_end, pruned_to = _progress(connection)
         rows = _rows(connection, pruned_to, ledger_end)
-        age_us = _age_us(connection, pruned_to)
-        yield Export(topic_id, _offset(position), ledger_end, age_us, rows, pruned_to)
+        yield Export(topic_id, _offset(position), ledger_end, rows, pruned_to)
 
 
 def export_range(file: Path, after: int, until: int) -> Iterator[Row]:
@@ -331,15 +330,6 @@ def _history(begun: Sequence[_Begun], appended_us: Sequence[int] = ()) -> list[P
 def _shown(history: Sequence[PastActivation], limit: int) -> list[PastActivation]:
     """Without the releases, which are of nobody."""
     return [one for one in history if one.replica][:limit]
-
-
-def _age_us(connection: sqlite3.Connection, pruned_to: int) -> int | None:
-    """Microseconds since the first completion; None where there is none. Where that is pruned: since the epoch of the
-    clock, which is longer than any period."""
-    first_us = next((row[1].recorded_us for row in _rows(connection, 0, 1)), None)
-    if first_us is None and not pruned_to:
-        return None
-    return time.time_ns() // 1_000 - (0 if pruned_to or first_us is None else first_us)
 
 
 def _rows(connection: sqlite3.Connection, after: int, until: int) -> Iterator[Row]:

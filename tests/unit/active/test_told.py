@@ -14,7 +14,6 @@ from replica.notary.answers import (
     Accepted,
     Answer,
     DeduplicationBound,
-    Earlier,
     Notarised,
     NotNow,
     Refused,
@@ -126,7 +125,7 @@ def test_a_command_that_is_taken_says_by_whom() -> None:
             assert completion.submission_id == "first"
             log_offset = completion.log_offset
             (later,) = await replica.submit(submission(2, [state(8)], command_id="c", submission_id="third"))
-            assert refused(later, Code.COMMAND_ID_REUSED).earlier == Earlier(None, None, log_offset)
+            assert refused(later, Code.COMMAND_ID_REUSED).accepted_offset == log_offset
 
     run_virtually(story())
 
@@ -208,9 +207,7 @@ def test_a_completion_tells_the_period_that_was_honoured() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        Refused("COMMAND_ID_REUSED", name_of(1), earlier=Earlier("first", 7)),
-        Refused("COMMAND_ID_REUSED", name_of(1), earlier=Earlier("first", None)),
-        Refused("COMMAND_ID_REUSED", name_of(1), earlier=Earlier(None, None, 41)),
+        Refused("COMMAND_ID_REUSED", name_of(1), accepted_offset=41),
         Accepted("s", 0.5, 41),
         Accepted("s", 0.5),
         Refused("DEDUPLICATION_PERIOD_TOO_LONG", name_of(1), bound=DeduplicationBound(12.5, 3)),

@@ -49,15 +49,12 @@ public sealed interface Answer {
             List<Conflict> conflicts,
             Long judgedUs,
             TimeWindow window,
-            Earlier earlier,
+            Long acceptedOffset,
             Bound bound)
             implements Result {}
 
     /** A state that was consumed before; {@code usage} is how the refused request used it, {@code input} or {@code reference}. */
     record Conflict(String state, String consumedByHash, String usage) {}
-
-    /** The submission that a command id belongs to, its completion and its record in the log; null where it is not known. */
-    record Earlier(String submissionId, Long ledgerOffset, Long logOffset) {}
 
     /** How far back deduplication remembers. */
     record Bound(double longestS, long earliestOffset) {}

@@ -216,7 +216,6 @@ final class Documents {
         boolean isFinal = code.equals(Code.TIME_WINDOW_CLOSED.name())
                 ? tooLate
                 : code.equals(Code.STATE_CONFLICT.name()) || code.equals(Code.TX_ID_REUSED.name());
-        JsonNode earlier = document.path("earlier");
         return new Answer.Refused(
                 code,
                 detail,
@@ -227,12 +226,7 @@ final class Documents {
                 List.copyOf(conflicts),
                 judgedUs,
                 window,
-                earlier.isObject()
-                        ? new Answer.Earlier(
-                                textOrNull(earlier, "submission_id"),
-                                integerOrNull(earlier, "ledger_offset"),
-                                integerOrNull(earlier, "log_offset"))
-                        : null,
+                integerOrNull(document, "accepted_offset"),
                 bound);
     }
 
