@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum, StrEnum
-from itertools import chain
 from typing import NamedTuple
 
 from tests.model.reading import (
@@ -39,7 +38,6 @@ class Phase(Enum):
     LOADED = "loaded"
     BARRIER_SENT = "barrier sent"
     CAUGHT_UP = "caught up"
-    SETTLING = "settling"
     ACTIVE = "active"
 
 
@@ -58,7 +56,6 @@ class Replica(NamedTuple):
 
 class Database(NamedTuple):
     epoch: int = 0
-    pending: frozenset[Submission] = frozenset()
     published: int = 0
     completions: tuple[tuple[Submission, Verdict], ...] = ()
 
@@ -95,9 +92,9 @@ def successors(state: State, design: Design, scenario: Scenario) -> Iterator[Ste
     for name in state.names:
         replica = _replica(state, name)
         yield from _activation(state, name, design, scenario)
-        if design.barriers and replica.phase in {Phase.BARRIER_SENT, Phase.SETTLING, Phase.ACTIVE}:
+        if design.barriers and replica.phase in {Phase.BARRIER_SENT, Phase.ACTIVE}:
             yield from _reading(state, name, design, scenario)
-        if scenario.commands and state.holder == name and replica.phase in {Phase.CAUGHT_UP, Phase.ACTIVE}:
+        if scenario.publishes and state.holder == name and replica.phase in {Phase.CAUGHT_UP, Phase.ACTIVE}:
             yield from _publishing(state, name, design)
         if replica.phase is Phase.ACTIVE:
             yield from _serving(state, name, design, scenario)
@@ -148,8 +145,7 @@ def _landings(state: State, design: Design, scenario: Scenario) -> Iterator[Step
 
 
 def _title(record: Record) -> str:
-    what = "barrier" if record.number == 0 else "settlement"
-    what = what if record.submission is None else f"request {record.submission.name}"
+    what = "barrier" if record.submission is None else f"request {record.submission.name}"
     return f"{what} of {record.activation.replica}{record.activation.term} (epoch {record.epoch})"
 
 
@@ -217,7 +213,7 @@ def _reading(state: State, name: str, design: Design, scenario: Scenario) -> Ite
     index = replica.view
     for record in state.log[index.position :]:
         in_force = index.in_force, index.epoch
-        index, completions = apply(index, record, design)
+        index, completion = apply(index, record, design)
         mine = record.activation == Activation(name, replica.terms)
         if not design.activation_ids:
             mine = record.epoch == replica.epoch
@@ -227,8 +223,9 @@ def _reading(state: State, name: str, design: Design, scenario: Scenario) -> Ite
         if deposed or (mine and record.number == 0 and replica.phase is Phase.BARRIER_SENT):
             yield title, _read_barrier(read, name, design, scenario)
             return
-        if mine and completions:
-            yield title, _read_own(read, name, record, completions[0][1], design)
+        if mine and completion:
+            answers = design.answers_on is AnswersOn.READ_BACK
+            yield title, _answer(read, name, record.number, completion[1]) if answers else read
             return
 
 
@@ -240,34 +237,14 @@ def _read_barrier(state: State, name: str, design: Design, scenario: Scenario) -
         own = replica.view.epoch == replica.epoch
     if not own:
         return _step_down(state, name, scenario)
-    return _with(state, name, replica._replace(phase=Phase.CAUGHT_UP if scenario.commands else Phase.ACTIVE))
-
-
-def _read_own(state: State, name: str, record: Record, verdict: Verdict, design: Design) -> State:
-    """One's own settlement: publish it. One's own request: answer who waits for this number."""
-    replica = _replica(state, name)
-    if record.submission is None:
-        return _with(state, name, replica._replace(phase=Phase.CAUGHT_UP))
-    if design.answers_on is not AnswersOn.READ_BACK:
-        return state
-    return _answer(state, name, record.number, verdict)
+    return _with(state, name, replica._replace(phase=Phase.CAUGHT_UP if scenario.publishes else Phase.ACTIVE))
 
 
 def _publishing(state: State, name: str, design: Design) -> Iterator[Step]:
     """Completions and published position in one transaction on the lock's own session: only the holder can."""
     replica, database = _replica(state, name), state.database
-    if replica.phase is Phase.CAUGHT_UP and not design.settles_by_log and database.pending:
-        known = {tx for tx, _ in replica.view.done}
-        settled = tuple((one, Verdict.OK if one.tx in known else Verdict.SETTLED) for one in sorted(database.pending))
-        after = database._replace(pending=frozenset(), completions=database.completions + settled)
-        yield f"{name} settles by its index", state._replace(database=after)
-    elif database.published < replica.view.position:
+    if database.published < replica.view.position:
         yield f"{name} publishes", state._replace(database=_published(state, replica, design))
-    elif replica.phase is Phase.CAUGHT_UP and database.pending:
-        number = replica.sent + 1
-        record = Record(Activation(name, replica.terms), replica.epoch, number, None, tuple(sorted(database.pending)))
-        settling = replica._replace(phase=Phase.SETTLING, sent=number)
-        yield f"{name} sends a settlement", _with(state, name, settling)._replace(flight=state.flight | {record})
     elif replica.phase is Phase.CAUGHT_UP:
         yield f"{name} serves", _with(state, name, replica._replace(phase=Phase.ACTIVE))
 
@@ -277,14 +254,10 @@ def _published(state: State, replica: Replica, design: Design) -> Database:
     database, index = state.database, read_all(state.log[: state.database.published], design)[0]
     new = list[tuple[Submission, Verdict]]()
     for offset in range(database.published, replica.view.position):
-        index, completions = apply(index, state.log[offset], design)
-        for submission, verdict in completions:
-            again = verdict if verdict is Verdict.SETTLED else judge(replica.view, submission, offset, design)
-            new.append((submission, again))
-    pending = database.pending - {submission for submission, _ in new}
-    return database._replace(
-        pending=pending, published=replica.view.position, completions=(*database.completions, *new)
-    )
+        index, completion = apply(index, state.log[offset], design)
+        if completion is not None:
+            new.append((completion[0], judge(replica.view, completion[0], offset, design)))
+    return database._replace(published=replica.view.position, completions=(*database.completions, *new))
 
 
 def _serving(state: State, name: str, design: Design, scenario: Scenario) -> Iterator[Step]:
@@ -300,18 +273,8 @@ def _serving(state: State, name: str, design: Design, scenario: Scenario) -> Ite
         if state.holder == name:
             checked = _with(submitted, name, replica._replace(checked=submission))
             yield f"{name} takes {submission.name} and finds that it has the lock", checked
-    elif not scenario.commands:
+    else:
         yield f"{name} takes and sends {submission.name}", _send(submitted, name, submission, design)
-    elif state.holder == name and not _known(state.database, submission):  # admission is a write on the lock session
-        database = state.database._replace(pending=state.database.pending | {submission})
-        admitted = submitted._replace(database=database)
-        yield f"{name} admits and sends {submission.name}", _send(admitted, name, submission, design)
-
-
-def _known(database: Database, submission: Submission) -> bool:
-    """The command is pending, or was accepted: not logged again."""
-    accepted = (one for one, verdict in database.completions if verdict is Verdict.OK)
-    return any(one.command == submission.command for one in chain(database.pending, accepted))
 
 
 def _send(state: State, name: str, submission: Submission, design: Design) -> State:
@@ -339,7 +302,6 @@ class Violation(StrEnum):
     ANSWER_NOT_IN_LOG = "an answer is not what the log says"
     COMPLETION_NOT_IN_LOG = "the completions are not those of the log"
     COMPLETED_TWICE = "a submission has two completions"
-    ACCEPTED_TWICE = "a command has two accepting completions"
     INDEX_DIVERGED = "an index is not what the log makes of it"
 
 
@@ -356,9 +318,6 @@ def violations(state: State, design: Design) -> Iterator[Violation]:
         completed = [submission for submission, _ in completions]
         if len(set(completed)) < len(completed):
             yield Violation.COMPLETED_TWICE
-        accepted = [submission.command for submission, verdict in completions if verdict is Verdict.OK]
-        if len(set(accepted)) < len(accepted):
-            yield Violation.ACCEPTED_TWICE
     if design.barriers:
         for replica in state.replicas:
             if replica.view != read_all(state.log[: replica.view.position], design)[0]:

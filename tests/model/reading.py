@@ -37,7 +37,6 @@ class Design:
     activation_ids: bool = True  # else only epochs distinguish activations
     saves_barrier: bool = True  # the barrier in force is kept with the position, across a restart
     judges_by_offset: bool = True  # only what was recorded at a lower offset counts
-    settles_by_log: bool = True  # else pending commands are settled by the index, before publishing
 
 
 OURS = Design()
@@ -47,14 +46,12 @@ class Verdict(StrEnum):
     OK = "ok"
     CONFLICT = "conflict"
     TOO_EARLY = "too early"
-    SETTLED = "settled: not logged"
 
 
 class Submission(NamedTuple):
     """A request of a client. All transactions consume the one state there is; `early`: before its time window."""
 
     name: str
-    command: str
     tx: str
     early: bool = False
 
@@ -64,7 +61,7 @@ class Scenario:
     """What clients do, and how often each misfortune may strike."""
 
     submissions: tuple[Submission, ...]  # clients send them in this order
-    commands: bool = False  # with deduplication, completions and settlements, which the database keeps
+    publishes: bool = False  # completions, which the database keeps
     terms: int = 2  # activations per replica
     losses: int = 0  # of the lock, without notice to its holder
     restarts: int = 0
@@ -80,13 +77,12 @@ class Activation(NamedTuple):
 
 
 class Record(NamedTuple):
-    """In flight or in the log. A barrier has number 0, a settlement names `settles`, a request has a submission."""
+    """In flight or in the log. A barrier has number 0, a request has a submission."""
 
     activation: Activation
     epoch: int
     number: int
     submission: Submission | None = None
-    settles: tuple[Submission, ...] = ()
 
 
 class Index(NamedTuple):
@@ -112,32 +108,30 @@ def judge(index: Index, submission: Submission, offset: int, design: Design) -> 
 
 
 def counts(index: Index, record: Record, design: Design) -> bool:
-    """Whether a request or settlement counts, by the void rule and by its number."""
+    """Whether a request counts, by the void rule and by its number."""
     if not design.barriers or index.forgot_barrier:
         return True
     same = record.activation == index.in_force if design.activation_ids else record.epoch == index.epoch
     return same and not (design.numbers_submissions and record.number in index.numbers)
 
 
-def apply(index: Index, record: Record, design: Design) -> tuple[Index, list[tuple[Submission, Verdict]]]:
-    """Read one record: the index after it, and the completions that it yields."""
+def apply(index: Index, record: Record, design: Design) -> tuple[Index, tuple[Submission, Verdict] | None]:
+    """Read one record: the index after it, and the completion that it yields, if any."""
     offset = index.position
     index = index._replace(position=offset + 1)
     if record.number == 0:
         if record.epoch <= index.epoch:  # void, or a repeat of the one in force
-            return index, []
+            return index, None
         begun = index._replace(epoch=record.epoch, in_force=record.activation, numbers=frozenset())
-        return begun._replace(forgot_barrier=False), []
-    if not counts(index, record, design):
-        return index, []
+        return begun._replace(forgot_barrier=False), None
+    if record.submission is None or not counts(index, record, design):
+        return index, None
     index = index._replace(numbers=index.numbers | {record.number})
-    if record.submission is None:
-        return index, [(settled, Verdict.SETTLED) for settled in record.settles]
     verdict = judge(index, record.submission, offset, design)
     if verdict is Verdict.OK and not any(tx == record.submission.tx for tx, _ in index.done):
         index = index._replace(spent_at=(offset, record.submission.tx))
         index = index._replace(done=index.done | {(record.submission.tx, offset)})
-    return index, [(record.submission, verdict)]
+    return index, (record.submission, verdict)
 
 
 @cache
@@ -147,4 +141,4 @@ def read_all(log: tuple[Record, ...], design: Design) -> tuple[Index, tuple[tupl
         return Index(), ()
     index, completions = read_all(log[:-1], design)
     index, new = apply(index, log[-1], design)
-    return index, (*completions, *new)
+    return index, completions if new is None else (*completions, new)

@@ -13,7 +13,6 @@ from tests.model.variants import (
     FENCED_THEN_LOADED,
     FORGETFUL,
     OURS,
-    PENDING,
     RACE,
     RESTART,
     SCENARIOS,
@@ -67,10 +66,6 @@ def zombie_landed_behind_the_barrier(state: State) -> bool:
     return epochs != sorted(epochs) and len(state.answers) == 1
 
 
-def settled_and_served(state: State) -> bool:
-    return any(verdict is Verdict.SETTLED for _, verdict in state.database.completions)
-
-
 def same_epoch_twice(state: State) -> bool:
     barriers = [record.epoch for record in state.log if record.number == 0]
     return len(set(barriers)) < len(barriers) and bool(state.answers)
@@ -85,7 +80,6 @@ def restarted_and_active_again(state: State) -> bool:
     [
         (RACE, answered_both_ways),
         (RACE, zombie_landed_behind_the_barrier),
-        (PENDING, settled_and_served),
         (FORGETFUL, same_epoch_twice),
         (RESTART, restarted_and_active_again),
     ],

@@ -9,17 +9,14 @@ from tests.model.protocol import State, Violation, violations
 from tests.model.reading import AnswersOn, Design, Fencing, Scenario, Submission
 
 OURS = Design()
-FIRST, SECOND = Submission("s1", "c1", "T1"), Submission("s2", "c2", "T2")
-EARLY, IN_TIME = Submission("s1", "c1", "T1", early=True), Submission("s2", "c2", "T1")
-AGAIN = Submission("s2", "c1", "T1")  # the first command again
+FIRST, SECOND = Submission("s1", "T1"), Submission("s2", "T2")
+EARLY, IN_TIME = Submission("s1", "T1", early=True), Submission("s2", "T1")
 
 RACE = Scenario((FIRST, SECOND), losses=2)
 RESTART = Scenario((FIRST, SECOND), losses=1, restarts=1)
-WINDOW = Scenario((EARLY, IN_TIME), commands=True, losses=1)
-PENDING = Scenario((FIRST,), commands=True, losses=2)
-FORGETFUL = Scenario((FIRST, SECOND), commands=True, failovers=1)
-REPEATS = Scenario((FIRST,), commands=True, losses=1, repeats=1)
-RESUBMITTED = Scenario((FIRST, AGAIN), commands=True, losses=1, failovers=1)
+WINDOW = Scenario((EARLY, IN_TIME), publishes=True, losses=1)
+FORGETFUL = Scenario((FIRST, SECOND), publishes=True, failovers=1)
+REPEATS = Scenario((FIRST,), publishes=True, losses=1, repeats=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +74,6 @@ UNSAFE = (
         13,
     ),
     Variant(
-        "commands settled from the index",
-        Design(settles_by_log=False),
-        PENDING,
-        Violation.COMPLETED_TWICE,
-        15,
-    ),
-    Variant(
         "epochs without activation ids",
         Design(activation_ids=False),
         FORGETFUL,
@@ -105,10 +95,8 @@ SCENARIOS = {
     "race": RACE,
     "restart": RESTART,
     "window": WINDOW,
-    "pending": PENDING,
     "forgetful": FORGETFUL,
     "repeats": REPEATS,
-    "resubmitted": RESUBMITTED,
 }
 
 
