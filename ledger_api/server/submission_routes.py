@@ -34,7 +34,6 @@ _encoder = msgspec.json.Encoder()
 
 _SUBMITTING = (
     Code.SIGNATURE_INVALID,
-    Code.COMMAND_NOT_SIGNED,
     Code.PARTY_UNKNOWN,
     Code.KEY_NOT_VALID,
     Code.OVERLOADED,

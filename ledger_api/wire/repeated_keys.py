@@ -39,8 +39,6 @@ def _colons(document: SubmissionDocument) -> int:
     """The least number of colons in a body where each key with a value other than its default occurs once."""
     request, user_id, command_id = document.request, document.user_id, document.command_id
     count = 6 + len(request.inputs) + request.party.count(":")  # request and five of its keys
-    if request.canonical_version != 1:
-        count += 1
     if request.references:
         count += 1 + len(request.references)
     if (window := request.time_window) is not None:

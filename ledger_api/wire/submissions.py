@@ -6,7 +6,7 @@ Byte strings are hexadecimal, times RFC 3339.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
@@ -28,7 +28,6 @@ from replica.notary.requests import (
 )
 from replica.notary.terms import (
     Terms,
-    command_not_signed,
     decode_canonical,
     encode_canonical,
     period_s_of,
@@ -55,7 +54,6 @@ class RequestDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     """A signed notarisation request. States are `<64 hexadecimal digits>:<index>`, in any order.
 
     The signature covers all of it but the keys, and user id, command id, act_as and deduplication period.
-    `canonical_version` is 2; version 1, or none, is refused: COMMAND_NOT_SIGNED.
     """
 
     tx_id: Hex32
@@ -65,7 +63,6 @@ class RequestDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     party: Name
     public_key: Hex32
     signature: Hex64
-    canonical_version: Literal[1, 2] = 1
 
 
 class DeduplicationDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -99,8 +96,6 @@ class BatchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def submission_from_document(document: SubmissionDocument, new_id: Callable[[], str]) -> Submission:
     """The submission in canonical form; registry and signature are not looked at. Raises BadRequest."""
     parts = document.request
-    if parts.canonical_version != 2:
-        raise command_not_signed()
     if len(parts.inputs) + len(parts.references) >= STATES_LIMIT:  # before any work is put into them
         found = len(parts.inputs) + len(parts.references)
         raise BadRequest(f"{found} states, the limit is {STATES_LIMIT - 1}", Code.TOO_MANY_STATES)
@@ -162,7 +157,6 @@ def submission_to_document(submission: Submission) -> SubmissionDocument:
             party=request.party,
             public_key=submission.public_key.hex(),
             signature=submission.signature.hex(),
-            canonical_version=2,
         ),
         command_id=submission.command_id,
         user_id=submission.user_id,

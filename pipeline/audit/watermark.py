@@ -17,7 +17,6 @@ from replica.notary.errors import ConfigError
 from replica.notary.untrusted import UNREADABLE
 
 VERSION = 2
-VERSIONS_READ = (1, 2)  # the first had no checksum
 
 
 class Watermark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,11 +39,11 @@ def load_watermark(path: Path) -> Watermark | None:
         return None
     except UNREADABLE as error:
         raise ConfigError(f"{path} is not an audit's watermark: {error}") from None
-    if found.version not in VERSIONS_READ:
+    if found.version != VERSION:
         raise ConfigError(f"{path} has version {found.version} of the watermark, this release knows {VERSION}")
-    if found.checksum != ("" if found.version == 1 else _checksum(found)):
+    if found.checksum != _checksum(found):
         raise ConfigError(f"{path} is damaged; delete it, and the next audit verifies everything again")
-    return msgspec.structs.replace(found, version=VERSION, checksum="")
+    return msgspec.structs.replace(found, checksum="")
 
 
 def _checksum(watermark: Watermark) -> str:

@@ -28,7 +28,6 @@ _OF_KEYS = {Code.PARTY_UNKNOWN, Code.KEY_NOT_VALID}
 _OF_SUBMISSIONS = {
     *_OF_KEYS,
     Code.SIGNATURE_INVALID,
-    Code.COMMAND_NOT_SIGNED,
     Code.TOO_MANY_STATES,
     Code.BATCH_TOO_LARGE,
     Code.WINDOW_EXCEEDED,
@@ -90,8 +89,6 @@ def _problem_of_signer(code: Code, sent: Invoke, content: Content, signed: Signe
     signature = _bytes(signed.signature, SIGNATURE_BYTES)
     if code in _OF_KEYS and door.registered is not None and (content.party, key) in door.registered:
         return "the party is registered with this key"
-    if code is Code.COMMAND_NOT_SIGNED:
-        return "the signature covers the command"
     if code is Code.SIGNATURE_INVALID:
         raw = _signed_bytes(sent, content, signed)
         return "the signature holds" if raw is not None and signature_holds(key, raw, signature) else None

@@ -73,8 +73,8 @@ class _Content(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     own: _Raw
     peers: Annotated[dict[_Name, _Raw], msgspec.Meta(max_length=PEERS_MAX)]
     contradicted: _Raw
-    contradicted_own: bool = False  # this and the next are missing in files of earlier releases
-    refuted: Annotated[dict[_Name, _Raw], msgspec.Meta(max_length=REFUTED_MAX)] = {}
+    contradicted_own: bool
+    refuted: Annotated[dict[_Name, _Raw], msgspec.Meta(max_length=REFUTED_MAX)]
 
 
 _decoder = msgspec.msgpack.Decoder(_Content)

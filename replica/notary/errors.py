@@ -104,11 +104,6 @@ class Code(Enum):
         "Sign the canonical bytes of exactly this request with the key that is sent along; they also have user, "
         "command, act_as and deduplication period, exactly as they are submitted.",
     )
-    COMMAND_NOT_SIGNED = (
-        403,
-        "This notary takes no request whose signature leaves its command open; nothing was logged",
-        "Sign canonical bytes of version 2, which have the command and its deduplication period; see docs/api.md.",
-    )
     PARTY_UNKNOWN = (
         403,
         "The party has not registered this key",

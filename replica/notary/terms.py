@@ -12,11 +12,10 @@ from functools import lru_cache
 import msgspec
 
 from replica.notary.canonical import decode_request, encode_request
-from replica.notary.errors import BadRequest, Code
+from replica.notary.errors import BadRequest
 from replica.notary.records import NO_OFFSET, RequestRecord
 from replica.notary.requests import STATE_REF_BYTES, TIME_MAX_US, Request, check_command
 
-_TAG_WITHOUT_COMMAND = b"notary/request/1"  # what release 0.1 signed
 FOR_EVER_US = TIME_MAX_US  # the period of a record whose caller named a ledger offset
 _COUNTS_AT, _REFS_AT, _WINDOW_BYTES = 48, 52, 17
 _COUNTS = struct.Struct(">HH")
@@ -43,10 +42,8 @@ def encode_canonical(request: Request, terms: Terms) -> bytes:
 
 
 def decode_canonical(raw: bytes) -> tuple[Request, bytes, Terms]:
-    """The request, its content digest and its terms. Raises BadRequest unless the bytes are exactly canonical,
-    COMMAND_NOT_SIGNED for those of version 1."""
-    if raw.startswith(_TAG_WITHOUT_COMMAND):
-        raise command_not_signed()
+    """The request, its content digest and its terms. Raises BadRequest unless the bytes are exactly
+    canonical."""
     try:
         inputs_n, references_n = _COUNTS.unpack_from(raw, _COUNTS_AT)
         at = _REFS_AT + STATE_REF_BYTES * (inputs_n + references_n) + _WINDOW_BYTES
@@ -66,11 +63,6 @@ def decode_canonical(raw: bytes) -> tuple[Request, bytes, Terms]:
     if act_as != sorted(act_as):
         raise BadRequest("not canonical bytes of a request: act_as is out of order")
     return request, digest, Terms(user_id, command_id, tuple(act_as), period_us, offset)
-
-
-def command_not_signed() -> BadRequest:
-    """The refusal of canonical bytes of version 1."""
-    return BadRequest("canonical bytes of version 1 do not cover the command", Code.COMMAND_NOT_SIGNED)
 
 
 def period_us_of(period_s: float) -> int:

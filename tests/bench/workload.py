@@ -42,7 +42,6 @@ def submission(random: Random, party: Party, inputs: list[bytes]) -> dict[str, o
             "party": party.name,
             "public_key": party.public_key.hex(),
             "signature": party.key.sign(signed).signature.hex(),
-            "canonical_version": 2,
         }
     }
 

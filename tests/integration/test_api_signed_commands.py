@@ -18,7 +18,6 @@ from ledger_api.wire.problems import ProblemDocument
 from ledger_api.wire.stream_frames import Answers, Rejected, Submissions
 from replica.link.interface import SubmitOptions
 from replica.notary.answers import Notarised
-from replica.notary.canonical import encode_request
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import Submission
 from replica.notary.terms import Terms, decode_canonical
@@ -184,36 +183,6 @@ async def test_a_token_does_not_change_the_user_that_was_signed_for(tmp_path: Pa
         assert isinstance(found, ProblemDocument)
         assert found.code == Code.PERMISSION_DENIED.name
     assert participant.submitted == [alice, alice]
-
-
-def of_version_1(one: Submission) -> Submission:
-    """The same transaction, signed as release 0.1 did: without its command."""
-    raw = b"notary/request/1" + encode_request(decode_canonical(one.request)[0])[16:]
-    return replace(one, request=raw, signature=BANK.key.sign(raw).signature)
-
-
-async def test_a_signature_that_leaves_the_command_open_is_refused(tmp_path: Path) -> None:
-    """Goal: nobody's command is chosen by a relay. Method: version 1, rightly signed, as JSON that names it or none,
-    and in a stream beside one that is good."""
-    participant = StubParticipant()
-    one = signed()
-    old = of_version_1(one)
-    document = json.loads(encode_submission(one))
-    document["request"]["signature"] = old.signature.hex()
-    async with ApiWorld(tmp_path, participant).serve() as world:
-        document["request"]["canonical_version"] = 1
-        found = [await post(world, json.dumps(document).encode())]
-        del document["request"]["canonical_version"]
-        found.append(await post(world, json.dumps(document).encode()))
-        async with raw_stream(world) as (raw, _):
-            await raw.send(Submissions([(0, old), (1, one)]))
-            answers: dict[int, Any] = {}
-            while len(answers) < 2:
-                received = await raw.receive()
-                assert isinstance(received, Answers)
-                answers |= dict(received.batch)
-    assert [each["code"] for each in found] + [answers[0].code] == [Code.COMMAND_NOT_SIGNED.name] * 3
-    assert participant.submitted == [one]
 
 
 async def test_a_client_does_not_send_what_was_signed_otherwise(tmp_path: Path) -> None:

@@ -56,14 +56,6 @@ async def whole(folder: Path, **core: float) -> AsyncIterator[ApiWorld]:
             yield world
 
 
-async def test_a_signature_without_the_command(tmp_path: Path) -> None:
-    """Goal: COMMAND_NOT_SIGNED says what to sign. Method: a document of version 1."""
-    body = encode_submission(make_submission()).replace(b'"canonical_version":2', b'"canonical_version":1')
-    async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
-        status, problem = await answer_with(world, body)
-    assert (status, told(problem, "COMMAND_NOT_SIGNED")) == (403, True)
-
-
 async def test_a_period_that_nobody_remembers(tmp_path: Path) -> None:
     """Goal: DEDUPLICATION_PERIOD_TOO_LONG has the bound. Method: beyond the maximum."""
     async with whole(tmp_path, deduplication_max_s=20.0) as world:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from rocksdict import DBCompactionStyle, Options, Rdict
+from rocksdict import Options, Rdict
 
 from replica.index.interface import BEFORE_KEY, POSITION_KEY
 from replica.index.quarantine import QUARANTINED_MAX, open_or_start_anew, quarantine_index, quarantined
@@ -409,35 +409,6 @@ def test_an_index_opened_again_keeps_its_bloom_filter(tmp_path: Path) -> None:
         (options,) = sorted(folder.glob("OPTIONS-*"))[-1:]
         assert "filter_policy=bloomfilter" in options.read_text()
         assert "paranoid_checks=true" in options.read_text()
-
-
-def options_by_level(*, create: bool = False) -> Options:
-    """The layout of releases that merged level by level."""
-    options = table_options(create=create)
-    options.set_compaction_style(DBCompactionStyle.level())
-    options.set_max_bytes_for_level_base(262_144)
-    return options
-
-
-@pytest.mark.thorough
-def test_an_index_of_a_release_that_merged_by_level_goes_on_and_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Goal: an upgrade, and the way back, keep the index. Method: tiny files, so that each style merges over several
-    levels; write and open in turns in either style, and compare all that is there."""
-    monkeypatch.setattr("replica.index.rocks.WRITE_BUFFER_BYTES", 65_536)
-    monkeypatch.setattr("replica.index.rocks.WRITE_BUFFERS_TO_FILE", 1)
-    folder, batch = tmp_path / "index", 0
-    for options in (options_by_level, table_options) * 2:
-        monkeypatch.setattr("replica.index.rocks.table_options", options)
-        index = RocksIndex(folder)
-        for _ in range(200):
-            index.write(entries_of(batch), at(batch))
-            batch += 1
-        index.close()
-        style = "kCompactionStyleLevel" if options is options_by_level else "kCompactionStyleUniversal"
-        assert f"compaction_style={style}" in max(folder.glob("OPTIONS-*")).read_text()
-        assert state_of(folder) == batch - 1
 
 
 @pytest.fixture

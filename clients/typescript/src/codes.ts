@@ -17,7 +17,6 @@ export const RETRY_BY_CODE = {
   WINDOW_EXCEEDED: "no",
   HTTP_MALFORMED: "no",
   SIGNATURE_INVALID: "no",
-  COMMAND_NOT_SIGNED: "no",
   PARTY_UNKNOWN: "no",
   KEY_NOT_VALID: "no",
   TOKEN_MISSING: "no",

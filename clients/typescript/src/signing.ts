@@ -153,7 +153,6 @@ export function submissionDocument(submission: Submission, asked?: Deduplication
       party: request.party,
       public_key: submission.publicKey.toString("hex"),
       signature: submission.signature.toString("hex"),
-      canonical_version: 2,
     },
     command_id: submission.commandId,
     user_id: submission.userId,

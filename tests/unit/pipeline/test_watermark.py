@@ -25,14 +25,3 @@ def test_no_flipped_bit_moves_the_watermark(tmp_path: Path) -> None:
         except ConfigError:
             refused += 1
     assert refused > 7 * len(raw)  # what is left is space between the fields
-
-
-def test_a_watermark_of_an_older_release_is_read(tmp_path: Path) -> None:
-    """Goal: an upgrade does not verify everything again. Method: the first version, which had no checksum."""
-    path = tmp_path / "w.json"
-    path.write_text(
-        '{"version": 1, "topic_id": "t", "offset": 9, "digest": "00", "ledger_offset": 3, "verified_us": 5}'
-    )
-    found = load_watermark(path)
-    assert found is not None
-    assert (found.offset, found.ledger_offset) == (9, 3)

@@ -17,7 +17,6 @@ public enum Code {
     WINDOW_EXCEEDED(Retry.NO),
     HTTP_MALFORMED(Retry.NO),
     SIGNATURE_INVALID(Retry.NO),
-    COMMAND_NOT_SIGNED(Retry.NO),
     PARTY_UNKNOWN(Retry.NO),
     KEY_NOT_VALID(Retry.NO),
     TOKEN_MISSING(Retry.NO),

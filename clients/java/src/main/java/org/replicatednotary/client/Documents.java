@@ -43,7 +43,6 @@ final class Documents {
         request.put("party", submission.request().party());
         request.put("public_key", Bytes.toHex(submission.publicKey()));
         request.put("signature", Bytes.toHex(submission.signature()));
-        request.put("canonical_version", 2);
         found.put("command_id", submission.commandId());
         found.put("user_id", submission.userId());
         submission.actAs().forEach(found.putArray("act_as")::add);
