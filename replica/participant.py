@@ -20,7 +20,6 @@ from replica.active.counters import Counters
 from replica.active.derived_ledger import DerivedLedger, LedgerState
 from replica.active.estimate import CompletionEstimate
 from replica.active.failures import SubmissionFailures
-from replica.active.intake import Intake
 from replica.active.log_questions import LogQuestions
 from replica.active.look_ups import LookUps, Serving
 from replica.active.noting import Noted, NoteUnknown
@@ -28,6 +27,7 @@ from replica.active.numbers import is_fragmented, is_paused
 from replica.active.parts import Parts
 from replica.active.places import Places
 from replica.active.receipt_signer import ReceiptSigner
+from replica.active.server import Server
 from replica.active.signer import Signer
 from replica.active.worker import Worker
 from replica.following.apply import Applied
@@ -289,6 +289,7 @@ class Participant(Generic[SessionT]):
             database=identity,
             verify_lock=session.confirm,
             grant=session.grant,
+            serves=self.worker is None,
         )
         try:
             await self._receipt_signer.check()
@@ -328,7 +329,7 @@ class Participant(Generic[SessionT]):
 
     def reaches_log(self) -> bool:
         """Whether the log answers, and what writes to it here has a connection."""
-        writes = self.activation is None or self.activation.appender.is_connected
+        writes = self.activation is None or self.activation.holder.is_connected
         serves = self.worker is None or self.worker.is_connected
         return writes and serves and self.follower.reaches_log()
 
@@ -421,21 +422,20 @@ class Participant(Generic[SessionT]):
         return self._estimate.wait_s(self.states_in_flight)
 
     @property
-    def intakes(self) -> list[Intake]:
-        """Where submissions were taken that are not finished: by the worker, by the activation."""
-        of_worker = None if self.worker is None else self.worker.intake
-        of_activation = None if self.activation is None else self.activation.intake
-        return [intake for intake in (of_worker, of_activation) if intake is not None]
+    def server(self) -> Server | None:
+        """What takes submissions and answers them: the worker's, or the activation's where the holder alone serves."""
+        serving = self.worker or self.activation
+        return None if serving is None else serving.server
 
     @property
     def in_flight(self) -> int:
         """Submissions that were taken here and are not finished."""
-        return sum(intake.budget.submissions for intake in self.intakes)
+        return 0 if self.server is None else self.server.intake.budget.submissions
 
     @property
     def states_in_flight(self) -> int:
         """The states of those submissions."""
-        return sum(intake.budget.states for intake in self.intakes)
+        return 0 if self.server is None else self.server.intake.budget.states
 
     def standing(self) -> Standing:
         """Whether the core answers requests, as of now."""
@@ -479,12 +479,10 @@ class Participant(Generic[SessionT]):
         self, replies: Replies, batch: list[tuple[int, Submission]], options: SubmitOptions = DEFAULT_OPTIONS
     ) -> None:
         """Take submissions from a front end."""
-        worker = self.worker
-        if worker is not None:
-            taken = self.in_term() and worker.offer(batch, replies, options)
-        elif taken := (activation := self._serving()) is not None:
-            activation.intake.offer(batch, replies, options)
-        if not taken:
+        server = self.server if self._is_serving() else None
+        if server is not None:
+            server.intake.offer(batch, replies, options)
+        else:
             replies.send([(ticket, self._refusal()) for ticket, _ in batch])
 
     def look_up(self, replies: Replies, batch: list[tuple[int, bytes]]) -> None:
@@ -508,10 +506,13 @@ class Participant(Generic[SessionT]):
         """What may answer look-ups at this moment."""
         if self.why_exposed() is not None:
             return None
-        worker = self.worker
-        if worker is None:
-            return self._serving()
-        return worker if worker.is_serving and self.in_term() else None
+        return (self.worker or self.activation) if self._is_serving() else None
+
+    def _is_serving(self) -> bool:
+        """Whether submissions are taken and answered here at this moment."""
+        if self.worker is None:
+            return self._serving() is not None
+        return self.worker.is_serving and self.in_term()
 
     def _serving(self) -> Activation | None:
         """The activation, if it is open at this moment, and this replica leads."""
@@ -550,8 +551,8 @@ class Participant(Generic[SessionT]):
             await self._mark_check.compare(None)
 
     def _on_assured(self) -> None:
-        for intake in self.intakes:
-            intake.wake()
+        if self.server is not None:
+            self.server.resume()
 
     def _on_applied(self, applied: Applied) -> None:
         self.marks.note_applied(applied.position)
@@ -563,8 +564,7 @@ class Participant(Generic[SessionT]):
         if self.worker is not None:
             self.worker.take(applied)
         if self.activation is not None:
-            self.activation.read_back.take(applied)
-            self.activation.noting.take(applied)
+            self.activation.take(applied)
             if self.worker is not None and self.activation.serving and is_fragmented(applied.position):
                 self._leadership.step_down(Ending(Cause.FRAGMENTED, f"{len(applied.position.seen)} ranges of numbers"))
 

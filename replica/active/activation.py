@@ -1,15 +1,9 @@
-"""One activation of this replica, from the epoch to the purge: the parts that exist only while it is active.
+"""One activation of this replica, from the epoch to the purge: the parts that exist only while it holds the lock.
 
-Each part owns one step of a submission:
-
-    offered    Intake        intake.py       bounds, the users' turns
-    admitted   Admission     admission.py    not known to the index, nor on its way
-    appended   Appender      appending.py    sequence number, stamp, the log
-    read back  ReadBack      read_back.py    what the follower applied meets who waits
-    answered   Answering     answering.py    receipt and answer
-    published  Publisher     publisher.py    its completion, and the published position
-
-What officers sign about parties is logged and read back by Noting (noting.py).
+    its barrier    Opening, Holder   opening.py, holder.py
+    published      Publisher         publisher.py   completions, and the published position
+    noted          Noting            noting.py      what officers sign about parties
+    served         Server            server.py      submissions, where the holder alone serves
 
 No verdict is decided here. Answers are computed from the log once a record is read back.
 """
@@ -18,31 +12,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import structlog
 
+from ha.ending import Cause, Ending
 from ha.errors import HaError
 from ha.lock.interface import DatabaseIdentity, Grant
-from replica.active.admission import Admission
-from replica.active.answering import Answering
-from replica.active.appending import Appender
+from replica.active.admission_budget import AdmissionBudget
 from replica.active.catching_up import read_to_the_end
-from replica.active.intake import Intake
+from replica.active.holder import Holder
 from replica.active.noting import Noting
 from replica.active.opening import Opening
 from replica.active.parts import Parts
 from replica.active.publisher import Publisher
-from replica.active.read_back import ReadBack
+from replica.active.server import Server
 from replica.active.tasks import SessionTasks
-from replica.active.waiting import send
 from replica.active.watchdog import StallWatchdog
-from replica.notary.answers import NotNow
-from replica.notary.errors import Code, InvariantBroken, NotaryError
+from replica.following.apply import Applied
+from replica.notary.errors import InvariantBroken, NotaryError
 from replica.store.interface import ParticipantStore, Pruned
 
 log = structlog.get_logger()
-
-_DRAIN_TICK_S = 0.005
 
 
 class Activation:
@@ -55,34 +46,29 @@ class Activation:
         *,
         database: DatabaseIdentity,
         verify_lock: Callable[[], Awaitable[object]],
-        grant: Grant | None = None,
+        grant: Grant | None,
+        serves: bool,
     ) -> None:
         """`store` and `verify_lock` work over the lock session; `database` is the identity that it reports, `grant` the
-        activation that came with it."""
+        activation that came with it. `serves`: whether it takes submissions, as the only one."""
         self._parts = parts
         self._store = store
         self._verify_lock = verify_lock
         self._tasks = SessionTasks(parts)
-        self.intake = Intake(parts)
-        self.appender = Appender(parts, str(database))
-        self.publisher = Publisher(store, parts.settings, parts.announce, self.intake.budget.note_unpublished)
-        answering = Answering(parts, self.appender, self.intake.budget)
-        self.read_back = ReadBack(parts, self.appender, self.intake, answering, self.publisher)
-        self.noting = Noting(parts, self.appender)
-        self.admission = Admission(
-            parts, store, intake=self.intake, appender=self.appender, answering=answering, publisher=self.publisher
-        )
-        self._watchdog = StallWatchdog(
-            parts, self.appender.waiting, self.noting.waiting, is_connected=lambda: self.appender.is_connected
-        )
+        self._serves = serves
+        self.budget = AdmissionBudget(parts.settings)
+        self.holder = Holder(parts, str(database))
+        self.publisher = Publisher(store, parts.settings, parts.announce, self.budget.note_unpublished)
+        self.noting = Noting(parts, self.holder)
+        self.server: Server | None = None  # once it serves
+        self._watchdog = StallWatchdog(parts, self._oldest_unread, lambda: self.holder.is_connected)
         self._opening = Opening(
             parts,
             store,
             database=database,
             verify_lock=verify_lock,
             grant=grant,
-            appender=self.appender,
-            read_back=self.read_back,
+            holder=self.holder,
             publisher=self.publisher,
             tasks=self._tasks,
         )
@@ -111,10 +97,35 @@ class Activation:
         self.opened = True
         if self.pauses:  # it holds the lock and publishes what was logged before
             return
-        self._tasks.start(self.admission.run_aside(), "aside")
-        self._tasks.start(self.admission.run(), "admit")
+        if self._serves:
+            self.server = Server(
+                self._parts,
+                self.holder,
+                self.holder.writer,
+                offsets=self._store,
+                ledger=self.publisher,
+                budget=self.budget,
+            )
+            self.server.begin()
         self._tasks.start(self._watchdog.run(), "watch")
         self.serving = True
+
+    def take(self, applied: Applied) -> None:
+        """Queue a run's completions, and answer whoever waits for a record of it. Raises InvariantBroken."""
+        if self.holder.in_force is None:
+            self.holder.note(applied.position)  # published by the opening, together with what lies before
+            return
+        self.holder.note(applied.position)
+        offsets = self.publisher.add(applied)
+        if self.server is not None:
+            self.server.take(applied, offsets)
+        self.noting.take(applied)
+        if self.holder.is_superseded:
+            self._parts.step_down(Ending(Cause.SUPERSEDED, "a higher barrier is in force"))
+
+    def _oldest_unread(self) -> int | None:
+        sent = {} if self.server is None else self.server.appender.own.sent
+        return min((next(iter(waiting)) for waiting in (sent, self.noting.waiting) if waiting), default=None)
 
     async def confirm_lock(self) -> None:
         """Return once a statement on the lock session was answered that was sent after this call."""
@@ -141,32 +152,23 @@ class Activation:
         The reason is stored with the epoch, for the history; `end_recorded` is true if that succeeded.
         """
         self.serving = False
-        retry_after_s = self._parts.settings.retry_after_s
-        refused = NotNow(Code.NOT_ACTIVE.name, "the replica stepped down", retry_after_s)
-        send((waiting, refused) for waiting in self.intake.close())
-        await self._drain()
-        self.intake.stop()
+        await self._drain(reason)
         self.publisher.stop()
         self._watchdog.stop()
-        await self._tasks.end()
+        ends = [self._tasks.end()] if self.server is None else [self._tasks.end(), self.server.close()]
+        await asyncio.gather(*ends)
         self.noting.close()
         await self._tell_end(reason)
-        await self.appender.close()
-        unknown = NotNow(Code.OUTCOME_UNKNOWN.name, "the replica stepped down", retry_after_s)
-        send((waiting, unknown) for waiting in (*self.admission.admitting, *self.appender.waiting.values()))
-        self.appender.waiting.clear()
+        await self.holder.close()
 
-    async def _drain(self) -> None:
+    async def _drain(self, reason: str) -> None:
         """Wait briefly until what was logged is answered and published; a lost session cannot publish any more."""
-        tasks, waiting = self._tasks, self.appender.waiting
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(self._parts.settings.drain_answers_s):
-                while waiting or (self.admission.admitting and not tasks.session_over):
-                    await self._parts.clock.sleep_s(_DRAIN_TICK_S)
-                if tasks.started and not tasks.session_over:
+                if self.server is not None:
+                    await self.server.drain(reason)
+                if self._tasks.started and not self._tasks.session_over:
                     await self.publisher.flush()
-        except TimeoutError:
-            pass
 
     async def _tell_end(self, reason: str) -> None:
         """Store the reason with the epoch. Bounded in time: a session that does not answer now is closed anyway."""

@@ -40,8 +40,8 @@ class CommandLog(Protocol):
     def commands(self) -> Mapping[bytes, Waiting]:
         """Those that are on their way, by change id."""
 
-    def append(self, admitted: Sequence[Waiting]) -> Mapping[int, NotNow]:
-        """Log them. Returns the answers of those of which no record can be made, by `id` of the Waiting."""
+    def append(self, admitted: Sequence[Waiting]) -> Sequence[tuple[Waiting, NotNow]]:
+        """Log them. Returns the answers of those of which no record can be made."""
 
 
 class LogOffsets(Protocol):
@@ -74,23 +74,23 @@ class Admission:
     def __init__(
         self,
         parts: Parts,
-        store: LogOffsets,
+        offsets: LogOffsets,
         *,
         intake: Intake,
         appender: CommandLog,
         answering: Answering,
-        publisher: LedgerView,
+        ledger: LedgerView,
     ) -> None:
         self._clock = parts.clock
         self._settings = parts.settings
         self._failures = parts.failures
         self._index = parts.index
         self._follower = parts.follower
-        self._store = store
+        self._offsets = offsets
         self._intake = intake
         self._appender = appender
         self._answering = answering
-        self._publisher = publisher
+        self._ledger = ledger
         self._batch: list[Waiting] = []
         self._aside: list[Waiting] = []
         self._aside_of: Counter[str] = Counter()  # by user
@@ -124,7 +124,7 @@ class Admission:
         """Ask for one ledger offset, and admit all that name it."""
         after = self._aside[0].options.deduplication_after
         assert after is not None  # _set_terms
-        stored = await self._store.log_offset_of(after)
+        stored = await self._offsets.log_offset_of(after)
         terms = terms_after(NO_OFFSET if stored is None else stored)  # None: pruned just now
         found = [waiting for waiting in self._aside if waiting.options.deduplication_after == after]
         for waiting in found:
@@ -176,8 +176,7 @@ class Admission:
             for waiting, answer in refused:
                 del fresh[waiting.command.change_id]
                 answers.append((waiting, answer))
-        failed = self._appender.append(list(fresh.values()))
-        answers += [(waiting, failed[id(waiting)]) for waiting in fresh.values() if id(waiting) in failed]
+        answers += self._appender.append(list(fresh.values()))
         for waiting in (*[waiting for waiting, _ in answers], *[waiting for waiting, _ in accepted]):
             self._intake.budget.leave(1, waiting.states)
         self._answering.send(answers)
@@ -266,13 +265,13 @@ class Admission:
     def _terms_after(self, ledger_offset: int) -> Terms | NotNow | None:
         """The log offset of the completion there; None if only the database has it. Every acceptance counts for one
         whose completion is pruned."""
-        publisher = self._publisher
-        if ledger_offset <= publisher.pruned_to:
+        ledger = self._ledger
+        if ledger_offset <= ledger.pruned_to:
             return terms_after(NO_OFFSET)
-        if ledger_offset > publisher.last_ledger_offset:
-            detail = f"the ledger ends at {publisher.last_ledger_offset}, before {ledger_offset}"
+        if ledger_offset > ledger.last_ledger_offset:
+            detail = f"the ledger ends at {ledger.last_ledger_offset}, before {ledger_offset}"
             return NotNow(Code.OFFSET_AFTER_END.name, detail, self._settings.retry_after_s)
-        queued = publisher.log_offset_of(ledger_offset)
+        queued = ledger.log_offset_of(ledger_offset)
         return None if queued is None else terms_after(queued)
 
     def _accepted(self, command: Command) -> int:

@@ -1,154 +1,107 @@
-"""Appended: gives records their sequence numbers and stamps, writes them to the log, and keeps the waiting callers."""
+"""Appended: gives submissions their sequence numbers and stamps, and writes them to the log."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
-import msgspec
-
-from ha.ending import Cause, Ending
-from ha.errors import ActivationFailed
-from replica.active.endings import ending_of
+from replica.active.numbers import Numbers
+from replica.active.own_records import Made, OwnRecords
 from replica.active.parts import Parts
 from replica.active.waiting import Waiting, send
 from replica.log.interface import EarlyLogWriter, LogWriter
 from replica.notary.answers import AcceptedEarly, NotNow
-from replica.notary.errors import InvariantBroken, LogUnavailable
-from replica.notary.formats import Formats
-from replica.notary.leases import release_text
-from replica.notary.parties import PartyNote
-from replica.notary.records import (
-    ACTIVATION_ID_BYTES,
-    RECORD_FORMATS,
-    BarrierRecord,
-    RequestRecord,
-    encode_record,
-)
+from replica.notary.errors import LogUnavailable
+from replica.notary.records import BarrierRecord
 
-_CLOCK_JUMP_MAX_US = 1_500_000  # above a leap second; two heartbeats may pass until the lock session sees a jump
+
+class Numbering(Protocol):
+    """Where sequence numbers come from: from the holder, or from a range that this replica drew. `sharers`: how many
+    replicas serve now, this one among them."""
+
+    sharers: int
+
+    def numbers_now(self) -> tuple[BarrierRecord, Numbers] | None:
+        """The barrier to write under, and the numbers; None while nothing may be logged."""
+
+    def log_failed(self, error: LogUnavailable) -> None:
+        """The log takes no more from the writer; some records may have been handed over."""
 
 
 class Appender:
-    """The records of one activation. Sequence numbers are dense from 0."""
+    """Logs what is admitted under the activation in force. What cannot be logged at this moment is held, in order."""
 
-    def __init__(self, parts: Parts, database: str) -> None:
-        """`database`: the database that grants our epochs, as barriers name it."""
+    def __init__(self, parts: Parts, numbering: Numbering, writer: LogWriter) -> None:
         self._parts = parts
-        self._database = database
-        self.activation_id = b""  # of the newest barrier of ours
-        self.formats = Formats()  # of what is written; the barrier names them
-        self.waiting: dict[int, Waiting] = {}  # by sequence number, in the order of appending
-        self.commands: dict[bytes, Waiting] = {}  # by change id: commands that are logged and not read back yet
+        self._numbering = numbering
+        self._writer = writer
+        self.own = OwnRecords()
+        self.held: deque[Waiting] = deque()  # bounded by the intake
+        self.commands: dict[bytes, Waiting] = {}  # by change id: on their way, held ones as well
         self.busy_since_s = parts.clock.boottime_s()  # when the first caller began to wait, or the newest answers
-        self._sequence = 0
-        self._writer: LogWriter | None = None
-        self._booted_us = self._boot_moment_us()  # by the wall clock that agreed with the database's just now
+        self.has_failed = False  # the log takes no more from this writer
 
-    async def open(self) -> None:
-        """Open the log for writing. May be repeated."""
-        if self._writer is None:
-            self._writer = await self._parts.request_log.open_writer()
+    def append(self, admitted: Sequence[Waiting]) -> list[tuple[Waiting, NotNow]]:
+        """Log admitted submissions. Returns the answers of those of which no record can be made."""
+        if admitted and not self.own.sent:
+            self.busy_since_s = self._parts.clock.boottime_s()
+        for waiting in admitted:
+            self.commands[waiting.command.change_id] = waiting
+        self.held.extend(admitted)
+        return self.resume()
+
+    @property
+    def writer_has_ended(self) -> bool:
+        """Whether the log takes nothing more from this writer. Nothing is lost meanwhile: what is admitted is held."""
+        return self._writer.has_ended
 
     @property
     def is_connected(self) -> bool:
-        """Whether the log's writer has a connection, once it was opened."""
-        return self._writer is None or self._writer.is_connected
+        """Whether the writer has a connection to the log."""
+        return self._writer.is_connected
 
-    async def close(self) -> None:
-        """Stop writing; records that were not sent yet are purged."""
-        if self._writer is not None:
-            await self._writer.close()
+    async def renew(self, writer: LogWriter) -> None:
+        """Log with this writer from now on. What the former one was given is not given to this one."""
+        former, self._writer, self.has_failed = self._writer, writer, False
+        await former.close()
 
-    def append_barrier(self, epoch: int, *, pauses: bool) -> None:
-        """Append a barrier with an activation id of its own. `pauses`: it pauses service, so nobody may use that id."""
-        database = release_text(self._database, self._parts.name) if pauses else self._database
-        self.activation_id = self._parts.random_bytes(ACTIVATION_ID_BYTES)
-        formats = self.formats
-        self.repeat_barrier(
-            BarrierRecord(epoch, self.activation_id, self._parts.name, database, formats.records, formats.rules)
-        )
+    def resume(self) -> list[tuple[Waiting, NotNow]]:
+        """Log what is held, if an activation, its numbers and the clock allow it now. Returns as `append`."""
+        if not self.held or self.has_failed or not self._parts.follower.assured:
+            return []
+        found = self._numbering.numbers_now()
+        if found is None:
+            return []
+        barrier, numbers = found
+        due = [self.held.popleft() for _ in range(min(len(self.held), numbers.left))]
+        made = self.own.make(due, barrier, numbers.next, self._parts.clock.wall_us())
+        numbers.use(len(made.values))
+        self.settle(waiting for waiting, _ in made.failed)
+        self._write(made)
+        answer = self._parts.failures.answer
+        return [(waiting, answer(waiting.submission.submission_id, error)) for waiting, error in made.failed]
 
-    def repeat_barrier(self, barrier: BarrierRecord) -> None:
-        """Append a barrier as it is."""
-        self._require_writer().append(encode_record(barrier))
-
-    def append_note(self, note: PartyNote) -> int:
-        """Append what an officer signed, with a place in the log; returns its sequence number. Raises InvariantBroken
-        when it has more bytes than a log accepts."""
-        sequence, stamp_us = self._sequence, self._parts.clock.wall_us()
-        placed = msgspec.structs.replace(
-            note,
-            format=self.formats.records,
-            activation_id=self.activation_id,
-            sequence=sequence,
-            stamp_us=stamp_us,
-        )
-        value = encode_record(placed)
-        self._sequence = sequence + 1
-        self._log([value], {})
-        return sequence
-
-    def append(self, admitted: Sequence[Waiting]) -> dict[int, NotNow]:
-        """Log admitted submissions; each waits by its sequence number, never by its transaction id.
-
-        No record can be made of some of them. Their answers are returned, by `id` of the Waiting.
-        """
-        if not admitted:
-            return {}
-        if not self.waiting:
-            self.busy_since_s = self._parts.clock.boottime_s()
-        stamp_us = self._parts.clock.wall_us()
-        values: list[bytes] = []
-        early: dict[int, Waiting] = {}  # by position in values
-        failed: dict[int, NotNow] = {}
-        for waiting in admitted:
-            sequence, submission = self._sequence, waiting.submission
-            try:
-                values.append(encode_record(self._record_of(waiting, stamp_us)))
-            except Exception as error:  # one caller's values
-                failed[id(waiting)] = self._parts.failures.answer(submission.submission_id, error)
-                continue
-            if waiting.options.early:
-                early[len(values) - 1] = waiting
-            self._sequence = sequence + 1
-            self.waiting[sequence] = waiting
-            self.commands[waiting.command.change_id] = waiting
-        self._log(values, early)
-        return failed
-
-    def _record_of(self, waiting: Waiting, stamp_us: int) -> RequestRecord:
-        if waiting.terms is None:
-            raise InvariantBroken("a submission is to be logged, and its deduplication period is not known")
-        return RECORD_FORMATS[self.formats.records].make_request(
-            self.formats.records,
-            self.activation_id,
-            self._sequence,
-            stamp_us,
-            waiting.submission,
-            waiting.terms.deduplication_us,
-            waiting.terms.after_offset,
-        )
-
-    def read_back(self, commands: Iterable[Waiting]) -> None:
-        """These were read back: what is known of their commands is in the index now."""
-        for waiting in commands:
+    def settle(self, settled: Iterable[Waiting]) -> None:
+        """These are on their way no more: what is known of their commands is in the index now."""
+        for waiting in settled:
             if self.commands.get(waiting.command.change_id) is waiting:
                 del self.commands[waiting.command.change_id]
 
-    def _log(self, values: Sequence[bytes], early: Mapping[int, Waiting]) -> None:
-        if abs(self._boot_moment_us() - self._booted_us) > _CLOCK_JUMP_MAX_US:
-            # a stamp from the future would close time windows for everybody, until that future is past
-            self._parts.step_down(Ending(Cause.CLOCK, "the wall clock jumped"))
-            return
+    async def close(self) -> None:
+        """Stop writing; records that were not sent yet are purged."""
+        await self._writer.close()
+
+    def _write(self, made: Made) -> None:
         try:
-            writer = self._require_writer()
-            if early and isinstance(writer, EarlyLogWriter):
-                writer.append_early(values, partial(self._answer_early, early))
+            if made.early and isinstance(self._writer, EarlyLogWriter):
+                self._writer.append_early(made.values, partial(self._answer_early, made.early))
             else:  # what asks for an early answer is then answered when it is read back
-                writer.append_all(values)
-        except LogUnavailable as error:
-            self._parts.step_down(ending_of(error, Cause.LOG_STALLED))
+                self._writer.append_all(made.values)
+        except LogUnavailable as error:  # some may have been handed over: none is logged anew
+            self.has_failed = True
+            self._numbering.log_failed(error)
 
     def _answer_early(self, early: Mapping[int, Waiting], places: Mapping[int, str]) -> None:
         """Answer those who want to know where the leader has their records, committed or not."""
@@ -158,12 +111,3 @@ class Appender:
             for position, waiting in early.items()
             if position in places
         )
-
-    def _boot_moment_us(self) -> int:
-        """When the machine booted by its wall clock, microseconds UTC. It is constant unless that clock jumps."""
-        return self._parts.clock.wall_us() - round(self._parts.clock.boottime_s() * 1e6)
-
-    def _require_writer(self) -> LogWriter:
-        if self._writer is None:
-            raise ActivationFailed("the log is not open for writing")
-        return self._writer

@@ -1,12 +1,13 @@
-"""Offered: the queue of one activation before admission. Bounds what is in flight, and serves users in turns.
+"""Offered: the queue before admission. Bounds what is in flight, and serves users in turns.
 
-Queued submissions are known here only: an activation that ends refuses them.
+Queued submissions are known here only: a server that ends refuses them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from replica.active.admission_budget import AdmissionBudget, weight_of
 from replica.active.fair_queue import FairQueue
@@ -22,19 +23,24 @@ from replica.store.interface import Command
 PIPELINE_STATES_MIN = 8_000  # held also by a slow machine, and while no throughput is known: batches stay worth it
 
 
+class Sharing(Protocol):
+    """Who serves. `sharers`: how many replicas do now, this one among them."""
+
+    sharers: int
+
+
 class Intake:
     """Takes submissions with `offer`, returns them with `next_batch`; `leave` reports those that are finished."""
 
-    def __init__(self, parts: Parts, sharers: Callable[[], int] = lambda: 1) -> None:
-        """`sharers`: how many replicas serve now, this one among them."""
-        self._sharers = sharers
+    def __init__(self, parts: Parts, budget: AdmissionBudget, sharing: Sharing) -> None:
+        self._sharing = sharing
         self._settings = parts.settings
         self._clock = parts.clock
         self._estimate = parts.estimate
         self._failures = parts.failures
         self._follower = parts.follower
         self._why_exposed = parts.why_exposed
-        self.budget = AdmissionBudget(parts.settings)
+        self.budget = budget
         self._queue: FairQueue[Waiting] = FairQueue(parts.settings.user_queue_max, parts.settings.user_states_max)
         self._aside = self._aside_states = 0  # left the queue, and wait for the database: not in the pipeline
         self._may_go = asyncio.Event()  # something is queued, and the pipeline has room
@@ -55,7 +61,7 @@ class Intake:
         refused: list[tuple[int, Answer]] = []
         queued: list[int] = []
         now_us = self._clock.wall_us()
-        wait_s, sharers, exposed = self.wait_s, self._sharers(), self._why_exposed()
+        wait_s, sharers, exposed = self.wait_s, self._sharing.sharers, self._why_exposed()
         for ticket, submission in batch:
             try:
                 waiting = _waiting(replies, ticket, submission, options, now_us)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from replica.active.appending import Appender
+from replica.active.holder import Holder
 from replica.active.parts import Parts
 from replica.following.apply import Applied, notes_in
 from replica.index.newest import officers_of
@@ -44,9 +44,9 @@ class Noted(msgspec.Struct, frozen=True):
 class Noting:
     """The notes of one activation. `take` gets every run that the follower applies."""
 
-    def __init__(self, parts: Parts, appender: Appender) -> None:
+    def __init__(self, parts: Parts, holder: Holder) -> None:
         self._parts = parts
-        self._appender = appender
+        self._holder = holder
         self.waiting: dict[int, asyncio.Future[int]] = {}  # by sequence number, the oldest first
         self._turn = asyncio.Lock()
         self._closed = False
@@ -81,7 +81,7 @@ class Noting:
         if not self.waiting:
             return
         for entry in notes_in(applied.reading):
-            if entry.record.activation_id == self._appender.activation_id:
+            if self._holder.wrote(entry.record.activation_id):
                 future = self.waiting.pop(entry.record.sequence, None)
                 if future is not None and not future.done():
                     future.set_result(entry.offset)
@@ -109,7 +109,7 @@ class Noting:
     def _append(self, note: PartyNote) -> asyncio.Future[int]:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_seen)
-        self.waiting[self._appender.append_note(note)] = future
+        self.waiting[self._holder.append_note(note)] = future
         return future
 
     def _had_effect(self, note: PartyNote, offset: int) -> bool:

@@ -1,4 +1,4 @@
-"""Sequence numbers of a worker: a range that nobody else has, and the activation under which it may be used. Pure.
+"""Sequence numbers: a range that nobody else has, and the activation under which it may be used. Pure.
 
 The void rule lets a number count once in an activation. So two replicas that append under one activation need numbers
 of their own. The shared database counts how many ranges it gave away, and each worker draws one. The range is good
@@ -37,25 +37,28 @@ def range_of(drawn: int, database: str) -> NumberRange:
     return NumberRange(drawn * NUMBERS_PER_RANGE, (drawn + 1) * NUMBERS_PER_RANGE, database)
 
 
+def holders_range(database: str) -> NumberRange:
+    """The numbers of the holder itself: each activation has them anew."""
+    return NumberRange(0, NUMBERS_PER_RANGE, database)
+
+
 class Numbers:
     """Gives each number of a range away once. A number whose append failed is not used again."""
 
     def __init__(self, drawn: NumberRange) -> None:
         self.range = drawn
-        self._next = drawn.start
+        self.next = drawn.start
 
     @property
     def left(self) -> int:
         """How many are left."""
-        return self.range.end - self._next
+        return self.range.end - self.next
 
-    def take(self) -> int:
-        """The next number. Raises InvariantBroken when there is none."""
-        if not self.left:
+    def use(self, count: int) -> None:
+        """So many, from `next` on, are used. Raises InvariantBroken when there are fewer."""
+        if count > self.left:
             raise InvariantBroken("a range of sequence numbers is used up")
-        number = self._next
-        self._next += 1
-        return number
+        self.next += count
 
 
 def needs_range(numbers: Numbers | None, barrier: BarrierRecord) -> bool:

@@ -17,15 +17,14 @@ import structlog
 
 from ha.errors import ActivationFailed
 from ha.lock.interface import DatabaseIdentity, Grant
-from replica.active.appending import Appender
 from replica.active.backlog import publish_backlog
 from replica.active.catching_up import read_to_the_end, until_applied
+from replica.active.holder import Holder
 from replica.active.lineage import Descent, agree_with_log, check_descent
 from replica.active.parts import Parts
 from replica.active.publisher import Publisher
-from replica.active.read_back import ReadBack
 from replica.active.tasks import SessionTasks
-from replica.notary.formats import of_barrier, to_write
+from replica.notary.formats import Formats, of_barrier, to_write
 from replica.notary.position import Position
 from replica.store.interface import ParticipantStore, Published
 
@@ -43,8 +42,7 @@ class Opening:
         database: DatabaseIdentity,
         verify_lock: Callable[[], Awaitable[object]],
         grant: Grant | None,
-        appender: Appender,
-        read_back: ReadBack,
+        holder: Holder,
         publisher: Publisher,
         tasks: SessionTasks,
     ) -> None:
@@ -53,8 +51,7 @@ class Opening:
         self._database = database
         self._verify_lock = verify_lock
         self._grant = grant
-        self._appender = appender
-        self._read_back = read_back
+        self._holder = holder
         self._publisher = publisher
         self._tasks = tasks
         self.epoch = 0
@@ -64,7 +61,7 @@ class Opening:
 
     async def run(self) -> None:
         """Carry it out. Raises ActivationFailed, or the error of the step that failed."""
-        parts, store, appender = self._parts, self._store, self._appender
+        parts, store = self._parts, self._store
         self._began_s = parts.clock.boottime_s()
         agree_with_log(self._database, parts.request_log)
         position = await read_to_the_end(parts)
@@ -74,8 +71,8 @@ class Opening:
         salvages = await parts.salvages_found.found(position.offset)
         raised = await store.bind(position.topic_id, salvages)
         claimed = None if self._grant is None else of_barrier(position.barrier)
-        appender.formats = claimed or to_write(raised, parts.follower.formats)
-        await appender.open()
+        formats = claimed or to_write(raised, parts.follower.formats)
+        await self._holder.open()
         self._done("open_log")
         await self._compare_with_marks()
         self._done("marks")
@@ -88,7 +85,7 @@ class Opening:
         await self._verify_lock()
         self._done("verify_lock")
         published = await store.published()
-        position = await self.put_barrier_in_force() if grant is None else self._take_over(grant)
+        position = await self.put_barrier_in_force(formats) if grant is None else self._take_over(grant)
         self._done("barrier")
         self._publisher.begin(await self._publish_backlog(published, position))
         self._done("publish_backlog")
@@ -113,7 +110,7 @@ class Opening:
         """
         if position.barrier is None or self._parts.follower.moved_lately():
             return
-        self._appender.repeat_barrier(position.barrier)
+        self._holder.repeat_barrier(position.barrier)
         await until_applied(self._parts, lambda at: at.offset > position.offset, "a record that changes nothing")
 
     async def _compare_with_marks(self) -> None:
@@ -126,7 +123,7 @@ class Opening:
         highest = await parts.mark_check.compare((await self._store.published()).position)
         await until_applied(parts, lambda at: at.offset >= highest, "the newest mark")
 
-    async def put_barrier_in_force(self) -> Position:
+    async def put_barrier_in_force(self, formats: Formats) -> Position:
         """Append our barrier until one reads back in force, each try above every epoch seen; the position after it.
 
         Each try asks anew whether service is paused, once its epoch is raised. So a barrier above one that paused
@@ -134,24 +131,24 @@ class Opening:
         """
         while True:
             self.pauses = await self._store.service_paused()
-            self._appender.append_barrier(self.epoch, pauses=self.pauses)
+            self._holder.append_barrier(self.epoch, formats, pauses=self.pauses)
             what = f"the barrier of epoch {self.epoch}"
             position = await until_applied(self._parts, partial(_has_epoch, self.epoch), what)
-            if self._read_back.in_force is not None:
-                self._check_formats()
-                return self._read_back.in_force
+            if self._holder.in_force is not None:
+                self._check_formats(formats)
+                return self._holder.in_force
             log.warning("barrier_void", epoch=self.epoch, in_force=position.epoch)
             self._check_descent(position)
             self.epoch = await self._store.raise_epoch(position.epoch, self._parts.name)
 
-    def _check_formats(self) -> None:
+    def _check_formats(self, written: Formats) -> None:
         """Raises ActivationFailed where a barrier of newer formats came between what we read and our own.
 
         An old primary grants epochs without knowing what was raised on the new one. Under older rules nothing may be
         admitted again: they do not judge by what was accepted under newer ones. The next activation writes the newer.
         """
         newest = self._parts.follower.formats
-        if newest.raised(self._appender.formats) != self._appender.formats:
+        if newest.raised(written) != written:
             raise ActivationFailed(f"{newest} came into force meanwhile, and this activation writes older ones")
 
     def _take_over(self, grant: Grant) -> Position:
@@ -160,8 +157,7 @@ class Opening:
         barrier = None if position is None else position.barrier
         if position is None or barrier is None or barrier.activation_id != grant.activation_id:
             raise ActivationFailed("a newer activation is in force")
-        self._appender.activation_id = grant.activation_id
-        self._read_back.go_on_from(position)
+        self._holder.go_on_from(barrier, position)
         return position
 
     async def _publish_backlog(self, published: Published, position: Position) -> Published:

@@ -15,7 +15,8 @@ from replica.store.interface import Command
 
 class Waiting(msgspec.Struct, gc=False):
     """A submission in the core, and the caller that waits for its answer. `states` is its weight (admission_budget.py).
-    `terms` is the deduplication period that the log honours, once it is known."""
+    `terms` is the deduplication period that the log honours, once it is known; `voided`: how many of its records a
+    barrier made void."""
 
     replies: Replies
     ticket: int
@@ -25,6 +26,7 @@ class Waiting(msgspec.Struct, gc=False):
     options: SubmitOptions
     answered: bool = False
     terms: Terms | None = None
+    voided: int = 0
 
 
 def send(answers: Iterable[tuple[Waiting, Answer]]) -> None:

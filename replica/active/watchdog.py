@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 
 from ha.ending import Cause, Ending
@@ -16,12 +16,12 @@ _SILENT_TICKS_MAX = 5  # beyond the follower's own patience: one look at a thawe
 class StallWatchdog:
     """Steps down when our oldest record does not read back, or the log does not answer at all, for too long."""
 
-    def __init__(self, parts: Parts, *waiting: Mapping[int, object], is_connected: Callable[[], bool]) -> None:
-        """`waiting`: what waits to be read back, submissions and notes, by sequence number, the oldest first.
-        `is_connected`: whether the log's writer has a connection."""
+    def __init__(self, parts: Parts, oldest_unread: Callable[[], int | None], is_connected: Callable[[], bool]) -> None:
+        """`oldest_unread`: sequence number of our oldest record that was not read back. `is_connected`: whether the
+        log's writer has a connection."""
         self._is_connected = is_connected
         self._parts = parts
-        self._waiting = waiting
+        self._oldest_unread = oldest_unread
         self._ending = asyncio.Event()
 
     def stop(self) -> None:
@@ -30,11 +30,11 @@ class StallWatchdog:
 
     async def run(self) -> None:
         """Watch until stopped, or until there is a reason to step down."""
-        oldest, ticks, silent_ticks, apart_ticks = -1, 0, 0, 0
+        oldest, ticks, silent_ticks, apart_ticks = None, 0, 0, 0
         stalled_s = self._parts.settings.log_stall_max_s
         while not await self._stops_within(_TICK_S):
-            first = min((next(iter(waiting)) for waiting in self._waiting if waiting), default=-1)
-            ticks = ticks + 1 if first >= 0 and first == oldest else 0
+            first = self._oldest_unread()
+            ticks = ticks + 1 if first is not None and first == oldest else 0
             oldest = first
             silent_ticks = 0 if self._parts.follower.reaches_log() else silent_ticks + 1
             apart_ticks = 0 if self._is_connected() else apart_ticks + 1

@@ -1,7 +1,7 @@
 """A notary worker: takes submissions of its own clients, logs them under the activation in force, and answers them.
 
-It needs no lock. Whoever holds that writes barriers and completions (activation.py). A worker serves in *shifts*: one
-begins when nothing speaks against it (fitness.py) and ends when something does for a while. What it knows of the shared
+It needs no lock. Whoever holds that writes barriers and completions (activation.py). A worker has a server (server.py)
+while nothing speaks against it (fitness.py), and until something does for a while. What it knows of the shared
 database comes over a connection of its own, and may be late: service goes on while the database is away.
 
 The reasons, and the attacks that were thought of, are in docs/decisions/0021-workers.md.
@@ -17,19 +17,19 @@ import msgspec
 import structlog
 
 from ha.lock.session import clock_skew_s
+from replica.active.admission_budget import AdmissionBudget
 from replica.active.catching_up import until_applied
 from replica.active.clock_agreement import ClockSeen, booted_us, why_not_stamp
 from replica.active.fitness import LOOK_S, PATIENCE_LOOKS, Limits, Step, Unfit, Watch, WorkerFacts
-from replica.active.intake import Intake
 from replica.active.ledger_count import LedgerCount
 from replica.active.numbers import Numbers, is_paused, needs_range, range_of, usable, writable
 from replica.active.parts import Parts
-from replica.active.shift import Shift
+from replica.active.server import Server
 from replica.following.apply import Applied
-from replica.link.interface import PeerSeen, Replies, SubmitOptions, serving
+from replica.link.interface import PeerSeen, serving
 from replica.log.interface import LogWriter, WatchingLog
 from replica.notary.errors import LogUnavailable, NotaryError, SignerUnavailable
-from replica.notary.requests import Submission
+from replica.notary.records import BarrierRecord
 from replica.store.desk import Desk, DeskSeen
 
 log = structlog.get_logger()
@@ -40,7 +40,7 @@ DESK_MAX_S = 3.0  # for one answer of the database
 
 
 class Worker:
-    """Runs shifts, from `run` until it is cancelled. `take` gets every run that the follower applies."""
+    """Serves, from `run` until it is cancelled. `take` gets every run that the follower applies."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Worker:
         self._count = LedgerCount()
         self._asked: dict[int, asyncio.Future[int | None]] = {}  # log offsets of completions, by ledger offset
         self._desk_wanted = asyncio.Event()
-        self._shift: Shift | None = None
+        self.server: Server | None = None  # while it serves
         self._looked = Watch()
 
     def note_peers(self, others: Sequence[PeerSeen]) -> None:
@@ -78,20 +78,7 @@ class Worker:
     @property
     def is_serving(self) -> bool:
         """Whether it takes submissions at this moment."""
-        return self._shift is not None and not self._shift.closing
-
-    @property
-    def intake(self) -> Intake | None:
-        """What was taken and not answered; None between shifts."""
-        return None if self._shift is None else self._shift.intake
-
-    def offer(self, batch: Sequence[tuple[int, Submission]], replies: Replies, options: SubmitOptions) -> bool:
-        """Take a front end's submissions; False when it does not serve."""
-        shift = self._shift
-        if shift is None or shift.closing:
-            return False
-        shift.intake.offer(batch, replies, options)
-        return True
+        return self.server is not None and not self.server.closing
 
     async def confirm_lock(self) -> None:
         """Nothing: what a worker may say depends on no lock."""
@@ -102,7 +89,7 @@ class Worker:
         end = await self._parts.request_log.agreed_end_offset()
         await until_applied(self._parts, lambda position: position.offset >= end - 1, f"the log's record {end - 1}")
 
-    # ---- what a shift asks ----
+    # ---- what its server asks ----
 
     @property
     def pruned_to(self) -> int:
@@ -120,7 +107,7 @@ class Worker:
         return self._seen.published_offset
 
     async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """As Desk, however long the database is away."""
+        """See LogOffsets, however long the database is away."""
         asked = self._asked.setdefault(ledger_offset, asyncio.get_running_loop().create_future())
         self._desk_wanted.set()
         return await asyncio.shield(asked)
@@ -135,19 +122,32 @@ class Worker:
         barrier = writable(self._parts.follower.position)
         return self._numbers if barrier is not None and usable(self._numbers, barrier) else None
 
+    def numbers_now(self) -> tuple[BarrierRecord, Numbers] | None:
+        """See Numbering: under the activation in force, whoever began it."""
+        barrier, numbers = writable(self._parts.follower.position), self.numbers()
+        if barrier is None or numbers is None or self.why_not_stamp() is not None:
+            return None
+        if self.server is not None and self.server.appender.writer_has_ended:  # until there is another one
+            return None
+        return barrier, numbers
+
+    def log_failed(self, error: LogUnavailable) -> None:
+        """See Numbering: the next look finds it."""
+        log.warning("worker_append_failed", detail=error.detail)
+
     # ---- life ----
 
     def take(self, applied: Applied) -> None:
         """Answer what a run decided for our clients, and log anew what a barrier in it made void. Raises
         InvariantBroken."""
         offsets = self._count.take(applied)
-        if self._shift is not None:
-            self._shift.take(applied, offsets)
+        if self.server is not None:
+            self.server.take(applied, offsets)
         if applied.reading.barriers or applied.position.offset > self._seen.published_offset:
             self._desk_wanted.set()
         if applied.reading.barriers:
-            if self._shift is not None and not self._shift.closing:
-                self._shift.appender.resume()  # what was held during a release
+            if self.server is not None and not self.server.closing:
+                self.server.resume()  # what was held during a release
             self._parts.announce()  # the epoch
 
     def note_unsigned(self, reason: str) -> None:
@@ -162,9 +162,8 @@ class Worker:
             await self._watch()
         finally:
             desk.cancel()
-            if self._shift is not None:
-                await self._shift.close("the replica stops")
-                self._shift = None
+            if self.server is not None:
+                await self._end(self.server, "the replica stops")
             await asyncio.gather(desk, return_exceptions=True)
 
     def _desk_ended(self, desk: asyncio.Task[None]) -> None:
@@ -185,11 +184,14 @@ class Worker:
             return await self._key_signs()
         if step is Step.BEGIN:
             await self._begin()
-        elif self._shift is not None:
-            if step is Step.END or not await self._writes(self._shift):
-                await self._end(self._shift)
+        elif self.server is not None:
+            if step is Step.END or not await self._writes(self.server):
+                why = "" if self.unfit is None else self.unfit[1]
+                log.warning("worker_stops_serving", detail=why)
+                await self._end(self.server, why)
+                self._parts.announce()
                 return False
-            self._shift.appender.resume()
+            self.server.resume()
         return True
 
     async def _key_signs(self) -> bool:
@@ -210,8 +212,15 @@ class Worker:
         except LogUnavailable as error:
             log.info("worker_cannot_write", detail=error.detail)
             return
-        self._shift = Shift(self._parts, self, writer)
-        self._shift.begin()
+        self.server = Server(
+            self._parts,
+            self,
+            writer,
+            offsets=self,
+            ledger=PublishedOnly(self),
+            budget=AdmissionBudget(self._parts.settings),
+        )
+        self.server.begin()
         log.info("worker_serves")
         self._parts.announce()
 
@@ -230,11 +239,11 @@ class Worker:
     @property
     def is_connected(self) -> bool:
         """Whether its writer has a connection to the log, if it has one."""
-        return self._shift is None or self._shift.appender.is_connected
+        return self.server is None or self.server.appender.is_connected
 
-    async def _writes(self, shift: Shift) -> bool:
-        """Whether the log takes the shift's records, after another writer was opened in place of one that has ended."""
-        if not shift.appender.writer_has_ended:
+    async def _writes(self, server: Server) -> bool:
+        """Whether the log takes our records, after another writer was opened in place of one that has ended."""
+        if not server.appender.writer_has_ended:
             return True
         try:
             async with asyncio.timeout(PATIENCE_LOOKS * LOOK_S):
@@ -243,19 +252,17 @@ class Worker:
             unfit = (Unfit.LOG_SILENT, f"the log takes no records: {error or 'no answer in time'}")
             self._looked = msgspec.structs.replace(self._looked, unfit=unfit)
             return False
-        log.info("worker_has_a_new_writer", unread=len(shift.appender.own.sent))
-        await shift.renew(writer)
+        log.info("worker_has_a_new_writer", unread=len(server.appender.own.sent))
+        await server.renew(writer)
         return True
 
-    async def _end(self, shift: Shift) -> None:
-        why = "" if self.unfit is None else self.unfit[1]
-        log.warning("worker_stops_serving", detail=why)
-        await shift.close(why)
-        self._shift = None
-        self._parts.announce()
+    async def _end(self, server: Server, why: str) -> None:
+        await server.drain(why)
+        await server.close()
+        self.server = None
 
     def _facts(self) -> WorkerFacts:
-        follower, shift = self._parts.follower, self._shift
+        follower, server = self._parts.follower, self.server
         position = follower.position
         return WorkerFacts(
             reaches_log=follower.reaches_log(),
@@ -265,9 +272,9 @@ class Worker:
             is_writable=writable(position) is not None,
             may_number=self.numbers() is not None,
             why_not_stamp=self.why_not_stamp(),
-            is_serving=shift is not None,
-            oldest_unread=None if shift is None else next(iter(shift.appender.own.sent), None),
-            has_failed=shift is not None and shift.appender.has_failed,
+            is_serving=server is not None,
+            oldest_unread=None if server is None else next(iter(server.appender.own.sent), None),
+            has_failed=server is not None and server.appender.has_failed,
             is_signed=self._unsigned is None,
         )
 
@@ -302,8 +309,8 @@ class Worker:
             found = await desk.log_offset_of(ledger_offset)
             if found is not None or ledger_offset <= self._seen.ledger_end:  # else it was published before a promotion
                 self._asked.pop(ledger_offset).set_result(found)
-        if self._shift is not None:
-            self._shift.appender.resume()
+        if self.server is not None:
+            self.server.resume()
         if (self._seen.ledger_end, self._seen.pruned_to) != (seen_before.ledger_end, seen_before.pruned_to):
             self._parts.announce()
 
@@ -316,3 +323,24 @@ class Worker:
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_LATER_S):
                 await self._desk_wanted.wait()
+
+
+class PublishedOnly:
+    """The ledger as a worker sees it: it queues no completions, so only the database knows their log offsets."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    @property
+    def pruned_to(self) -> int:
+        """See LedgerView."""
+        return self._worker.pruned_to
+
+    @property
+    def last_ledger_offset(self) -> int:
+        """See LedgerView."""
+        return self._worker.last_ledger_offset
+
+    def log_offset_of(self, ledger_offset: int) -> int | None:
+        """Only the database has it."""
+        return None

@@ -103,12 +103,12 @@ class _CoreMetrics(Collector, Generic[SessionT]):
     def _intake_metrics(self) -> Iterator[Metric]:
         """Of a replica that takes requests, or has taken some that are not finished."""
         participant = self._participant
-        if not participant.intakes:
+        server = participant.server
+        if server is None:
             return
         yield _gauge("notary_in_flight_submissions", "Taken and not finished", participant.in_flight)
         yield _gauge("notary_in_flight_states", "States of those submissions", participant.states_in_flight)
-        queued = sum(intake.queued for intake in participant.intakes)
-        yield _gauge("notary_admission_queue", "Submissions that wait to be admitted", queued)
+        yield _gauge("notary_admission_queue", "Submissions that wait to be admitted", server.intake.queued)
         text = "Longest time to answer a request that comes now, as estimated for clients"
         yield _gauge("notary_eta_seconds", text, participant.estimate_s)
 
@@ -119,7 +119,7 @@ class _CoreMetrics(Collector, Generic[SessionT]):
         published = -1 if activation.publisher.position is None else activation.publisher.position.offset
         unpublished = max(0, self._participant.follower.applied_offset - published)
         yield _gauge("notary_unpublished_records", "Applied records whose completions are not published", unpublished)
-        budget = activation.intake.budget
+        budget = activation.budget
         yield _gauge("notary_unpublished_completions", "Completions that wait for the database", budget.unpublished)
         text = "So many may wait; further submissions are refused as OVERLOADED"
         yield _gauge("notary_unpublished_completions_max", text, budget.unpublished_max)

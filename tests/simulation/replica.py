@@ -175,7 +175,8 @@ class Door:
         stamp_us = 0 if position is None else position.stamp_us
         if self._participant.worker is not None and position is not None and position.barrier is not None:
             return stamp_us, position.barrier.rules_version  # also while service is paused
-        return stamp_us, 2 if activation is None else activation.appender.formats.rules
+        barrier = None if activation is None else activation.holder.barrier
+        return stamp_us, 2 if barrier is None else barrier.rules_version
 
     def unanswered(self) -> int:
         """Submissions and look-ups that the core has not answered."""
@@ -461,9 +462,9 @@ _ACTIVATION = ("epoch", "open_log", "verify_lock", "barrier", "publish_backlog")
 
 
 def _busy_with(activation: Activation, worker: Worker | None) -> str:
-    shift = None if worker is None else worker._shift
-    if activation.admission.admitting or (shift is not None and shift._admission.admitting):
+    server = activation.server if worker is None else worker.server
+    if server is not None and server.admission.admitting:
         return "active.admitting"
-    if activation.appender.waiting or (shift is not None and shift.appender.own.sent):
+    if server is not None and server.appender.own.sent:
         return "active.logged"
     return "active.publishing" if activation.publisher._queue else "active.idle"

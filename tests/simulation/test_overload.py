@@ -57,8 +57,6 @@ async def ask(replica: Replica, number: int, asked: Asked) -> None:
 async def overload(replica: Replica) -> tuple[list[Asked], int]:
     """Run for a minute, and await all answers; returns the submissions, and the most that were in flight at once."""
     loop, everything, most = asyncio.get_running_loop(), list[Asked](), 0
-    activation = replica.participant.activation
-    assert activation is not None
     began_s, due = loop.time(), dict.fromkeys(USERS, 0.0)
     async with asyncio.TaskGroup() as group:
         while loop.time() < began_s + MINUTE_S:
@@ -69,7 +67,7 @@ async def overload(replica: Replica) -> tuple[list[Asked], int]:
                     everything.append(Asked(user, loop.time()))
                     group.create_task(ask(replica, len(everything), everything[-1]))
             await asyncio.sleep(TICK_S)
-            most = max(most, activation.intake.budget.submissions)
+            most = max(most, replica.participant.in_flight)
     return everything, most
 
 
@@ -88,11 +86,7 @@ def test_three_times_the_capacity_for_a_minute() -> None:
             done = Counter(completion.tx_id for _, completion in world.shared.database.completions)
             assert len(done) == sum(isinstance(asked.answer, Notarised) for asked in everything)
             assert set(done.values()) == {1}
-            assert replica.participant.activation is not None
-            assert (
-                replica.participant.activation.intake.budget.submissions,
-                replica.participant.activation.intake.budget.states,
-            ) == (0, 0)
+            assert (replica.participant.in_flight, replica.participant.states_in_flight) == (0, 0)
             began_s = asyncio.get_running_loop().time()
             (answer,) = await replica.submit(submission(10**6, [state(10**6)]))
             assert isinstance(answer, Notarised)

@@ -338,14 +338,13 @@ def missing_workers(world: World) -> list[str]:
 
 
 def left_over(replica: Replica) -> list[str]:
-    """What a worker still holds of submissions, although nobody waits any more."""
-    worker = None if replica.core is None else replica.core.participant.worker
-    shift = None if worker is None else worker._shift
-    if worker is None or shift is None:
+    """What a replica still holds of submissions, although nobody waits any more."""
+    server = None if replica.core is None else replica.core.participant.server
+    if server is None:
         return []
-    appender, budget = shift.appender, shift.intake.budget
-    held = (budget.submissions, budget.states, len(appender.own.sent), len(appender.held))
-    return [f"the worker of {replica.name} holds {(*held, len(appender.commands))}"] if any(held) else []
+    appender, budget = server.appender, server.intake.budget
+    held = (budget.submissions, budget.states, len(appender.own.sent), len(appender.held), len(appender.commands))
+    return [f"{replica.name} holds {held}"] if any(held) else []
 
 
 def check_workers(world: World, walked: Sequence[Judged]) -> None:

@@ -306,11 +306,8 @@ class World:
             if unanswered := core.door.unanswered():
                 left.append(f"{replica.name} has not answered {unanswered}")
             activation = core.participant.activation
-            if activation is not None:
-                budget, appender = activation.intake.budget, activation.appender
-                found = (budget.submissions, budget.states, budget.unpublished, len(appender.waiting))
-                if any(found) or appender.commands:
-                    left.append(f"{replica.name} holds {(*found, len(appender.commands))}")
+            if activation is not None and activation.budget.unpublished:
+                left.append(f"{replica.name} has {activation.budget.unpublished} completions to publish")
         return left
 
     # ---- what replicas and clients see of the world ----
@@ -352,7 +349,7 @@ class World:
         if replica.core is None or not replica.claims_to_lead or self.plan.all_serve:
             return
         activation = replica.core.participant.activation
-        if replica.core.election.role is not Role.ACTIVE or activation is None or activation.read_back.in_force is None:
+        if replica.core.election.role is not Role.ACTIVE or activation is None or activation.holder.in_force is None:
             self.blame(f"{replica.name} claims to lead while {replica.step()}")
         leaders = [other.name for other in self.replicas if other.claims_to_lead]
         if len(leaders) > 1 and self.deposed is None and self.loop.time() > self.doubt_until_s:

@@ -18,6 +18,7 @@ from ha.settings import ElectionSettings
 from replica.active.derived_ledger import DerivedLedger
 from replica.active.fitness import Limits
 from replica.active.parts import Parts
+from replica.active.server import Server
 from replica.active.signer import FileSigner
 from replica.active.worker import Worker
 from replica.index.memory import MemoryIndex
@@ -192,6 +193,12 @@ class Replica:
 
     async def submit(self, *submissions: Submission, options: SubmitOptions = DEFAULT_OPTIONS) -> list[Answer]:
         return await self.link.submit([signed_for(options, one) for one in submissions], options)
+
+    @property
+    def server(self) -> Server:
+        """What takes submissions here at this moment."""
+        assert self.participant.server is not None
+        return self.participant.server
 
     def _worker(self, parts: Parts) -> Worker:
         limits = Limits(lag_records_max=1_000, unread_max_s=self.shared.core.log_stall_max_s)

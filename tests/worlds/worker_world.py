@@ -162,7 +162,10 @@ class _Door:
     def submit(
         self, replies: Replies, batch: list[TicketedSubmission], options: SubmitOptions = DEFAULT_OPTIONS
     ) -> None:
-        if not self._replica.worker.offer(batch, replies, options):
+        server = self._replica.worker.server
+        if server is not None and not server.closing:
+            server.intake.offer(batch, replies, options)
+        else:
             replies.send([(ticket, refuse_as_passive(self.standing())) for ticket, _ in batch])
 
     def look_up(self, replies: Replies, batch: list[TicketedLookUp]) -> None:

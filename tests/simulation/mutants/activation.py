@@ -12,10 +12,11 @@ from pytest import MonkeyPatch
 import replica.active.opening
 from ha.ending import Cause, Ending
 from replica.active.activation import Activation
-from replica.active.appending import Appender
 from replica.active.catching_up import until_applied
+from replica.active.holder import Holder
 from replica.active.opening import Opening
 from replica.active.parts import Parts
+from replica.notary.formats import Formats
 from replica.notary.position import Position
 from replica.store.interface import Published
 from replica.store.memory import MemoryStore
@@ -24,9 +25,9 @@ from tests.simulation.mutants.registry import mutant
 
 @mutant("the activation does not wait for its barrier to come into force")
 def barrier_not_checked(patch: MonkeyPatch) -> None:
-    async def trusting(self: Opening) -> Position:
-        self._appender.append_barrier(self.epoch, pauses=False)
-        position = self._read_back.in_force = await until_applied(self._parts, lambda _: True, "any")
+    async def trusting(self: Opening, formats: Formats) -> Position:
+        self._holder.append_barrier(self.epoch, formats, pauses=False)
+        position = self._holder.in_force = await until_applied(self._parts, lambda _: True, "any")
         return position
 
     patch.setattr(Opening, "put_barrier_in_force", trusting)
@@ -46,15 +47,15 @@ def _deaf_to(patch: MonkeyPatch, cause: Cause) -> None:
     patch.setattr(Activation, "__init__", deaf)
 
 
-def _named(patch: MonkeyPatch, activation_id: Callable[[Appender, int, int], bytes]) -> None:
-    """Activation ids come from a function of appender, epoch and length, not from chance."""
-    append = Appender.append_barrier
+def _named(patch: MonkeyPatch, activation_id: Callable[[Holder, int, int], bytes]) -> None:
+    """Activation ids come from a function of holder, epoch and length, not from chance."""
+    append = Holder.append_barrier
 
-    def named(self: Appender, epoch: int, *, pauses: bool) -> None:
+    def named(self: Holder, epoch: int, formats: Formats, *, pauses: bool) -> None:
         self._parts = replace(self._parts, random_bytes=lambda count: activation_id(self, epoch, count))
-        append(self, epoch, pauses=pauses)
+        append(self, epoch, formats, pauses=pauses)
 
-    patch.setattr(Appender, "append_barrier", named)
+    patch.setattr(Holder, "append_barrier", named)
 
 
 @mutant("activations are told apart by their epoch only")
@@ -64,7 +65,7 @@ def epochs_without_activation_ids(patch: MonkeyPatch) -> None:
 
 @mutant("a replica uses one activation id for all its activations")
 def own_old_barrier_taken_for_the_new_one(patch: MonkeyPatch) -> None:
-    _named(patch, lambda appender, _, count: appender._parts.name.encode().ljust(count)[:count])
+    _named(patch, lambda holder, _, count: holder._parts.name.encode().ljust(count)[:count])
 
 
 @mutant("an active that takes the lock again goes on in its old epoch")

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
 from pytest import MonkeyPatch
 
-import replica.active.activation
 import replica.active.look_ups
-import replica.active.read_back
 import replica.active.receipt_signer
+import replica.active.server
 import replica.following.apply
 from replica.active.activation import Activation
 from replica.active.answering import Answering
 from replica.active.appending import Appender
 from replica.active.look_ups import LookUps
+from replica.active.own_records import OwnRead, OwnRecords
+from replica.active.server import Server
 from replica.active.waiting import Waiting
 from replica.following.apply import Applied, judge_reading, judge_records
 from replica.index.interface import Index
@@ -25,33 +26,30 @@ from replica.notary.answers import NotNow, Refused
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import Code
 from replica.notary.receipts import Receipt, make_receipts
-from replica.notary.records import (
-    encode_record,
-)
+from replica.notary.records import RequestRecord, encode_record
 from tests.simulation.mutants.registry import mutant
 
 
 @mutant("a submission is answered when its record is appended, by what the index says then")
 def answer_before_read_back(patch: MonkeyPatch) -> None:
-    make = Activation.__init__
+    make = Server.__init__
 
-    def hasty(self: Activation, *parts: Any, **named: Any) -> None:
+    def hasty(self: Server, *parts: Any, **named: Any) -> None:
         make(self, *parts, **named)
         append = self.appender.append
 
-        def append_and_answer(admitted: Sequence[Waiting]) -> dict[int, NotNow]:
-            failed, waiting = append(admitted), self.appender.waiting
-            for ahead, sequence in enumerate(list(waiting)):
-                one = waiting.pop(sequence)
+        def append_and_answer(admitted: Sequence[Waiting]) -> list[tuple[Waiting, NotNow]]:
+            failed, sent = append(admitted), self.appender.own.sent
+            for ahead, sequence in enumerate(list(sent)):
+                one, record = sent.pop(sequence)
                 self.intake.leave(1, one.states)
-                answer(self, one, ahead)
+                answer(self, one, record, ahead)
             return failed
 
         self.appender.append = append_and_answer  # type: ignore[method-assign]
 
-    def answer(self: Activation, waiting: Waiting, ahead: int) -> None:
+    def answer(self: Server, waiting: Waiting, record: RequestRecord, ahead: int) -> None:
         parts = self._parts
-        record = self.appender._record_of(waiting, parts.clock.wall_us())
         position = parts.follower.position
         assert position is not None
         start = msgspec.structs.replace(position, seen=())
@@ -60,10 +58,10 @@ def answer_before_read_back(patch: MonkeyPatch) -> None:
         for entry, verdict in applied.decided():
             if isinstance(entry, CountedRequest) and verdict is not None:
                 guess = msgspec.structs.replace(entry, offset=entry.offset + ahead)
-                offsets = {guess.offset: self.publisher.ledger_end + 1 + ahead}
-                self.admission._answering.answer_decided([(waiting, guess, verdict)], waiting.states, offsets)
+                offsets = {guess.offset: self.admission._ledger.last_ledger_offset + 1 + ahead}
+                self._answering.answer_decided([(waiting, guess, verdict)], waiting.states, offsets)
 
-    patch.setattr(Activation, "__init__", hasty)
+    patch.setattr(Server, "__init__", hasty)
 
 
 @mutant("what the index said of a state once is kept in memory and believed for ever")
@@ -90,28 +88,29 @@ def verdict_from_memory(patch: MonkeyPatch) -> None:
 
 @mutant("answers find their submission by transaction id instead of sequence number")
 def answers_matched_by_transaction_id(patch: MonkeyPatch) -> None:
-    def match(applied: Applied, _: bytes, waiting: MutableMapping[int, Waiting]) -> list[Any]:
-        answered = []
+    def take(self: OwnRecords, applied: Applied) -> OwnRead:
+        read = OwnRead([], [], [])
         for entry, verdict in applied.decided():
             if isinstance(entry, CountedRequest) and verdict is not None:
-                waits = [s for s, w in waiting.items() if w.command.tx_id == entry.request.tx_id]
+                waits = [number for number, (w, _) in self.sent.items() if w.command.tx_id == entry.request.tx_id]
                 if waits:
-                    answered.append((waiting.pop(waits[-1]), entry, verdict))
-        return answered
+                    read.decided.append((self.sent.pop(waits[-1])[0], entry, verdict))
+        return read
 
-    patch.setattr(replica.active.read_back, "match", match)
+    patch.setattr(OwnRecords, "take", take)
 
 
 @mutant("who waits is filed under the sequence number of the next one of the batch")
 def sequence_numbers_slip(patch: MonkeyPatch) -> None:
     append = Appender.append
 
-    def slipped(self: Appender, admitted: Sequence[Waiting]) -> dict[int, NotNow]:
-        before = set(self.waiting)
+    def slipped(self: Appender, admitted: Sequence[Waiting]) -> list[tuple[Waiting, NotNow]]:
+        sent = self.own.sent
+        before = set(sent)
         failed = append(self, admitted)
-        numbers = [number for number in self.waiting if number not in before]
-        waiting = [self.waiting[number] for number in numbers]
-        self.waiting.update(zip(numbers, waiting[1:] + waiting[:1], strict=True))
+        numbers = [number for number in sent if number not in before]
+        slipping = [sent[number] for number in numbers]
+        sent.update(zip(numbers, slipping[1:] + slipping[:1], strict=True))
         return failed
 
     patch.setattr(Appender, "append", slipped)
@@ -136,7 +135,7 @@ def unknown_answered_as_refused(patch: MonkeyPatch) -> None:
             return Refused(Code.TIME_WINDOW_CLOSED.name, bytes(32))
         return NotNow(code, detail, retry_after_s)
 
-    patch.setattr(replica.active.activation, "NotNow", certain)
+    patch.setattr(replica.active.server, "NotNow", certain)
 
 
 @mutant("the recorded answer of an accepted command names the newest offset instead of its own")

@@ -24,7 +24,7 @@ from replica.notary.answers import Accepted, NotNow
 from replica.notary.counted import CountedRequest
 from replica.notary.formats import Formats
 from replica.notary.position import Position
-from replica.notary.records import BarrierRecord, RequestRecord
+from replica.notary.records import BarrierRecord
 from replica.notary.rules import RULES, Outcome, Recorded, Verdict
 from replica.notary.rules import judge as judge_all
 from replica.store.interface import Command
@@ -133,7 +133,7 @@ def offset_of_the_acceptance_answered(patch: MonkeyPatch) -> None:
 def in_flight_forgotten(patch: MonkeyPatch) -> None:
     append = Appender.append
 
-    def forgetful(self: Appender, admitted: Sequence[Waiting]) -> dict[int, NotNow]:
+    def forgetful(self: Appender, admitted: Sequence[Waiting]) -> list[tuple[Waiting, NotNow]]:
         failed = append(self, admitted)
         self.commands.clear()
         return failed
@@ -143,7 +143,7 @@ def in_flight_forgotten(patch: MonkeyPatch) -> None:
 
 @mutant("a command counts as on its way after its record was read back")
 def in_flight_for_ever(patch: MonkeyPatch) -> None:
-    patch.setattr(Appender, "read_back", lambda self, commands: None)
+    patch.setattr(Appender, "settle", lambda self, settled: None)
 
 
 @mutant("a command that was accepted is answered as a success, whatever it was accepted with")
@@ -166,9 +166,9 @@ def index_answer_with_wrong_offset(patch: MonkeyPatch) -> None:
 def accepted_before_read_back(patch: MonkeyPatch) -> None:
     append = Appender.append
 
-    def hasty(self: Appender, admitted: Sequence[Waiting]) -> dict[int, NotNow]:
+    def hasty(self: Appender, admitted: Sequence[Waiting]) -> list[tuple[Waiting, NotNow]]:
         failed = append(self, admitted)
-        taken = [one for one in admitted if one.options.asynchronous and id(one) not in failed]
+        taken = [one for one in admitted if one.options.asynchronous and one not in [each for each, _ in failed]]
         send((one, Accepted(one.command.submission_id, 0.1, -1)) for one in taken)
         return failed
 
@@ -183,15 +183,16 @@ def ledger_offset_taken_for_a_log_offset(patch: MonkeyPatch) -> None:
 
 @mutant("the period that a submission asks for is not logged")
 def terms_not_logged(patch: MonkeyPatch) -> None:
-    record_of = Appender._record_of
+    append = Appender.append
 
-    def plain(self: Appender, waiting: Waiting, stamp_us: int) -> RequestRecord:
-        if waiting.terms is not None:
-            default = terms_of(SubmitOptions(), self._parts.settings.deduplication_max_s)
-            waiting = msgspec.structs.replace(waiting, terms=default)
-        return record_of(self, waiting, stamp_us)
+    def plain(self: Appender, admitted: Sequence[Waiting]) -> list[tuple[Waiting, NotNow]]:
+        default = terms_of(SubmitOptions(), self._parts.settings.deduplication_max_s)
+        assert isinstance(default, Terms)
+        for waiting in admitted:
+            waiting.terms = default
+        return append(self, admitted)
 
-    patch.setattr(Appender, "_record_of", plain)
+    patch.setattr(Appender, "append", plain)
 
 
 @mutant("a period above the longest is shortened, and nobody is notified")

@@ -10,10 +10,11 @@ from pytest import MonkeyPatch
 
 import ha.lock.notes
 import replica.active.admission
-import replica.active.appending
+import replica.active.own_records
 from ha.lock.interface import ReleaseNote
 from replica.active.failures import SubmissionFailures
-from replica.active.read_back import ReadBack
+from replica.active.own_records import OwnRead, OwnRecords
+from replica.following.apply import Applied
 from replica.notary.answers import NotNow
 from replica.notary.records import Record
 from tests.simulation.mutants.registry import mutant
@@ -32,12 +33,21 @@ def records_of_any_size(patch: MonkeyPatch) -> None:
     def encode(record: Record) -> bytes:
         return msgspec.msgpack.encode(record)
 
-    patch.setattr(replica.active.appending, "encode_record", encode)
+    patch.setattr(replica.active.own_records, "encode_record", encode)
 
 
 @mutant("a request that no reader can read is waited for as if it could still be judged")
 def unreadable_request_waited_for(patch: MonkeyPatch) -> None:
-    patch.setattr(ReadBack, "answer_unreadable", lambda self, applied: None)
+    take = OwnRecords.take
+
+    def waiting_on(self: OwnRecords, applied: Applied) -> OwnRead:
+        sent = dict(self.sent)
+        read = take(self, applied)
+        unreadable = [waiting for _, waiting in read.unreadable]
+        self.sent.update((number, one) for number, one in sent.items() if one[0] in unreadable)
+        return msgspec.structs.replace(read, unreadable=[])
+
+    patch.setattr(OwnRecords, "take", waiting_on)
 
 
 @mutant("what is told on the lock's channel is read whatever it is")

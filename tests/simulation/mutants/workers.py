@@ -12,13 +12,12 @@ from pytest import MonkeyPatch
 import replica.active.lease_log
 import replica.active.log_desk
 import replica.active.numbers
-import replica.active.shift
 import replica.active.worker
 import replica.notary.reading
 from ha.election.states import Readiness
 from replica.active.numbers import range_of
-from replica.active.own_records import Again, OwnRead, OwnRecords
-from replica.active.shift import WorkerAppender
+from replica.active.own_records import OwnRead, OwnRecords
+from replica.active.server import Server
 from replica.active.worker import Worker
 from replica.following.apply import Applied
 from replica.notary.counted import CountedRequest
@@ -61,9 +60,10 @@ def answer_to_anothers_record(patch: MonkeyPatch) -> None:
         for entry, verdict in applied.decided():
             if not isinstance(entry, CountedRequest) or verdict is None:
                 continue
-            for number, sent in list(self.sent.items()):
-                if sent.waiting.command.tx_id == entry.request.tx_id:
-                    read.decided.append((self.sent.pop(number).waiting, entry, verdict))
+            for number, (waiting, _) in list(self.sent.items()):
+                if waiting.command.tx_id == entry.request.tx_id:
+                    read.decided.append((waiting, entry, verdict))
+                    del self.sent[number]
         return read
 
     patch.setattr(OwnRecords, "take", careless)
@@ -71,19 +71,15 @@ def answer_to_anothers_record(patch: MonkeyPatch) -> None:
 
 @_worker_mutant("a record that was not read back for a while is logged again, although it was not read void")
 def logged_again_on_a_time_out(patch: MonkeyPatch) -> None:
-    resume = WorkerAppender.resume
+    resume = Server.resume
 
-    def impatient(self: WorkerAppender) -> None:
-        resumed_s = self._parts.clock.boottime_s()
-        late = [n for n, sent in self.own.sent.items() if resumed_s * 1e6 - _sent_us(self, sent) > 300_000]
-        self.held.extend(Again(one.waiting, one.times) for one in (self.own.sent.pop(number) for number in late))
+    def impatient(self: Server) -> None:
+        appender, now_us = self.appender, self._parts.clock.wall_us()
+        late = [number for number, (_, record) in appender.own.sent.items() if now_us - record.stamp_us > 300_000]
+        appender.held.extend(appender.own.sent.pop(number)[0] for number in late)
         resume(self)
 
-    def _sent_us(self: WorkerAppender, sent: Any) -> float:
-        clock = self._parts.clock
-        return float(sent.record.stamp_us - clock.wall_us() + clock.boottime_s() * 1e6)
-
-    patch.setattr(WorkerAppender, "resume", impatient)
+    patch.setattr(Server, "resume", impatient)
 
 
 @_worker_mutant("completions are written on any connection, whoever has the lock and whatever is published already")
@@ -126,7 +122,7 @@ def written_under_a_pause(patch: MonkeyPatch) -> None:
     def of_any(text: str) -> str:
         return pauser_in(text) or granter_in(text)
 
-    for module in (replica.active.numbers, replica.active.worker, replica.active.shift):
+    for module in (replica.active.numbers, replica.active.worker):
         patch.setattr(module, "writable", any_barrier)
     patch.setattr(replica.active.numbers, "granter_in", of_any)
     patch.setattr(replica.active.worker, "is_paused", lambda _: False)

@@ -140,11 +140,7 @@ def test_past_the_bounds_a_request_is_refused_with_an_estimate() -> None:
             assert [type(answer) for answer in answers] == [Notarised] * 3 + [NotNow] * 2
             assert all(a.code == Code.OVERLOADED.name and a.retry_after_s > 0 for a in answers if isinstance(a, NotNow))
             await asyncio.sleep(1)
-            assert replica.participant.activation is not None
-            assert (
-                replica.participant.activation.intake.budget.submissions,
-                replica.participant.activation.intake.budget.states,
-            ) == (0, 0)
+            assert (replica.participant.in_flight, replica.participant.states_in_flight) == (0, 0)
 
     run_virtually(story())
 

@@ -35,9 +35,7 @@ def test_an_active_that_cannot_read_its_record_back_steps_down() -> None:
                     if not isinstance(decode_record(value, 2), RequestRecord):
                         world.shared.topic.store(value)
 
-            activation = replica.participant.activation
-            assert activation is not None and activation.appender._writer is not None
-            activation.appender._writer._delivery = Lost()  # type: ignore[attr-defined]
+            replica.server.appender._writer._delivery = Lost()  # type: ignore[attr-defined]
             (answer,) = await replica.submit(submission(1, [state(9)]))
             assert isinstance(answer, NotNow)
             assert answer.code == Code.OUTCOME_UNKNOWN.name
@@ -158,9 +156,7 @@ def test_an_unreadable_index_ends_the_replica_and_gives_no_verdict() -> None:
             replica = await world.replica()
             await replica.until_active()
             waiting = asyncio.create_task(replica.submit(submission(1, [state(9)])))
-            activation = replica.participant.activation
-            assert activation is not None
-            while not activation.appender.waiting:
+            while not replica.server.appender.own.sent:
                 await asyncio.sleep(0)
             replica.index.fail_with = "a bad block"
             await asyncio.sleep(0.5)

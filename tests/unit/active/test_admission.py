@@ -29,18 +29,16 @@ def play(story: Callable[[World, Replica], Awaitable[None]], **core: float) -> N
             await story(world, replica)
             await asyncio.sleep(2.0)
             if replica.participant.activation is not None:
-                budget = replica.participant.activation.intake.budget
+                budget = replica.participant.activation.budget
                 assert (budget.submissions, budget.states, budget.unpublished) == (0, 0, 0)
-                assert not replica.participant.activation.appender.commands
+                assert not replica.server.appender.commands
 
     run_virtually(scenario())
 
 
 def slow_offsets(replica: Replica, hang_s: float) -> None:
     """From now on the database takes so long for a log offset, and only for that."""
-    activation = replica.participant.activation
-    assert activation is not None
-    store, ask = activation.admission._store, activation.admission._store.log_offset_of
+    store, ask = replica.server.admission._offsets, replica.server.admission._offsets.log_offset_of
 
     async def late(ledger_offset: int) -> int | None:
         await asyncio.sleep(hang_s)
@@ -87,16 +85,14 @@ def test_one_question_serves_all_that_name_the_same_offset() -> None:
     async def story(_: World, replica: Replica) -> None:
         await replica.submit(submission(1, [state(1)]), submission(2, [state(2)]))
         await asyncio.sleep(1.0)
-        activation = replica.participant.activation
-        assert activation is not None
         asked: list[int] = []
-        ask = activation.admission._store.log_offset_of
+        ask = replica.server.admission._offsets.log_offset_of
 
         async def noted(ledger_offset: int) -> int | None:
             asked.append(ledger_offset)
             return await ask(ledger_offset)
 
-        activation.admission._store.log_offset_of = noted  # type: ignore[method-assign]
+        replica.server.admission._offsets.log_offset_of = noted  # type: ignore[method-assign]
         later = [submission(number, [state(number)]) for number in range(3, 6)]
         first = asyncio.create_task(replica.submit(*later, options=SubmitOptions(deduplication_after=1)))
         other = asyncio.create_task(
@@ -119,7 +115,7 @@ def test_who_waits_for_the_database_is_answered_when_the_activation_ends() -> No
         waiting = asyncio.create_task(
             replica.submit(submission(2, [state(2)]), options=SubmitOptions(deduplication_after=1))
         )
-        assert await answer_after_stop(replica, waiting) == Code.OUTCOME_UNKNOWN.name
+        assert await answer_after_stop(replica, waiting) == Code.NOT_ACTIVE.name
 
     play(story)
 
@@ -188,10 +184,7 @@ def test_what_is_on_its_way_at_the_end_is_answered_as_unknown(asynchronous: bool
     """Goal: every submission is answered once, asynchronous ones as well. Method: records stop arriving; stop."""
 
     async def story(_: World, replica: Replica) -> None:
-        activation = replica.participant.activation
-        assert activation is not None
-        assert activation.appender._writer is not None
-        activation.appender._writer._delivery = Unacknowledged()  # type: ignore[attr-defined]
+        replica.server.appender._writer._delivery = Unacknowledged()  # type: ignore[attr-defined]
         waiting = asyncio.create_task(
             replica.submit(submission(1, [state(1)]), options=SubmitOptions(asynchronous=asynchronous))
         )
@@ -218,7 +211,7 @@ def test_a_database_that_hangs_costs_no_request_until_too_many_completions_wait(
         for number in range(1, 40):
             (answer,) = await replica.submit(submission(number, [state(number)]))
             assert isinstance(answer, Notarised)
-        budget = activation.intake.budget
+        budget = activation.budget
         assert (budget.submissions, budget.unpublished) == (0, 39)
         budget.note_unpublished(replica.shared.core.publish_backlog_max)
         (refused,) = await replica.submit(submission(50, [state(50)]))
@@ -238,15 +231,13 @@ def test_an_active_with_a_slow_clock_repeats_no_success_that_the_log_would_judge
     stood still since the acceptance, whose period is one second."""
 
     async def story(world: World, replica: Replica) -> None:
-        activation = replica.participant.activation
-        assert activation is not None
         (first,) = await replica.submit(submission(1, [state(1)]))
         at_us = world.shared.clock.wall_us()
         await asyncio.sleep(5.0)
         await replica.submit(submission(2, [state(2)]))
         slow = LoopClock()
         slow.wall_us = lambda: at_us  # type: ignore[method-assign]
-        activation.admission._clock = slow
+        replica.server.admission._clock = slow
         (again,) = await replica.submit(submission(1, [state(1)]), options=SubmitOptions(deduplication_s=1.0))
         assert isinstance(first, Notarised)
         assert isinstance(again, Notarised)

@@ -155,12 +155,12 @@ def test_what_comes_between_a_release_and_the_next_claim_is_held() -> None:
             assert isinstance(await replicas[1].link.look_up(name_of(99)), Notarised)
             await asyncio.sleep(0.15)
             assert [task.done() for task in asking] == [False] * 3
-            assert [len(each.participant.worker._shift.appender.held) for each in replicas] == [1, 1, 1]
+            assert [len(each.server.appender.held) for each in replicas] == [1, 1, 1]
             database = str(world.shared.lock_server.identity)
             store(encode_record(BarrierRecord(epoch + 51, b"c" * 16, "R9", database, 2, 2)))
             for each in replicas:
                 await each.participant.follower.wait_for(lambda position: writable(position) is not None)
-                assert not each.participant.worker._shift.appender.held
+                assert not each.server.appender.held
             assert failed([answer for found in await asyncio.gather(*asking) for answer in found]) == []
 
     run_virtually(story())
@@ -232,7 +232,7 @@ def test_look_ups_are_answered_by_whoever_is_asked() -> None:
     run_virtually(story())
 
 
-def test_a_key_that_fails_ends_a_shift_and_not_the_hold_of_the_lock() -> None:
+def test_a_key_that_fails_ends_service_and_not_the_hold_of_the_lock() -> None:
     """Goal: a holder without a key publishes, and does not serve. Method: its key fails, and works again."""
 
     async def story() -> None:

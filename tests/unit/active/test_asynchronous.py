@@ -167,13 +167,11 @@ def test_what_comes_later_waits_in_the_log_no_longer_than_the_pipeline_may(monke
         async with World(core=CoreSettings(pipeline_max_s=pipeline_max_s)) as world:
             replica = await world.replica()
             await replica.until_active()
-            activation = replica.participant.activation
-            assert activation is not None
-            appender, append, most = activation.appender, activation.appender.append, [0]
+            appender, append, most = replica.server.appender, replica.server.appender.append, [0]
 
-            def counted(admitted: Sequence[Waiting]) -> dict[int, NotNow]:
+            def counted(admitted: Sequence[Waiting]) -> list[tuple[Waiting, NotNow]]:
                 failed = append(admitted)
-                most.append(len(appender.waiting))
+                most.append(len(appender.own.sent))
                 return failed
 
             monkeypatch.setattr(appender, "append", counted)

@@ -118,10 +118,7 @@ def test_at_the_end_of_an_activation_only_the_unanswered_are_unknown(
         async with World() as world:
             replica = await world.replica()
             await replica.until_active()
-            activation = replica.participant.activation
-            assert activation is not None
-            assert activation.appender._writer is not None
-            activation.appender._writer._delivery = Unacknowledged()  # type: ignore[attr-defined]
+            replica.server.appender._writer._delivery = Unacknowledged()  # type: ignore[attr-defined]
             front_end = offer(replica, 1, 2)
             while not places:
                 await asyncio.sleep(0.01)

@@ -103,9 +103,7 @@ def test_retries_do_not_make_the_queue_s_count_drift() -> None:
             assert Code.COMMAND_ID_REUSED.name in codes
             assert Code.USER_OVERLOADED.name in codes
             await asyncio.sleep(1)
-            assert replica.participant.activation is not None
-            budget = replica.participant.activation.intake.budget
-            assert (budget.submissions, budget.states) == (0, 0)
+            assert (replica.participant.in_flight, replica.participant.states_in_flight) == (0, 0)
 
     run_virtually(story())
 

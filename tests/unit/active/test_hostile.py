@@ -51,9 +51,9 @@ def test_a_clock_that_jumps_between_two_heartbeats_stamps_nothing() -> None:
             await replica.until_active()
             await replica.submit(submission(1, [state(9)]))
             clock.ahead_us = 3_600_000_000
-            (unknown,) = await replica.submit(submission(2, [state(8)]))
-            assert isinstance(unknown, NotNow)
-            assert unknown.code == Code.OUTCOME_UNKNOWN.name
+            (refused,) = await replica.submit(submission(2, [state(8)]))
+            assert isinstance(refused, NotNow)
+            assert refused.code == Code.NOT_ACTIVE.name
             clock.ahead_us = 0
             await replica.until_active()
             window = TimeWindow(until_us=clock.wall_us() + 60_000_000)

@@ -140,7 +140,7 @@ def test_whoever_waits_is_told_when_the_outcome_stays_unknown(monkeypatch: pytes
     async def story(world: World, replica: Replica) -> None:
         def lose_records() -> None:
             assert replica.participant.activation is not None
-            monkeypatch.setattr(replica.participant.activation.appender, "_log", lambda *_: None)
+            monkeypatch.setattr(replica.participant.activation.holder.writer, "append", lambda _: None)
 
         lose_records()
         waiting = asyncio.create_task(replica.participant.note([officers(ANNA)]))

@@ -61,7 +61,7 @@ def test_a_deposed_replica_s_late_record_is_void_and_never_answered_ok() -> None
                 world.shared.topic.store(value)
             (late,) = await waiting
             assert isinstance(late, NotNow)
-            assert late.code == Code.OUTCOME_UNKNOWN.name
+            assert late.code == Code.NOT_ACTIVE.name
             (answer,) = await second.submit(submission(2, [state(9)]))
             assert isinstance(answer, Notarised), "the void record spent nothing"
             assert second.participant.counters.voids == {"not_in_force": 1}

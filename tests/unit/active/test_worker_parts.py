@@ -22,7 +22,7 @@ from replica.active.numbers import (
     usable,
     writable,
 )
-from replica.active.own_records import APPENDS_MAX, Again, OwnRecords, split_by_patience
+from replica.active.own_records import VOIDED_MAX, OwnRecords, split_by_patience
 from replica.active.terms import Terms
 from replica.active.waiting import Waiting
 from replica.following.apply import Applied, judge_records
@@ -45,6 +45,7 @@ from replica.store.interface import Command
 from tests.worlds.core_world import state, submission
 
 DATABASE = "postgres:71:1"
+FIRST = NUMBERS_PER_RANGE  # of the first range that is drawn
 PROMOTED = "postgres:71:2"
 
 
@@ -75,6 +76,11 @@ def waiting(one: Submission) -> Waiting:
     return Waiting(cast(Replies, None), 1, one, command, states, DEFAULT_OPTIONS, terms=Terms(1_000_000))
 
 
+def made(own: OwnRecords, who: Waiting, under: BarrierRecord, number: int, stamp_us: int) -> bytes:
+    (value,) = own.make([who], under, number, stamp_us).values
+    return value
+
+
 # ---- numbers ----
 
 
@@ -92,10 +98,11 @@ def test_ranges_never_meet_one_another_nor_that_of_the_holder() -> None:
 def test_a_number_is_given_once_and_a_range_ends() -> None:
     """Goal: a range that is used up gives nothing. Method: a range of two numbers."""
     numbers = Numbers(msgspec.structs.replace(range_of(1, DATABASE), end=NUMBERS_PER_RANGE + 2))
-    assert [numbers.take(), numbers.take(), numbers.left] == [NUMBERS_PER_RANGE, NUMBERS_PER_RANGE + 1, 0]
+    numbers.use(2)
+    assert (numbers.next, numbers.left) == (NUMBERS_PER_RANGE + 2, 0)
     assert not usable(numbers, barrier(1))
     with pytest.raises(InvariantBroken):
-        numbers.take()
+        numbers.use(1)
 
 
 def test_a_range_is_used_only_under_activations_of_the_database_that_gave_it() -> None:
@@ -141,9 +148,8 @@ def test_each_worker_is_answered_by_its_own_records() -> None:
     """Goal: all workers apply all, and each settles its own. Method: two workers log in turns, both read the run."""
     log = Log(barrier(1))
     one, other = OwnRecords(), OwnRecords()
-    numbers = [Numbers(range_of(1, DATABASE)), Numbers(range_of(2, DATABASE))]
     mine, others = waiting(submission(1, [state(9)])), waiting(submission(2, [state(9)], command_id="b"))
-    run = [one.make(mine, barrier(1), numbers[0], 10), other.make(others, barrier(1), numbers[1], 11)]
+    run = [made(one, mine, barrier(1), FIRST, 10), made(other, others, barrier(1), 2 * FIRST, 11)]
     applied = log.read(*run)
     read = one.take(applied)
     assert [(who, verdict.outcome) for who, _, verdict in read.decided] == [(mine, Outcome.NOTARISED)]
@@ -156,7 +162,7 @@ def test_each_worker_is_answered_by_its_own_records() -> None:
 def test_a_copy_of_our_record_settles_it_once() -> None:
     """Goal: what the log's client stores twice is answered once, and not logged anew. Method: two copies in one run."""
     log, own = Log(barrier(1)), OwnRecords()
-    value = own.make(waiting(submission(1, [state(9)])), barrier(1), Numbers(range_of(1, DATABASE)), 10)
+    value = made(own, waiting(submission(1, [state(9)])), barrier(1), FIRST, 10)
     read = own.take(log.read(value, value))
     assert (len(read.decided), read.again) == (1, [])
     assert own.take(log.read(value)).decided == []
@@ -165,16 +171,16 @@ def test_a_copy_of_our_record_settles_it_once() -> None:
 def test_a_record_is_logged_anew_only_once_a_barrier_made_it_void() -> None:
     """Goal: nothing counts twice. Method: two of three records lie behind a new barrier; the first counted before it.
     Until the barrier is read nothing is logged anew, however long it takes."""
-    log, own, numbers = Log(barrier(1)), OwnRecords(), Numbers(range_of(1, DATABASE))
+    log, own = Log(barrier(1)), OwnRecords()
     sent = [waiting(submission(n, [state(n)])) for n in (1, 2, 3)]
-    values = [own.make(each, barrier(1), numbers, 10) for each in sent]
+    values = [made(own, each, barrier(1), FIRST + at, 10) for at, each in enumerate(sent)]
     stranger = waiting(submission(9, [state(5)]))
-    assert own.take(log.read(OwnRecords().make(stranger, barrier(1), Numbers(range_of(2, DATABASE)), 10))).again == []
+    assert own.take(log.read(made(OwnRecords(), stranger, barrier(1), 2 * FIRST, 10))).again == []
     read = own.take(log.read(values[0], encode_record(barrier(2)), values[1]))
     assert [who for who, _, _ in read.decided] == sent[:1]
-    assert [again.waiting for again in read.again] == sent[1:]
+    assert read.again == sent[1:]
     assert not own.sent
-    values += [own.make(again.waiting, barrier(2), numbers, 11, times=again.times + 1) for again in read.again]
+    values += [made(own, again, barrier(2), FIRST + at, 11) for at, again in enumerate(read.again, 3)]
     read = own.take(log.read(*values))  # the late copies as well
     assert [who for who, _, _ in read.decided] == sent[1:]
     assert [verdict.outcome for _, _, verdict in read.decided] == [Outcome.NOTARISED] * 2
@@ -183,48 +189,65 @@ def test_a_record_is_logged_anew_only_once_a_barrier_made_it_void() -> None:
 def test_a_repeated_or_lower_barrier_makes_nothing_void() -> None:
     """Goal: only a change of the activation in force counts. Method: the barrier in force again, and an older one."""
     log, own = Log(barrier(1), barrier(2)), OwnRecords()
-    value = own.make(waiting(submission(1, [state(1)])), barrier(2), Numbers(range_of(1, DATABASE)), 10)
+    value = made(own, waiting(submission(1, [state(1)])), barrier(2), FIRST, 10)
     assert own.take(log.read(encode_record(barrier(2)), encode_record(barrier(1)))).again == []
     assert len(own.take(log.read(value)).decided) == 1
 
 
 def test_a_submission_is_not_logged_anew_for_ever() -> None:
     """Goal: a bound. Method: the same submission at the bound, and below it."""
-    who = waiting(submission(1, [state(1)]))
-    patient, weary = split_by_patience([Again(who, APPENDS_MAX - 1), Again(who, APPENDS_MAX)])
-    assert ([one.times for one in patient], weary) == ([APPENDS_MAX - 1], [who])
+    one, other = waiting(submission(1, [state(1)])), waiting(submission(2, [state(2)]))
+    one.voided, other.voided = VOIDED_MAX - 1, VOIDED_MAX
+    assert split_by_patience([one, other]) == ([one], [other])
 
 
 @pytest.mark.parametrize(
-    "change", [{"stamp_us": 99}, {"after_offset": 3}, {"submission": submission(1, [state(9)], submission_id="x")}]
+    "change",
+    [
+        {"stamp_us": 99},
+        {"after_offset": 3},
+        {"submission": submission(1, [state(9)], submission_id="x")},
+        {"submission": submission(2, [state(9)])},
+    ],
 )
 def test_a_number_that_met_anothers_answers_nobody(change: dict[str, object]) -> None:
     """Goal: where ranges meet, the process ends and answers nobody. Method: a record with our number that differs in
     one element counts; ours is then a repeat."""
-    log, own, numbers = Log(barrier(1)), OwnRecords(), Numbers(range_of(1, DATABASE))
+    log, own = Log(barrier(1)), OwnRecords()
     mine = waiting(submission(1, [state(9)]))
-    value = own.make(mine, barrier(1), numbers, 10)
-    (sent,) = own.sent.values()
-    foreign = encode_record(msgspec.structs.replace(sent.record, **change))
-    with pytest.raises(InvariantBroken, match="two ranges have met"):
+    value = made(own, mine, barrier(1), FIRST, 10)
+    ((_, record),) = own.sent.values()
+    foreign = encode_record(msgspec.structs.replace(record, **change))
+    with pytest.raises(InvariantBroken, match="numbers were given twice"):
         own.take(log.read(foreign, value))
-    assert [each.waiting for each in own.sent.values()] == [mine]  # answered as unknown, when the process ends
+    assert [each for each, _ in own.sent.values()] == [mine]  # answered as unknown, when the process ends
+
+
+def test_a_number_of_another_activation_is_not_ours() -> None:
+    """Goal: each activation has the holder's numbers anew; the newer one's record neither answers who waits for the
+    older one's nor ends the process. Method: the same number under two barriers."""
+    log, own, successors = Log(barrier(1)), OwnRecords(), OwnRecords()
+    mine, others = waiting(submission(1, [state(9)])), waiting(submission(2, [state(8)]))
+    made(own, mine, barrier(1), 0, 10)
+    run = log.read(encode_record(barrier(2)), made(successors, others, barrier(2), 0, 11))
+    assert (own.take(run).again, own.sent) == ([mine], {})
+    assert [who for who, _, _ in successors.take(run).decided] == [others]
 
 
 def test_a_settlement_with_our_number_ends_the_process() -> None:
     """Goal: the holder's numbers are no worker's. Method: a settlement has one of ours."""
     log, own = Log(barrier(1)), OwnRecords()
-    own.make(waiting(submission(1, [state(9)])), barrier(1), Numbers(range_of(1, DATABASE)), 10)
+    made(own, waiting(submission(1, [state(9)])), barrier(1), FIRST, 10)
     with pytest.raises(InvariantBroken):
         own.take(log.read(encode_record(SettlementRecord(2, barrier(1).activation_id, NUMBERS_PER_RANGE, ()))))
 
 
 def test_a_request_that_no_reader_can_read_is_settled_and_not_logged_anew() -> None:
     """Goal: one caller's bad bytes end with its answer. Method: a request without a meaning, between two good ones."""
-    log, own, numbers = Log(barrier(1)), OwnRecords(), Numbers(range_of(1, DATABASE))
+    log, own = Log(barrier(1)), OwnRecords()
     good, bad = waiting(submission(1, [state(1)])), waiting(submission(2, [state(2)]))
     bad.submission = msgspec.structs.replace(bad.submission, request=b"NOTARY" + bad.submission.request[6:])
-    read = own.take(log.read(*[own.make(each, barrier(1), numbers, 10) for each in (good, bad)]))
+    read = own.take(log.read(*[made(own, each, barrier(1), FIRST + at, 10) for at, each in enumerate((good, bad))]))
     assert ([who for who, _, _ in read.decided], read.unreadable, read.again) == ([good], [(2, bad)], [])
 
 
@@ -254,15 +277,17 @@ def test_a_worker_stamps_while_its_clock_agrees_and_has_not_jumped() -> None:
 
 
 def _records(log: Log, numbers: Numbers, *ids: int) -> Applied:
-    own = OwnRecords()
-    return log.read(*[own.make(waiting(submission(n, [state(n)])), barrier(1), numbers, 10) for n in ids])
+    own, first = OwnRecords(), numbers.next
+    numbers.use(len(ids))
+    due = [waiting(submission(n, [state(n)])) for n in ids]
+    return log.read(*own.make(due, barrier(1), first, 10).values)
 
 
 def test_ledger_offsets_are_counted_on_from_what_is_published() -> None:
     """Goal: the offsets that the holder will publish. Method: a worker begins at log offset 1; what is published lies
     before that, then within what it read, or ahead of it; a settlement of two counts twice."""
     log, numbers = Log(barrier(1)), Numbers(range_of(1, DATABASE))
-    log.read(OwnRecords().make(waiting(submission(1, [state(1)])), barrier(1), numbers, 9))  # ledger offset 1, at 1
+    log.read(made(OwnRecords(), waiting(submission(1, [state(1)])), barrier(1), FIRST - 1, 9))  # ledger offset 1, at 1
     count = LedgerCount()
     assert count.take(_records(log, numbers, 2, 3)) == {2: None, 3: None}
     count.learn(0, 0)  # published up to before where it began

@@ -24,7 +24,7 @@ from ledger_api.server.settings import ApiSettings, FrontEndDocument
 from ledger_api.server.validation import Validator
 from ledger_api.wire.stream_frames import Submissions
 from ledger_api.wire.submissions import BatchDocument, SubmissionDocument
-from replica.active import appending
+from replica.active import own_records
 from replica.config.model import Config
 from replica.link.frames import FromFrontEnd, Submit
 from replica.link.interface import SubmitOptions
@@ -201,18 +201,14 @@ def test_a_submission_that_fails_leaves_the_rest_of_its_batch_alone(
             assert isinstance(again[0], NotNow)
             assert replica.participant.failures.count == 2
             assert len([line for line in lines if line["event"] == "submission_failed"]) == 1
-            assert replica.participant.activation is not None
-            assert (
-                replica.participant.activation.intake.budget.submissions,
-                replica.participant.activation.intake.budget.states,
-            ) == (0, 0)
+            assert (replica.participant.in_flight, replica.participant.states_in_flight) == (0, 0)
             assert not replica.participant.broken.done()
 
     run_virtually(story())
 
 
 def _refuse_to_encode(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode = appending.encode_record
+    encode = own_records.encode_record
 
     def refuse(record: Record) -> bytes:
         one: Submission | None = getattr(record, "submission", None)
@@ -220,4 +216,4 @@ def _refuse_to_encode(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OverflowError("a value of s4")
         return encode(record)
 
-    monkeypatch.setattr(appending, "encode_record", refuse)
+    monkeypatch.setattr(own_records, "encode_record", refuse)

@@ -21,7 +21,7 @@ def test_every_file_has_tests_that_are_found() -> None:
 @pytest.mark.parametrize(
     ("file", "first"),
     [
-        ("replica/active/read_back.py", "tests/unit/active/test_read_back.py"),
+        ("replica/active/own_records.py", "tests/unit/active/test_own_records.py"),
         ("replica/following/follower.py", "tests/unit/following/test_follower.py"),
         ("ha/health.py", "tests/unit/ha/test_health.py"),
     ],

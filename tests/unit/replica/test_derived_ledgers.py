@@ -149,7 +149,9 @@ async def test_a_claim_names_what_was_raised_and_never_less_than_the_log(tmp_pat
             world.push_async_callback(replica.stop)
             await replica.until_active()
             assert replica.participant.activation is not None
-            assert replica.participant.activation.appender.formats == (Formats(2, 2) if number == 1 else raised)
+            assert of_barrier(replica.participant.activation.holder.barrier) == (
+                Formats(2, 2) if number == 1 else raised
+            )
             world.shared.database.formats = raised
             await replica.stop()
         world.shared.database.formats = Formats()  # a restored log has no words
