@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import structlog
@@ -46,8 +46,7 @@ from replica.link.interface import (
 from replica.log.interface import RequestLog
 from replica.marks.judging import RECORDS_LOST
 from replica.marks.keeper import MarkKeeper
-from replica.marks.lead import NO_LEAD, Lead
-from replica.marks.seen_file import MemorySeenFile
+from replica.marks.lead import Lead
 from replica.notary.answers import NotNow
 from replica.notary.errors import (
     Code,
@@ -62,10 +61,10 @@ from replica.notary.parties import PartyNote
 from replica.notary.position import BEGIN
 from replica.notary.requests import Submission
 from replica.notary.rules import REGISTERED_FROM
-from replica.notary.salvage import NO_SALVAGES, Salvages
+from replica.notary.salvage import Salvages
 from replica.settings import CoreSettings
 from replica.store.interface import ParticipantStore, Pruned
-from replica.telemetry.core_spans import UNTRACED, Trace
+from replica.telemetry.core_spans import Trace
 
 log = structlog.get_logger()
 _ANY_TIME_US = 2**63 - 1
@@ -103,15 +102,47 @@ class Notes(Protocol):
         """Leave a note on why this replica's activation of that epoch ended just now."""
 
 
-class NoNotes:
-    """A participant that nobody pauses."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What a replica reads, writes and signs with."""
 
-    def is_barred(self) -> bool:
-        """Never."""
-        return False
+    name: str
+    request_log: RequestLog
+    index: Index
+    salvages: Salvages
+    signer: Signer
+    clock: Clock
+    random_bytes: Callable[[int], bytes]
+    settings: CoreSettings
+    trace: Trace
 
-    def note_end(self, epoch: int, reason: str) -> None:
-        """Do nothing."""
+
+@dataclass(frozen=True, slots=True)
+class Covering:
+    """The marks of this replica and its peers, and how far answers may run ahead of them."""
+
+    marks: MarkKeeper
+    lead: Lead
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger(Generic[SessionT]):
+    """Where completions go. `derived`: what this replica derives from the log, in either role; None where they are
+    published to a database that replicas share."""
+
+    make_store: Callable[[SessionT], ParticipantStore]
+    derived: DerivedLedger | None
+
+
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """Who leads. `may_lead`: whether this replica may ever ask for the lock. `in_term`: whether this site may serve, at
+    this moment, where another one may take over."""
+
+    election: Leadership
+    notes: Notes
+    may_lead: bool
+    in_term: Callable[[], bool]
 
 
 class Participant(Generic[SessionT]):
@@ -119,59 +150,43 @@ class Participant(Generic[SessionT]):
 
     def __init__(
         self,
-        *,
-        name: str,
-        request_log: RequestLog,
-        index: Index,
-        make_store: Callable[[SessionT], ParticipantStore],
-        signer: Signer,
-        leadership: Leadership,
-        clock: Clock,
-        settings: CoreSettings,
-        notes: Notes | None = None,
-        random_bytes: Callable[[int], bytes] = os.urandom,
-        trace: Trace = UNTRACED,
-        salvages: Salvages = NO_SALVAGES,
-        marks: MarkKeeper | None = None,
-        lead: Lead = NO_LEAD,
-        ledger: DerivedLedger | None = None,
-        make_worker: Callable[[Parts], Worker] | None = None,
-        may_lead: bool = True,
-        in_term: Callable[[], bool] = lambda: True,
+        resources: Resources,
+        covering: Covering,
+        ledger: Ledger[SessionT],
+        leading: Leading,
+        make_worker: Callable[[Parts], Worker] | None,
     ) -> None:
-        """`marks`: of this replica and its peers; None: kept in memory, without peers. `lead`: how far answers
-        may run ahead of them. `ledger`: what this replica derives from the log, in either role; None where completions
-        are published to a database that replicas share. `make_worker`: what serves here whoever holds the lock; None:
-        the active alone serves. `may_lead`: whether this replica may ever ask for the lock. `in_term`: whether this
-        site may serve, at this moment, where another one may take over."""
+        """`make_worker`: what serves here whoever holds the lock; None: the active alone serves."""
+        name, request_log, index, clock = resources.name, resources.request_log, resources.index, resources.clock
+        settings, salvages = resources.settings, resources.salvages
         self.name = name
-        self.may_lead = may_lead
-        self.in_term = in_term
-        self._make_store = make_store
-        self._leadership = leadership
-        self._notes = notes or NoNotes()
+        self.may_lead = leading.may_lead
+        self.in_term = leading.in_term
+        self.marks = covering.marks
+        self._lead = covering.lead
+        self._make_store = ledger.make_store
+        self._ledger = ledger.derived
+        self._leadership = leading.election
+        self._notes = leading.notes
         self._clock = clock
         self._settings = settings
-        self._receipt_signer = ReceiptSigner(signer, settings.sign_max_s, self._on_unsigned, in_term)
+        self._receipt_signer = ReceiptSigner(resources.signer, settings.sign_max_s, self._on_unsigned, self.in_term)
         self._places = Places()
         self._estimate = CompletionEstimate(settings.retry_after_s)
         self.counters = Counters()
         self.failures = SubmissionFailures(clock, settings.retry_after_s)
-        self._ledger = ledger
         self.follower = Follower(
             request_log,
             index,
             clock,
             settings,
             self._on_applied,
-            trace=trace,
+            trace=resources.trace,
             salvages=salvages,
-            room=self._room_of(ledger, make_worker is not None),
+            room=self._room_of(ledger.derived, make_worker is not None),
             on_assured=self._on_assured,
             on_opened=self._compare_again,
         )
-        self.marks = marks or MarkKeeper(name, MemorySeenFile(), clock)
-        self._lead = lead
         self._mark_check = MarkCheck(
             request_log, self.follower, self.marks, salvages, clock=clock, retry_s=settings.log_retry_s
         )
@@ -185,7 +200,7 @@ class Participant(Generic[SessionT]):
             receipt_signer=self._receipt_signer,
             places=self._places,
             clock=clock,
-            random_bytes=random_bytes,
+            random_bytes=resources.random_bytes,
             settings=settings,
             estimate=self._estimate,
             failures=self.failures,
@@ -193,9 +208,9 @@ class Participant(Generic[SessionT]):
             salvages_found=SalvagesFound(index, salvages),
             mark_check=self._mark_check,
             why_exposed=self.why_exposed,
-            trace=trace,
+            trace=resources.trace,
             announce=self._announce,
-            step_down=leadership.step_down,
+            step_down=leading.election.step_down,
             fail=self._break,
         )
         self.worker = None if make_worker is None else make_worker(self._parts)

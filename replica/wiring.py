@@ -17,7 +17,6 @@ import msgspec
 
 from ha.clock import Clock
 from ha.election.driver import Election
-from ha.errors import HaError
 from ha.health import HealthListener, LoopPulse, Probes
 from ha.lock.lease import LeaseSession
 from ha.settings import ElectionSettings
@@ -65,7 +64,7 @@ from replica.operators.probes import make_probes
 from replica.operators.registry_watch import RegistryWatch
 from replica.operators.status_page import make_status_page
 from replica.operators.systemd import ServiceManager
-from replica.participant import Participant
+from replica.participant import Covering, Leading, Ledger, Participant, Resources
 from replica.settings import AdminSettings, CoreSettings, OperatorsSettings
 from replica.store.bulletin import Bulletin
 from replica.store.desk import Desk
@@ -174,7 +173,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         start.archived,
         database=not isinstance(settings.database, EmbeddedLedgers),
     )
-    bulletin = Bulletin(settings.database.board, settings.name, marks, lambda paused: participant.note_pause(paused))  # noqa: PLW0108 - it is built later
+    bulletin = Bulletin(settings.database.board, settings.name, marks)
     ledger = _own_ledger(settings, start, request_log, index, clock)
 
     def lease_log(ledgers: EmbeddedLedgers) -> FollowedLease:
@@ -183,25 +182,28 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         )
 
     election = _election(settings, start, clock, bulletin, lease_log)
-    site = _site_guard(settings, clock, lambda error: participant.note_site(error))  # noqa: PLW0108 - it is built later
+    site = _site_guard(settings, clock)
     participant: Participant[Session] = Participant(
-        name=settings.name,
-        request_log=request_log,
-        index=index,
-        make_store=lambda session: _store(settings.database, session, participant, ledger, bulletin),
-        signer=start.signer,
-        leadership=election,
-        clock=clock,
-        settings=core_settings(settings.core, settings.election),
-        notes=bulletin,
-        trace=_open_trace(stack, settings, clock),
-        salvages=start.salvages,
-        marks=marks,
-        lead=Lead(settings.core.exposed_max_records) if _is_exposed(settings) else NO_LEAD,
-        ledger=ledger,
-        make_worker=_make_worker(settings, ledger, request_log, clock),
-        may_lead=settings.name not in settings.barred,
-        in_term=_always if site is None else site.in_term,
+        Resources(
+            name=settings.name,
+            request_log=request_log,
+            index=index,
+            salvages=start.salvages,
+            signer=start.signer,
+            clock=clock,
+            random_bytes=os.urandom,
+            settings=core_settings(settings.core, settings.election),
+            trace=_open_trace(stack, settings, clock),
+        ),
+        Covering(marks, Lead(settings.core.exposed_max_records) if _is_exposed(settings) else NO_LEAD),
+        Ledger(lambda session: _store(settings.database, session, participant, ledger, bulletin), ledger),
+        Leading(
+            election,
+            bulletin,
+            may_lead=settings.name not in settings.barred,
+            in_term=_always if site is None else site.in_term,
+        ),
+        _make_worker(settings, ledger, request_log, clock),
     )
     link = LinkServer(settings.folder / LINK_SOCKET, start.generation, participant, settings.link)
     participant.on_standing_changed(link.announce)
@@ -240,7 +242,7 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
     """Start everything but election and front ends; the stack stops it in reverse order."""
     await core.link.start()
     stack.push_async_callback(core.link.stop)
-    _beside(stack, core.bulletin.run(), "bulletin")
+    _beside(stack, core.bulletin.run(core.participant.note_pause), "bulletin")
     _beside(stack, core.trail.run(), "operators' trail")
     _beside(stack, core.registry.run(), "registry file")
     _beside(stack, core.neighbourhood.run(), "neighbourhood")
@@ -253,7 +255,7 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
     )
     _beside(stack, watch.run(), "peers")
     if core.site is not None:
-        _beside(stack, core.site.run(), "site")
+        _beside(stack, core.site.run(core.participant.note_site), "site")
     if core.shared_bound is not None:
         _beside(stack, core.shared_bound.run(), "bound of pruning")
     core.pulse.start()
@@ -293,9 +295,7 @@ def _peers_of(settings: ReplicaSettings) -> Mapping[str, str]:
     return {name: url for name, url in settings.health_urls.items() if name != settings.name}
 
 
-def _site_guard(
-    settings: ReplicaSettings, clock: Clock, on_changed: Callable[[HaError | None], None]
-) -> SiteGuard | None:
+def _site_guard(settings: ReplicaSettings, clock: Clock) -> SiteGuard | None:
     """What renews the site's term; None where no other site may take over."""
     site = settings.site
     if site is None:
@@ -310,7 +310,7 @@ def _site_guard(
             await admin.close()
 
     witness = PostgresWitness(settings.site_witness())
-    return SiteGuard(witness, site.name, log_id, clock=clock, lease_s=site.lease_s, on_changed=on_changed)
+    return SiteGuard(witness, site.name, log_id, clock=clock, lease_s=site.lease_s)
 
 
 def _always() -> bool:

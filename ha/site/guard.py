@@ -40,10 +40,8 @@ class SiteGuard:
         *,
         clock: Clock,
         lease_s: float,
-        on_changed: Callable[[HaError | None], None],
     ) -> None:
-        """`log_id` raises any error while the log's identity cannot be asked for. `on_changed` is told when the site
-        has got the term (None), or has it no more and why; not before the first answer. `lease_s`: of this site's
+        """`log_id` raises any error while the log's identity cannot be asked for. `lease_s`: of this site's
         configuration; where the term's is shorter, that one gives the beat."""
         self._witness = witness
         self._site = site
@@ -51,10 +49,8 @@ class SiteGuard:
         self._clock = clock
         self._lease_s = lease_s
         self._beat_s = lease_s / BEATS_PER_LEASE
-        self._on_changed = on_changed
         self._claim = Claim()
         self._problem = "the witness was not asked yet"
-        self._told: Standing | None = None
 
     def standing(self) -> Standing:
         """Whether this site has the term, at this moment."""
@@ -78,15 +74,19 @@ class SiteGuard:
             case Standing.UNCONFIRMED:
                 return WitnessUnavailable(f"site {self._site} has not renewed its term: {self._problem}")
 
-    async def run(self) -> None:
-        """Renew the term, `BEATS_PER_LEASE` times in a lease."""
+    async def run(self, on_changed: Callable[[HaError | None], None]) -> None:
+        """Renew the term, `BEATS_PER_LEASE` times in a lease. `on_changed` is called when the site has got the term
+        (None), or has it no more and why; not before the first answer."""
         log_id: str | None = None
+        standing: Standing | None = None
         while True:
             if log_id is None:
                 log_id = await self._answer(self._log_id(), LOG_ANSWER_MAX_S)
             if log_id is not None:
                 await self._answer(self._renew(log_id), self._beat_s)
-            self._tell()
+            if self.standing() is not standing:
+                standing = self.standing()
+                on_changed(self.why_not())
             await self._clock.sleep_s(self._beat_s)
 
     async def _answer(self, asked: Awaitable[_T], answer_max_s: float) -> _T | None:
@@ -105,12 +105,6 @@ class SiteGuard:
         self._claim = answered(self._claim, asked_at_s, term, renewed=renewed)
         self._beat_s = min(self._lease_s, self._lease_s if term is None else term.lease_s) / BEATS_PER_LEASE
         self._problem = "the witness has no term: notary site take" if term is None else "it did not ask in time"
-
-    def _tell(self) -> None:
-        now = self.standing()
-        if now is not self._told:
-            self._told = now
-            self._on_changed(self.why_not())
 
 
 async def take(

@@ -116,11 +116,8 @@ class Bulletin:
         open_board: Callable[[str], AbstractAsyncContextManager[Board]],
         replica: str,
         marks: Marks,
-        on_looked: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        """`open_board` takes the name that the server shows for the connection. `on_looked` gets with each look
-        whether service is paused."""
-        self._on_looked = on_looked
+        """`open_board` takes the name that the server shows for the connection."""
         self._marks = marks
         self.pause: Pause | None = None
         self._open_board = open_board
@@ -153,12 +150,13 @@ class Bulletin:
             async with asyncio.timeout(FLUSH_MAX_S if self._unrecorded else 0.0):
                 await self._all_recorded.wait()
 
-    async def run(self) -> None:
-        """Read the pause and record noted ends, once a second. Keeps the last pause while the database is silent."""
+    async def run(self, on_looked: Callable[[bool], None]) -> None:
+        """Read the pause and record noted ends, once a second. Keeps the last pause while the database is silent.
+        `on_looked` gets with each look whether service is paused."""
         while True:
             try:
                 async with self._open_board(f"{self._replica}/bulletin") as board:
-                    await self._attend(board)
+                    await self._attend(board, on_looked)
             except (NotaryError, InvariantBroken, TimeoutError) as error:  # of any kind: leading continues without it
                 worked, self._reached = self._reached, False
                 if worked:  # the connection may just have ended: open another one at once
@@ -166,12 +164,12 @@ class Bulletin:
                     continue
             await self._pause()
 
-    async def _attend(self, board: Board) -> None:
+    async def _attend(self, board: Board, on_looked: Callable[[bool], None]) -> None:
         while True:
             async with asyncio.timeout(ROUND_MAX_S):
                 self._note_pause(await board.paused())
                 await self._marks.exchange(board)
-                self._on_looked(self.pause is not None and self.pause.of_service)
+                on_looked(self.pause is not None and self.pause.of_service)
                 self._read = self._reached = True
                 while self._unrecorded:
                     epoch, reason, ended_at_s = self._unrecorded[0]

@@ -28,17 +28,23 @@ from replica.local.cluster import LocalCluster
 from replica.local.participant import ROLE
 from replica.log.kafka.log import KafkaLog
 from replica.log.kafka.topic import create_topic
+from replica.marks.keeper import MarkKeeper
+from replica.marks.lead import NO_LEAD
+from replica.marks.seen_file import MemorySeenFile
 from replica.notary.acceptances import VALUE_BYTES, first_key
 from replica.notary.answers import Notarised
 from replica.notary.position import begin
 from replica.notary.requests import Submission
 from replica.notary.rules import STATE_KEY, TX_KEY
-from replica.participant import Participant
+from replica.notary.salvage import NO_SALVAGES
+from replica.participant import Covering, Leading, Ledger, Participant, Resources
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import PostgresStore
+from replica.telemetry.core_spans import UNTRACED
 from tests.bench.report import Report, number
 from tests.bench.sizes import Sizes
 from tests.bench.workload import fresh_states, unsigned_submission
+from tests.worlds.core_world import KeptNotes
 
 SERVING_MAX_S = 60.0
 WARM_UP_SUBMISSIONS = 20_000
@@ -162,14 +168,21 @@ async def _core(cluster: LocalCluster) -> AsyncIterator[MemoryLink]:
             lock_session, clock=clock, settings=election_settings, random=random.Random()
         )
         participant: Participant[PostgresLockSession] = Participant(
-            name="r1",
-            request_log=request_log,
-            index=index,
-            make_store=PostgresStore,
-            signer=cluster.config.notary_signer(),
-            leadership=election,
-            clock=clock,
-            settings=cluster.config.core,
+            Resources(
+                name="r1",
+                request_log=request_log,
+                index=index,
+                salvages=NO_SALVAGES,
+                signer=cluster.config.notary_signer(),
+                clock=clock,
+                random_bytes=os.urandom,
+                settings=cluster.config.core,
+                trace=UNTRACED,
+            ),
+            Covering(MarkKeeper("r1", MemorySeenFile(), clock), NO_LEAD),
+            Ledger(PostgresStore, None),
+            Leading(election, KeptNotes(), may_lead=True, in_term=lambda: True),
+            None,
         )
         participant.start()
         stack.push_async_callback(participant.stop)

@@ -76,12 +76,12 @@ async def test_a_site_serves_until_another_has_its_term(witness: PostgresWitness
         return "log-a"
 
     def guard() -> SiteGuard:
-        return SiteGuard(witness, "a", log_id, clock=clock, lease_s=LEASE_S, on_changed=told.append)
+        return SiteGuard(witness, "a", log_id, clock=clock, lease_s=LEASE_S)
 
     await take(witness, "a", "log-a", clock, lease_s=LEASE_S)
     one = guard()
     assert one.standing() is Standing.UNCONFIRMED
-    running = asyncio.create_task(one.run())
+    running = asyncio.create_task(one.run(told.append))
     await until(one.in_term)
     assert told == [None]
     with pytest.raises(SiteServes):
@@ -92,7 +92,7 @@ async def test_a_site_serves_until_another_has_its_term(witness: PostgresWitness
     assert not one.in_term()  # it waited for that
     assert (taken.number, taken.site, taken.former_logs) == (2, "b", ("log-a",))
     again = guard()
-    running = asyncio.create_task(again.run())
+    running = asyncio.create_task(again.run(told.append))
     await until(lambda: len(told) == 2)
     running.cancel()
     assert isinstance(told[1], SiteTakenOver) and "term 2 of site b" in told[1].detail

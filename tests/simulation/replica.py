@@ -35,12 +35,13 @@ from replica.marks.seen_file import MemorySeenFile, SeenDisk
 from replica.notary.answers import Notarised, Refused
 from replica.notary.formats import Formats
 from replica.notary.requests import Submission
-from replica.participant import Participant
+from replica.participant import Covering, Leading, Ledger, Participant, Resources
 from replica.running import run_to_the_end
 from replica.settings import CoreSettings
 from replica.store.interface import ParticipantStore
 from replica.store.memory import MemoryStore
 from replica.store.sqlite.store import EmbeddedStore
+from replica.telemetry.core_spans import UNTRACED
 from tests.simulation.doubles.clock import SimulatedClock
 from tests.simulation.doubles.database import DatabaseSession
 from tests.simulation.doubles.disk import Disk, DiskIndex
@@ -52,6 +53,7 @@ from tests.simulation.power import SYNC_S, SYNCED, share_marks, tell_marks
 from tests.simulation.process import Process
 from tests.simulation.words import WatchedBulletin, WordedLease, raised_formats, shared_bound
 from tests.simulation.workers import make_worker, note_pauses
+from tests.worlds.core_world import KeptNotes
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -282,7 +284,10 @@ class Replica:
         core.participant.start()
         beside = []
         if core.bulletin is not None:
-            beside += [core.bulletin.run(), shared_bound(self._world, self, core.participant).run()]
+            beside += [
+                core.bulletin.run(core.participant.note_pause),
+                shared_bound(self._world, self, core.participant).run(),
+            ]
         beside.append(tell_marks(self._world, core))
         if not self._world.plan.lease:
             beside.append(share_marks(self._world, core))
@@ -363,22 +368,26 @@ class Replica:
             after_failure=after_failure,
         )
         participant: Participant[Any] = Participant(
-            name=self.name,
-            request_log=log,
-            index=DiskIndex(self.disk, self.name, world.skies, plan.blind),
-            make_store=make_store,
-            signer=CheapSigner(),
-            leadership=_Leadership(election, world, self.name),
-            notes=bulletin,
-            clock=self.clock,
-            settings=settings,
-            random_bytes=random.randbytes,
-            salvages=world.salvages,
-            marks=marks,
-            lead=NO_LEAD if plan.durability == SYNCED else Lead(settings.exposed_max_records),
-            ledger=self.ledger if plan.lease else None,  # type: ignore[arg-type]
-            make_worker=make_worker(world, self) if plan.all_serve else None,
-            may_lead=self.plan.may_lead,
+            Resources(
+                name=self.name,
+                request_log=log,
+                index=DiskIndex(self.disk, self.name, world.skies, plan.blind),
+                salvages=world.salvages,
+                signer=CheapSigner(),
+                clock=self.clock,
+                random_bytes=random.randbytes,
+                settings=settings,
+                trace=UNTRACED,
+            ),
+            Covering(marks, NO_LEAD if plan.durability == SYNCED else Lead(settings.exposed_max_records)),
+            Ledger(make_store, self.ledger if plan.lease else None),  # type: ignore[arg-type]
+            Leading(
+                _Leadership(election, world, self.name),
+                bulletin or KeptNotes(),
+                may_lead=self.plan.may_lead,
+                in_term=lambda: True,
+            ),
+            make_worker(world, self) if plan.all_serve else None,
         )
         door = Door(
             process,

@@ -191,10 +191,11 @@ def _replica(world: World, site: str, machine: Machine) -> list[asyncio.Task[Non
     async def identity() -> str:
         return log_id
 
-    one = guard.SiteGuard(
-        FarWitness(world, machine), site, identity, clock=clock, lease_s=LEASE_S, on_changed=lambda error: None
-    )
-    return [asyncio.create_task(one.run()), asyncio.create_task(_signs(world, site, log_id, one, machine))]
+    one = guard.SiteGuard(FarWitness(world, machine), site, identity, clock=clock, lease_s=LEASE_S)
+    return [
+        asyncio.create_task(one.run(lambda _: None)),
+        asyncio.create_task(_signs(world, site, log_id, one, machine)),
+    ]
 
 
 async def _signs(world: World, site: str, log_id: str, one: guard.SiteGuard, machine: Machine) -> None:

@@ -32,8 +32,9 @@ from replica.notary.answers import Answer
 from replica.notary.formats import Formats
 from replica.notary.position import Position
 from replica.notary.requests import DEDUPLICATION_LIMIT_S, Submission, TimeWindow, make_request
+from replica.notary.salvage import NO_SALVAGES
 from replica.notary.terms import Terms, decode_canonical, encode_canonical
-from replica.participant import Participant
+from replica.participant import Covering, Leading, Ledger, Participant, Resources
 from replica.settings import CoreSettings
 from replica.store.interface import Completion, ParticipantStore
 from replica.store.memory import MemoryDatabase, MemoryDesk, MemoryStore
@@ -150,25 +151,25 @@ class Replica:
         self.election: Election[MemoryLockSession] = Election(
             self._session, clock=shared.clock, settings=shared.election, random=random
         )
+        marks = MarkKeeper(
+            name, MemorySeenFile(disk, SYNC_S), shared.clock, [peer for peer in shared.peers if peer != name]
+        )
         self.participant: Participant[MemoryLockSession] = Participant(
-            name=name,
-            request_log=self.log,
-            index=self.index,
-            make_store=self._store,
-            signer=SIGNER,
-            leadership=self.election,
-            clock=shared.clock,
-            settings=shared.core,
-            notes=self.notes,
-            random_bytes=random.randbytes,
-            trace=trace,
-            marks=MarkKeeper(
-                name, MemorySeenFile(disk, SYNC_S), shared.clock, [peer for peer in shared.peers if peer != name]
+            Resources(
+                name=name,
+                request_log=self.log,
+                index=self.index,
+                salvages=NO_SALVAGES,
+                signer=SIGNER,
+                clock=shared.clock,
+                random_bytes=random.randbytes,
+                settings=shared.core,
+                trace=trace,
             ),
-            lead=NO_LEAD if shared.survives_power_loss else Lead(shared.core.exposed_max_records),
-            ledger=self.ledger,
-            make_worker=self._worker if shared.all_serve else None,
-            in_term=lambda: self.site_in_term,
+            Covering(marks, NO_LEAD if shared.survives_power_loss else Lead(shared.core.exposed_max_records)),
+            Ledger(self._store, self.ledger),
+            Leading(self.election, self.notes, may_lead=True, in_term=lambda: self.site_in_term),
+            self._worker if shared.all_serve else None,
         )
         self.link = MemoryLink(self.participant)
         self.participant.on_standing_changed(self.link.standing_changes.notify)

@@ -34,7 +34,7 @@ def keeper(replica: str) -> MarkKeeper:
 @asynccontextmanager
 async def bulletin_of(dsn: str, replica: str, marks: MarkKeeper | None = None) -> AsyncIterator[Bulletin]:
     bulletin = Bulletin(lambda name: postgres_board(dsn, name), replica, marks or keeper(replica))
-    running = asyncio.create_task(bulletin.run())
+    running = asyncio.create_task(bulletin.run(lambda _: None))
     try:
         yield bulletin
     finally:

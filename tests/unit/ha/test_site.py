@@ -94,8 +94,8 @@ def test_a_guard_says_why_its_replica_may_not_serve() -> None:
         async def log_id() -> str:
             return log_ids[0]
 
-        one = SiteGuard(witness, "a", log_id, clock=RateClock(1.0, 5.0), lease_s=10.0, on_changed=told.append)
-        running = asyncio.create_task(one.run())
+        one = SiteGuard(witness, "a", log_id, clock=RateClock(1.0, 5.0), lease_s=10.0)
+        running = asyncio.create_task(one.run(told.append))
         await asyncio.sleep(3)
         log_ids.append("log-a")
         await asyncio.sleep(3)
@@ -123,8 +123,8 @@ def test_a_lease_that_is_changed_in_the_configuration_stops_nobody() -> None:
     async def live() -> None:
         witness = Answers()
         witness.term = Term(1, "a", "log-a", 5.0)
-        one = SiteGuard(witness, "a", named, clock=RateClock(1.0, 5.0), lease_s=100.0, on_changed=told.append)
-        running = asyncio.create_task(one.run())
+        one = SiteGuard(witness, "a", named, clock=RateClock(1.0, 5.0), lease_s=100.0)
+        running = asyncio.create_task(one.run(told.append))
         for _ in range(300):
             await asyncio.sleep(0.1)
             assert one.in_term()
@@ -145,8 +145,8 @@ def test_a_log_that_is_slow_to_name_itself_is_waited_for() -> None:
     async def live() -> None:
         witness = Answers()
         witness.term = Term(1, "a", "log-a", 1.0)
-        one = SiteGuard(witness, "a", slow, clock=RateClock(1.0, 5.0), lease_s=1.0, on_changed=lambda error: None)
-        running = asyncio.create_task(one.run())
+        one = SiteGuard(witness, "a", slow, clock=RateClock(1.0, 5.0), lease_s=1.0)
+        running = asyncio.create_task(one.run(lambda _: None))
         await asyncio.sleep(2.5)
         assert one.in_term()
         running.cancel()

@@ -65,7 +65,7 @@ async def test_nobody_leads_before_the_pause_was_read_once(monkeypatch: pytest.M
     keeper, other = (
         Bulletin(board.open, name, MarkKeeper(name, MemorySeenFile(), CLOCK, database=True)) for name in ("r1", "r2")
     )
-    running = [asyncio.create_task(one.run()) for one in (keeper, other)]
+    running = [asyncio.create_task(one.run(lambda _: None)) for one in (keeper, other)]
     try:
         await board.answers(6)
         assert keeper.is_barred()
@@ -105,7 +105,7 @@ def test_a_connection_that_has_ended_is_opened_anew_at_once() -> None:
     async def story() -> None:
         bulletin = Bulletin(board.open, "r1", MarkKeeper("r1", MemorySeenFile(), CLOCK, database=True))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(bulletin.run(), 3.5)
+            await asyncio.wait_for(bulletin.run(lambda _: None), 3.5)
 
     run_virtually(story())
     assert board.asked_s == [0, 1, 2, 2, 3]
