@@ -21,17 +21,17 @@ from replica.active.derived_ledger import DerivedLedger, LedgerState
 from replica.active.estimate import CompletionEstimate
 from replica.active.failures import SubmissionFailures
 from replica.active.log_questions import LogQuestions
-from replica.active.look_ups import LookUps, Serving
+from replica.active.look_ups import Confirming, LookUps
 from replica.active.noting import Noted, NoteUnknown
-from replica.active.numbers import is_fragmented, is_paused
+from replica.active.numbers import is_paused
 from replica.active.parts import Parts
 from replica.active.places import Places
 from replica.active.receipt_signer import ReceiptSigner
 from replica.active.server import Server
+from replica.active.serving import Leadership, MakeServing
 from replica.active.signer import Signer
-from replica.active.worker import Worker
 from replica.following.apply import Applied
-from replica.following.follower import Follower, no_wait
+from replica.following.follower import Follower
 from replica.following.mark_check import MarkCheck
 from replica.following.salvaged import SalvagesFound
 from replica.index.interface import Index
@@ -58,7 +58,6 @@ from replica.notary.errors import (
     SignerUnavailable,
 )
 from replica.notary.parties import PartyNote
-from replica.notary.position import BEGIN
 from replica.notary.requests import Submission
 from replica.notary.rules import REGISTERED_FROM
 from replica.notary.salvage import Salvages
@@ -68,7 +67,6 @@ from replica.telemetry.core_spans import Trace
 
 log = structlog.get_logger()
 _ANY_TIME_US = 2**63 - 1
-WORKER_GATHER_S = 0.005  # of a worker under load: at 12,000 records a second, 60 in a run
 _ROOM_TICK_S = 0.01
 
 
@@ -80,16 +78,6 @@ class CoreSession(LockSession, Protocol):
 
 
 SessionT = TypeVar("SessionT", bound=CoreSession)
-
-
-class Leadership(Protocol):
-    """The election as far as its service needs it."""
-
-    def is_leading(self) -> bool:
-        """Whether this replica leads, at this moment."""
-
-    def step_down(self, ending: Ending) -> None:
-        """Ask to step down, so that another replica leads."""
 
 
 class Notes(Protocol):
@@ -154,9 +142,9 @@ class Participant(Generic[SessionT]):
         covering: Covering,
         ledger: Ledger[SessionT],
         leading: Leading,
-        make_worker: Callable[[Parts], Worker] | None,
+        make_serving: MakeServing,
     ) -> None:
-        """`make_worker`: what serves here whoever holds the lock; None: the active alone serves."""
+        """`make_serving`: who takes submissions, the holder of the lock alone or every replica."""
         name, request_log, index, clock = resources.name, resources.request_log, resources.index, resources.clock
         settings, salvages = resources.settings, resources.salvages
         self.name = name
@@ -183,7 +171,7 @@ class Participant(Generic[SessionT]):
             self._on_applied,
             trace=resources.trace,
             salvages=salvages,
-            room=self._room_of(ledger.derived, make_worker is not None),
+            room=self._room,
             on_assured=self._on_assured,
             on_opened=self._compare_again,
         )
@@ -213,7 +201,7 @@ class Participant(Generic[SessionT]):
             step_down=leading.election.step_down,
             fail=self._break,
         )
-        self.worker = None if make_worker is None else make_worker(self._parts)
+        self.serving = make_serving(self._parts, lambda: self.activation, leading.election)
         self._log_questions = LogQuestions(request_log, settings.retry_after_s)
         self._look_ups = LookUps(
             index, self._receipt_signer, self._may_answer, self._no_look_up, self._break, places=self._places
@@ -237,13 +225,13 @@ class Participant(Generic[SessionT]):
         """Begin to follow the log, unless a passive stays away from it."""
         if self._settings.standby == "following":
             self._follow()
-        if self.worker is not None:
+        if self.serving.all_serve:
             self._hurry(True)
-            self._working = asyncio.create_task(self.guarded(self.worker.run()), name="worker")
+            self._working = asyncio.create_task(self.guarded(self.serving.run()), name="serve")
 
     async def stop_working(self) -> None:
-        """Let the worker answer what it can, if there is one, and take no more. While front ends are there, and the
-        follower reads. May be repeated."""
+        """Answer what can be answered, and take no more, where all serve. While front ends are there, and the follower
+        reads. May be repeated."""
         working, self._working = self._working, None
         if working is not None:
             working.cancel()
@@ -287,7 +275,7 @@ class Participant(Generic[SessionT]):
     # ---- the election's service ----
 
     def _hurry(self, hurry: bool) -> None:
-        self.follower.hurry(hurry, 0.0 if self.worker is None else WORKER_GATHER_S)
+        self.follower.hurry(hurry, self.serving.gather_s)
 
     async def activate(self, session: SessionT) -> None:
         """Open an activation on the lock session; see `Activation.open` for the order."""
@@ -304,7 +292,7 @@ class Participant(Generic[SessionT]):
             database=identity,
             verify_lock=session.confirm,
             grant=session.grant,
-            serves=self.worker is None,
+            serves=not self.serving.all_serve,
         )
         try:
             await self._receipt_signer.check()
@@ -328,7 +316,7 @@ class Participant(Generic[SessionT]):
             self.leave_note(ending)
             self.counters.note_activation_ended()
             self.activation = None
-        self._hurry(self.worker is not None)
+        self._hurry(self.serving.all_serve)
         if self._settings.standby == "disconnected":
             await self.stop()
         log.info("stepped_down", cause=ending.cause.value, code=ending.code or None, reason=str(ending))
@@ -345,8 +333,7 @@ class Participant(Generic[SessionT]):
     def reaches_log(self) -> bool:
         """Whether the log answers, and what writes to it here has a connection."""
         writes = self.activation is None or self.activation.holder.is_connected
-        serves = self.worker is None or self.worker.is_connected
-        return writes and serves and self.follower.reaches_log()
+        return writes and self.serving.is_connected and self.follower.reaches_log()
 
     def readiness(self) -> Readiness:
         """Whether to ask for the lock, and how far the index lags."""
@@ -387,9 +374,9 @@ class Participant(Generic[SessionT]):
             log.info("site_in_term")
             return
         log.warning("site_not_in_term", code=error.code, detail=error.detail)
-        if self.worker is not None:
-            self.worker.note_unsigned(error.detail)
-        self._leadership.step_down(Ending(Cause.SITE, error.detail, error.code))
+        ending = Ending(Cause.SITE, error.detail, error.code)
+        self.serving.note_unsigned(ending)
+        self._leadership.step_down(ending)
         self._announce()
 
     async def prune(self, up_to: int | None, keep_s: float) -> Pruned:
@@ -438,9 +425,8 @@ class Participant(Generic[SessionT]):
 
     @property
     def server(self) -> Server | None:
-        """What takes submissions and answers them: the worker's, or the activation's where the holder alone serves."""
-        serving = self.worker or self.activation
-        return None if serving is None else serving.server
+        """What takes submissions here and answers them."""
+        return self.serving.server
 
     @property
     def in_flight(self) -> int:
@@ -454,30 +440,17 @@ class Participant(Generic[SessionT]):
 
     def standing(self) -> Standing:
         """Whether the core answers requests, as of now."""
-        worker = self.worker
-        if worker is not None and worker.is_serving and self.in_term():
-            return Standing(
-                True,
-                self.epoch,
-                self._settings.retry_after_s,
-                worker.last_ledger_offset,
-                worker.pruned_to,
-                self.estimate_s,
-                self._keys_by_log(),
-                all_serve=True,
-            )
-        activation = self._serving() if worker is None else None
-        if activation is None:
+        if not self._is_serving():
             return Standing(False, self.epoch, self._settings.retry_after_s, paused=self.is_paused)
-        publisher = activation.publisher
         return Standing(
             True,
             self.epoch,
             self._settings.retry_after_s,
-            publisher.ledger_end,
-            publisher.pruned_to,
+            self.serving.ledger_end,
+            self.serving.pruned_to,
             self.estimate_s,
             self._keys_by_log(),
+            all_serve=self.serving.all_serve,
         )
 
     @property
@@ -517,17 +490,15 @@ class Participant(Generic[SessionT]):
             return self._refusal()
         return NotNow(Code.OVERLOADED.name, exposed, self._settings.retry_after_s)
 
-    def _may_answer(self) -> Serving | None:
+    def _may_answer(self) -> Confirming | None:
         """What may answer look-ups at this moment."""
         if self.why_exposed() is not None:
             return None
-        return (self.worker or self.activation) if self._is_serving() else None
+        return self.serving.confirming if self._is_serving() else None
 
     def _is_serving(self) -> bool:
         """Whether submissions are taken and answered here at this moment."""
-        if self.worker is None:
-            return self._serving() is not None
-        return self.worker.is_serving and self.in_term()
+        return self.serving.is_serving and self.in_term()
 
     def _serving(self) -> Activation | None:
         """The activation, if it is open at this moment, and this replica leads."""
@@ -537,18 +508,14 @@ class Participant(Generic[SessionT]):
         return activation
 
     def _on_unsigned(self, reason: str, code: Code) -> None:
-        # another replica's token may work
-        if self.worker is not None:
-            self.worker.note_unsigned(reason)
-        if self.worker is None:
-            self._leadership.step_down(Ending(Cause.SIGNER, reason, code.name))
+        self.serving.note_unsigned(Ending(Cause.SIGNER, reason, code.name))
 
     def why_exposed(self) -> str | None:
         """Why nothing may be answered now: a power cut could take what it rests on without a trace, or has. None: it
         may."""
         if self.marks.contradicted is not None:
             return "the log lost records that were read"
-        published = BEGIN if self.worker is None else self.worker.published_offset
+        published = self.serving.published_offset
         if self.activation is not None and self.activation.publisher.position is not None:
             published = max(published, self.activation.publisher.position.offset)
         self._lead.note_covered(self.marks.covered_offset(published))
@@ -576,28 +543,15 @@ class Participant(Generic[SessionT]):
             self._ledger.take(applied)
         self.counters.note_applied(applied.reading, applied.verdicts)
         self._places.note(applied)  # before the answers
-        if self.worker is not None:
-            self.worker.take(applied)
+        self.serving.take(applied)
         if self.activation is not None:
             self.activation.take(applied)
-            if self.worker is not None and self.activation.serving and is_fragmented(applied.position):
-                self._leadership.step_down(Ending(Cause.FRAGMENTED, f"{len(applied.position.seen)} ranges of numbers"))
 
-    def _room_of(self, ledger: DerivedLedger | None, all_serve: bool) -> Callable[[], Awaitable[None]]:
-        if ledger is None:
-            return self._room_to_publish if all_serve else no_wait
-        if not all_serve:
-            return ledger.room
-
-        async def room() -> None:
-            await ledger.room()
-            await self._room_to_publish()
-
-        return room
-
-    async def _room_to_publish(self) -> None:
-        """Return once completions that wait for the database are below their bound: other workers log as much as they
-        like. An activation that opens publishes nothing yet, and needs nothing from the follower before its barrier is
-        in force; nothing is queued before that."""
-        while self.activation is not None and self.activation.publisher.is_full:
+    async def _room(self) -> None:
+        """Return once the ledger of its own takes more, and, where other replicas log as much as they like, once
+        completions that wait for the database are below their bound. An activation that opens publishes nothing yet,
+        and needs nothing from the follower before its barrier is in force; nothing is queued before that."""
+        if self._ledger is not None:
+            await self._ledger.room()
+        while self.serving.all_serve and self.activation is not None and self.activation.publisher.is_full:
             await self._clock.sleep_s(_ROOM_TICK_S)

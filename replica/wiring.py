@@ -27,6 +27,7 @@ from replica.active.fitness import Limits
 from replica.active.lease_log import FollowedLease
 from replica.active.log_desk import LogDesk
 from replica.active.parts import Parts
+from replica.active.serving import HolderServes, MakeServing
 from replica.active.shared_bound import SharedBound
 from replica.active.signer import Signer
 from replica.active.worker import Worker
@@ -203,7 +204,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
             may_lead=settings.name not in settings.barred,
             in_term=_always if site is None else site.in_term,
         ),
-        _make_worker(settings, ledger, request_log, clock),
+        _make_serving(settings, ledger, request_log, clock),
     )
     link = LinkServer(settings.folder / LINK_SOCKET, start.generation, participant, settings.link)
     participant.on_standing_changed(link.announce)
@@ -327,12 +328,12 @@ def _own_ledger(
     return DerivedLedger(folder, request_log, index, clock=clock, settings=settings.core, salvages=start.salvages)
 
 
-def _make_worker(
+def _make_serving(
     settings: ReplicaSettings, ledger: DerivedLedger | None, request_log: RequestLog, clock: Clock
-) -> Callable[[Parts], Worker] | None:
-    """What serves here whoever holds the lock or the lease; None where the active alone serves."""
+) -> MakeServing:
+    """Who takes submissions: the holder of the lock or lease alone, or every replica."""
     if settings.serving == "one":
-        return None
+        return HolderServes
     database, election = settings.database, settings.election
 
     def open_desk(parts: Parts) -> Callable[[], AbstractAsyncContextManager[Desk]]:
@@ -344,7 +345,7 @@ def _make_worker(
         return lambda: contextlib.nullcontext(desk)
 
     limits = Limits(round(election.catch_up_records_per_s), settings.core.log_stall_max_s)
-    return lambda parts: Worker(parts, open_desk(parts), limits, election.clock_skew_max_s)
+    return lambda parts, *_: Worker(parts, open_desk(parts), limits, election.clock_skew_max_s)
 
 
 def _log_id(parts: Parts) -> str:
@@ -542,8 +543,7 @@ async def _serve_operators(
 
 def _announce_peers(core: Core, others: Sequence[PeerSeen]) -> None:
     core.link.announce_peers(others)
-    if core.participant.worker is not None:
-        core.participant.worker.note_peers(others)
+    core.participant.serving.note_peers(others)
 
 
 def _status_line(core: Core) -> str:

@@ -23,6 +23,7 @@ from replica.active.admission_budget import AdmissionBudget
 from replica.active.catching_up import read_to_the_end
 from replica.active.holder import Holder
 from replica.active.noting import Noting
+from replica.active.numbers import is_fragmented
 from replica.active.opening import Opening
 from replica.active.parts import Parts
 from replica.active.publisher import Publisher
@@ -122,6 +123,8 @@ class Activation:
         self.noting.take(applied)
         if self.holder.is_superseded:
             self._parts.step_down(Ending(Cause.SUPERSEDED, "a higher barrier is in force"))
+        elif is_fragmented(applied.position):
+            self._parts.step_down(Ending(Cause.FRAGMENTED, f"{len(applied.position.seen)} ranges of numbers"))
 
     def _oldest_unread(self) -> int | None:
         sent = {} if self.server is None else self.server.appender.own.sent

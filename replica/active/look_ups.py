@@ -24,8 +24,8 @@ log = structlog.get_logger()
 _LOOK_UPS_TOGETHER = 1_000
 
 
-class Serving(Protocol):
-    """What may answer at this moment: an activation, or a worker."""
+class Confirming(Protocol):
+    """What a look-up asks first: an activation, or a worker."""
 
     async def confirm_lock(self) -> None:
         """Return once the lock, where answers depend on one, was confirmed after this call."""
@@ -41,7 +41,7 @@ class LookUps:
         self,
         index: Index,
         receipt_signer: ReceiptSigner,
-        serving: Callable[[], Serving | None],
+        serving: Callable[[], Confirming | None],
         refusal: Callable[[], NotNow],
         fail: Callable[[Exception], None],
         *,

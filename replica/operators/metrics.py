@@ -60,7 +60,7 @@ class _CoreMetrics(Collector, Generic[SessionT]):
         yield _gauge("notary_leading", "1 while the replica may call itself active", float(election.is_leading()))
         serving = participant.standing().active
         yield _gauge("notary_serving", "1 while the replica takes requests", float(serving))
-        all_serve = float(participant.worker is not None)
+        all_serve = float(participant.serving.all_serve)
         yield _gauge("notary_all_serve", "1 where every replica is to serve, whoever leads", all_serve)
         age_s = election.status()["lock_answer_age_s"]
         if age_s is not None:

@@ -42,7 +42,7 @@ def make_probes(
         """Whether it holds the lock and works, or could take it: with `serving = "all"` others serve as well."""
         readiness = participant.readiness()
         warm = readiness.reaches_log and readiness.lag_records < election_settings.catch_up_records_per_s
-        leads = is_active() and (participant.worker is None or election.is_leading())
+        leads = is_active() and election.is_leading()
         return leads or (
             participant.may_lead
             and participant.in_term()
@@ -53,14 +53,14 @@ def make_probes(
 
     def answers() -> bool:
         """Whether it gets requests: during a pause of service as well, so that applications are told so."""
-        return is_active() or (participant.worker is not None and participant.is_paused and bool(link.front_ends))
+        return is_active() or (participant.serving.all_serve and participant.is_paused and bool(link.front_ends))
 
     def is_ready() -> bool:
         return answers() or leads_or_could()
 
     def detail() -> Mapping[str, object]:
-        follower, activation, worker = participant.follower, participant.activation, participant.worker
-        unfit = worker.unfit if worker is not None else None
+        follower, activation = participant.follower, participant.activation
+        unfit = participant.serving.unfit
         position = follower.position
         out_of_term = None if site is None else site.why_not()
         return HealthDocument(
@@ -91,7 +91,7 @@ def make_probes(
             answers=submission_latency(link.api_counts()),
             clock_us=wall_us(),
             may_lead=participant.may_lead,
-            serving="one" if worker is None else "all",
+            serving="all" if participant.serving.all_serve else "one",
             not_serving=None if unfit is None else unfit[0].value,
             not_serving_detail="" if unfit is None else unfit[1],
             registry_differs=registry.differing,

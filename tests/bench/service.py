@@ -22,6 +22,7 @@ from ha.clock import SystemClock
 from ha.election.driver import Election
 from ha.lock.ids import Counter, lock_id
 from ha.lock.postgres import PostgresLockSession
+from replica.active.serving import HolderServes
 from replica.index.rocks import RocksIndex
 from replica.link.memory import MemoryLink
 from replica.local.cluster import LocalCluster
@@ -182,7 +183,7 @@ async def _core(cluster: LocalCluster) -> AsyncIterator[MemoryLink]:
             Covering(MarkKeeper("r1", MemorySeenFile(), clock), NO_LEAD),
             Ledger(PostgresStore, None),
             Leading(election, KeptNotes(), may_lead=True, in_term=lambda: True),
-            None,
+            HolderServes,
         )
         participant.start()
         stack.push_async_callback(participant.stop)

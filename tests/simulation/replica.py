@@ -16,7 +16,8 @@ from ha.lock.lease import LeaseSession
 from ledger_api.server.feed import Feed
 from replica.active.activation import Activation
 from replica.active.lease_log import FollowedLease
-from replica.active.worker import Worker
+from replica.active.server import Server
+from replica.active.serving import HolderServes
 from replica.link.interface import (
     DEFAULT_OPTIONS,
     LogQuestion,
@@ -175,7 +176,7 @@ class Door:
         """The newest time of the log as far as the replica has read it, and the rules that it writes."""
         position, activation = self._participant.follower.position, self._participant.activation
         stamp_us = 0 if position is None else position.stamp_us
-        if self._participant.worker is not None and position is not None and position.barrier is not None:
+        if self._participant.serving.all_serve and position is not None and position.barrier is not None:
             return stamp_us, position.barrier.rules_version  # also while service is paused
         barrier = None if activation is None else activation.holder.barrier
         return stamp_us, 2 if barrier is None else barrier.rules_version
@@ -387,7 +388,7 @@ class Replica:
                 may_lead=self.plan.may_lead,
                 in_term=lambda: True,
             ),
-            make_worker(world, self) if plan.all_serve else None,
+            make_worker(world, self) if plan.all_serve else HolderServes,
         )
         door = Door(
             process,
@@ -454,7 +455,7 @@ class Replica:
                 left = (f"activating.{step}" for step in _ACTIVATION if step not in activation.steps_s)
                 return next(left, "activating.publish_backlog")
             case Role.ACTIVE if activation is not None:
-                return _busy_with(activation, core.participant.worker)
+                return _busy_with(activation, core.participant.server)
             case Role.STEPPING_DOWN:
                 return "stepping_down.release" if activation is None else "stepping_down.drain"
             case _:
@@ -470,8 +471,7 @@ _OF_THE_SESSION = (Cause.LOCK_LOST, Cause.NO_ANSWER)  # causes that only the ele
 _ACTIVATION = ("epoch", "open_log", "verify_lock", "barrier", "publish_backlog")
 
 
-def _busy_with(activation: Activation, worker: Worker | None) -> str:
-    server = activation.server if worker is None else worker.server
+def _busy_with(activation: Activation, server: Server | None) -> str:
     if server is not None and server.admission.admitting:
         return "active.admitting"
     if server is not None and server.appender.own.sent:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +20,7 @@ from replica.active.clock_agreement import JUMP_MAX_US
 from replica.active.fitness import Limits
 from replica.active.log_desk import LogDesk
 from replica.active.numbers import writable
-from replica.active.parts import Parts
+from replica.active.serving import MakeServing
 from replica.active.worker import Worker
 from replica.checker.judge import Judged, JudgedBarrier, JudgedRequest
 from replica.notary.errors import StoreUnavailable
@@ -170,7 +170,7 @@ def _rush(random: Random, command: int, transactions: int, duration_s: float) ->
 # ---- the worker's connection to the shared database ----
 
 
-def make_worker(world: World, replica: Replica) -> Callable[[Parts], Worker]:
+def make_worker(world: World, replica: Replica) -> MakeServing:
     """What replica.wiring does."""
     limits = Limits(round(world.election.catch_up_records_per_s), world.plan.core["log_stall_max_s"])
     random = Random(f"{world.plan.seed}/{replica.name}/desk/{world.loop.time()}")
@@ -183,7 +183,7 @@ def make_worker(world: World, replica: Replica) -> Callable[[Parts], Worker]:
         else:
             yield SimulatedDesk(world.route(replica.name), replica.name, world, random)
 
-    return lambda parts: Worker(parts, open_desk, limits, world.election.clock_skew_max_s)
+    return lambda parts, *_: Worker(parts, open_desk, limits, world.election.clock_skew_max_s)
 
 
 class SimulatedDesk:
@@ -332,8 +332,8 @@ def missing_workers(world: World) -> list[str]:
             or abs(replica.plan.clock_apart_s) > world.election.clock_skew_max_s
         ):
             continue
-        worker = None if replica.core is None else replica.core.participant.worker
-        found.append(f"{replica.name} does not serve: {'down' if worker is None else worker.unfit}")
+        unfit = "down" if replica.core is None else replica.core.participant.serving.unfit
+        found.append(f"{replica.name} does not serve: {unfit}")
     return found
 
 

@@ -19,6 +19,7 @@ from replica.active.derived_ledger import DerivedLedger
 from replica.active.fitness import Limits
 from replica.active.parts import Parts
 from replica.active.server import Server
+from replica.active.serving import HolderServes
 from replica.active.signer import FileSigner
 from replica.active.worker import Worker
 from replica.index.memory import MemoryIndex
@@ -169,7 +170,7 @@ class Replica:
             Covering(marks, NO_LEAD if shared.survives_power_loss else Lead(shared.core.exposed_max_records)),
             Ledger(self._store, self.ledger),
             Leading(self.election, self.notes, may_lead=True, in_term=lambda: self.site_in_term),
-            self._worker if shared.all_serve else None,
+            self._worker if shared.all_serve else HolderServes,
         )
         self.link = MemoryLink(self.participant)
         self.participant.on_standing_changed(self.link.standing_changes.notify)
@@ -201,7 +202,7 @@ class Replica:
         assert self.participant.server is not None
         return self.participant.server
 
-    def _worker(self, parts: Parts) -> Worker:
+    def _worker(self, parts: Parts, *_: object) -> Worker:
         limits = Limits(lag_records_max=1_000, unread_max_s=self.shared.core.log_stall_max_s)
         return Worker(parts, self._desk, limits, self.shared.election.clock_skew_max_s)
 

@@ -147,7 +147,7 @@ class WorkerReplica:
             raise StoreUnavailable("the database is away")
 
     def standing(self) -> Standing:
-        return Standing(self.worker.is_serving, 1, 0.1, self.worker.last_ledger_offset, self.worker.pruned_to)
+        return Standing(self.worker.is_serving, 1, 0.1, self.worker.ledger_end, self.worker.pruned_to)
 
 
 class _Door:

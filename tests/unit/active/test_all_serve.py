@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-import replica.participant
+import replica.active.activation
 from replica.active.fitness import Unfit
 from replica.active.numbers import is_paused, writable
 from replica.active.publisher import Publisher
@@ -193,7 +193,7 @@ def test_service_is_paused_by_a_barrier_and_resumed(dies: bool) -> None:
             answers = [answer for found in await asyncio.gather(*asking) for answer in found]
             assert {answer.code for answer in failed(answers)} <= {Code.SERVICE_PAUSED.name, Code.NOT_ACTIVE.name}
             count = len(answers) - len(failed(answers))
-            assert {each.participant.worker.unfit[0] for each in replicas} == {Unfit.PAUSED}
+            assert {each.participant.serving.unfit[0] for each in replicas} == {Unfit.PAUSED}
             if dies:
                 telling = asyncio.create_task(tell_all())
             for at in range(3):  # whoever takes the lock meanwhile keeps it paused
@@ -238,7 +238,7 @@ def test_a_key_that_fails_ends_service_and_not_the_hold_of_the_lock() -> None:
     async def story() -> None:
         async with all_serve() as world, serving(world) as replicas:
             holder = holder_of(replicas)
-            activation, worker = holder.participant.activation, holder.participant.worker
+            activation, worker = holder.participant.activation, holder.participant.serving
             gone: list[str] = []
 
             async def check() -> None:
@@ -302,10 +302,10 @@ def test_holes_in_the_numbers_end_with_a_new_activation(monkeypatch: pytest.Monk
         async with all_serve() as world, serving(world) as replicas:
             await asyncio.gather(*(keep_asking(each, 10 * at, 2) for at, each in enumerate(replicas)))
             epoch = holder_of(replicas).participant.epoch
-            monkeypatch.setattr(replica.participant, "is_fragmented", lambda position: len(position.seen) > 2)
+            monkeypatch.setattr(replica.active.activation, "is_fragmented", lambda position: len(position.seen) > 2)
             assert failed(await keep_asking(replicas[0], 100, 1)) == []
             await asyncio.sleep(0.1)
-            monkeypatch.setattr(replica.participant, "is_fragmented", lambda _: False)
+            monkeypatch.setattr(replica.active.activation, "is_fragmented", lambda _: False)
             assert failed(await keep_asking(replicas[0], 110, 20, 0.5)) == []
             holder = holder_of(replicas)
             assert holder.participant.epoch == epoch + 1

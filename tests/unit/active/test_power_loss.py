@@ -310,9 +310,8 @@ def test_a_worker_says_why_it_does_not_serve_before_the_marks_were_compared() ->
         r2 = Replica(site.shared, "R2", disk=site.disks["R2"])  # nobody answers it
         r2.start()
         await asyncio.sleep(HEAR_MAX_S - 0.5)
-        assert r2.participant.worker is not None
-        assert r2.participant.worker.unfit is not None
-        assert r2.participant.worker.unfit[0] is Unfit.MARKS
+        assert r2.participant.serving.unfit is not None
+        assert r2.participant.serving.unfit[0] is Unfit.MARKS
         await r2.until_active()
         await r2.stop()
 

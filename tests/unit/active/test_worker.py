@@ -239,7 +239,7 @@ def test_service_goes_on_while_nobody_holds_the_lock_and_completions_follow() ->
                 assert [c.submission_id for _, c in world.shared.database.completions] == [
                     f"s{n}" for n in range(1, 21)
                 ]
-                assert worker.worker.last_ledger_offset == 20
+                assert worker.worker.ledger_end == 20
 
     run_virtually(other_story())
 
@@ -683,7 +683,7 @@ def test_a_completion_that_a_promoted_database_lacks_is_waited_for() -> None:
                 worker.database.completions = published[:2]
                 worker.database_is_away = False
                 await asyncio.sleep(3)
-                assert worker.worker.last_ledger_offset == 2
+                assert worker.worker.ledger_end == 2
                 assert not asking.done()
                 worker.database.completions = published
                 (answer,) = await asking
