@@ -57,7 +57,22 @@ from replica.notary.words import WordsLog
 from replica.operators.admin import AdminListener, Steering
 from replica.operators.consent import TrailConsent
 from replica.operators.front_ends import FrontEnds
-from replica.operators.metrics import make_metrics
+from replica.operators.metrics import (
+    ApiMetrics,
+    BrokersMetrics,
+    CoreMetrics,
+    DiskMetrics,
+    IndexMetrics,
+    MarksMetrics,
+    NeighboursMetrics,
+    OwnLedgerMetrics,
+    PauseMetrics,
+    RegistryMetrics,
+    ScrubMetrics,
+    SiteMetrics,
+    TrailMetrics,
+    make_metrics,
+)
 from replica.operators.neighbourhood import Neighbourhood
 from replica.operators.party_book import PartyBook
 from replica.operators.peers import LOOK_EVERY_S, LOOK_EXPOSED_S, PeerWatch
@@ -476,24 +491,21 @@ def _front_ends(settings: ReplicaSettings, start: Start, clock: Clock, link: Lin
 async def _serve_health(
     stack: contextlib.AsyncExitStack, settings: ReplicaSettings, core: Core, probes: Probes
 ) -> None:
+    participant = core.participant
     metrics = make_metrics(
-        core.participant,
-        core.election,
-        settings.version,
-        lambda: metric_families(core.link.api_counts()),
-        index_sizes=core.index.sizes,
-        quarantined=lambda: len(quarantined(index_folder(settings))),
-        folder=settings.folder,
-        is_paused=lambda: core.bulletin.is_failover_paused,
-        is_trail_broken=lambda: bool(core.trail.broken),
-        trail_entries=lambda: core.trail.entries,
-        registry_differs=lambda: core.registry.differing,
-        site_left_s=lambda: None if core.site is None else core.site.left_s(),
-        scrubber=core.scrubber,
-        round_trips=lambda: core.request_log.answer_times,
-        peers=settings.peers,
-        neighbours=lambda: core.neighbourhood.found,
-        own_ledger=core.participant.own_ledger,
+        IndexMetrics(core.index.sizes, lambda: len(quarantined(index_folder(settings)))),
+        ScrubMetrics(core.scrubber),
+        TrailMetrics(lambda: bool(core.trail.broken), lambda: core.trail.entries),
+        RegistryMetrics(lambda: core.registry.differing),
+        MarksMetrics(participant),
+        SiteMetrics(lambda: None if core.site is None else core.site.left_s()),
+        DiskMetrics(settings.folder),
+        NeighboursMetrics(lambda: core.neighbourhood.found),
+        OwnLedgerMetrics(participant.own_ledger),
+        BrokersMetrics(lambda: core.request_log.answer_times),
+        PauseMetrics(lambda: core.bulletin.is_failover_paused, lambda: participant.is_paused),
+        CoreMetrics(participant, core.election, settings.version, settings.peers),
+        ApiMetrics(lambda: metric_families(core.link.api_counts())),
     )
     hosts = WebHosts((*settings.host_names, HAPROXY_ASKS_FOR), addresses=True)
     health = HealthListener(

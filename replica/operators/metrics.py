@@ -34,7 +34,9 @@ _INDEX_TEXTS = {
 }
 
 
-class _CoreMetrics(Collector, Generic[SessionT]):
+class CoreMetrics(Collector, Generic[SessionT]):
+    """Role, position, and what became of submissions. `peers`: the names of all replicas."""
+
     def __init__(
         self,
         participant: Participant[SessionT],
@@ -151,7 +153,9 @@ def _foreign_holder(owner: LockOwner | None, peers: Collection[str]) -> Metric:
     return foreign
 
 
-class _Index(Collector):
+class IndexMetrics(Collector):
+    """The index, and how many damaged ones were set aside."""
+
     def __init__(self, sizes: Callable[[], Mapping[str, int]], quarantined: Callable[[], int]) -> None:
         self._sizes = sizes
         self._quarantined = quarantined
@@ -168,7 +172,9 @@ class _Index(Collector):
         yield kinds
 
 
-class _Scrub(Collector):
+class ScrubMetrics(Collector):
+    """The comparison of the index with the log."""
+
     def __init__(self, scrubber: Scrubber) -> None:
         self._scrubber = scrubber
 
@@ -193,7 +199,9 @@ class _Scrub(Collector):
         yield digests
 
 
-class _Pause(Collector):
+class PauseMetrics(Collector):
+    """Whether operators have paused fail-over, or service."""
+
     def __init__(self, is_paused: Callable[[], bool], is_service_paused: Callable[[], bool]) -> None:
         self._is_paused = is_paused
         self._is_service_paused = is_service_paused
@@ -204,7 +212,9 @@ class _Pause(Collector):
         yield _gauge("notary_service_paused", text, float(self._is_service_paused()))
 
 
-class _Trail(Collector):
+class TrailMetrics(Collector):
+    """The operators' trail."""
+
     def __init__(self, is_broken: Callable[[], bool], entries: Callable[[], int]) -> None:
         self._is_broken = is_broken
         self._entries = entries
@@ -215,7 +225,9 @@ class _Trail(Collector):
         yield _gauge("notary_trail_entries", "Entries of the operators' trail, as last read", self._entries())
 
 
-class _Registry(Collector):
+class RegistryMetrics(Collector):
+    """How far the registry file differs from the index."""
+
     def __init__(self, differing: Callable[[], int | None]) -> None:
         self._differing = differing
 
@@ -227,7 +239,9 @@ class _Registry(Collector):
             yield _gauge("notary_registry_differs", text, differing)
 
 
-class _Marks(Collector):
+class MarksMetrics(Collector):
+    """The marks, and what is exposed."""
+
     def __init__(self, participant: Participant[SessionT]) -> None:
         self._marks = participant.marks
         self._exposed_records: Callable[[], int] = participant.count_exposed
@@ -244,7 +258,9 @@ class _Marks(Collector):
         yield _gauge("notary_seen_file_faulty", text, self._marks.is_file_faulty)
 
 
-class _Site(Collector):
+class SiteMetrics(Collector):
+    """The site's term; nothing where no other site may take over."""
+
     def __init__(self, left_s: Callable[[], float | None]) -> None:
         self._left_s = left_s
 
@@ -256,7 +272,7 @@ class _Site(Collector):
             yield _gauge("notary_site_term_left_seconds", text, left_s)
 
 
-class _Neighbours(Collector):
+class NeighboursMetrics(Collector):
     """Counts only, no names: any login may choose its name, and one with the right to make schemas a schema's name."""
 
     def __init__(self, found: Callable[[], Neighbours]) -> None:
@@ -270,7 +286,7 @@ class _Neighbours(Collector):
         yield _gauge("notary_name_borrowers", text, len(found.strangers))
 
 
-class _OwnLedger(Collector):
+class OwnLedgerMetrics(Collector):
     """The ledger that a replica derives by itself; nothing where replicas share a database."""
 
     def __init__(self, state: Callable[[], LedgerState | None]) -> None:
@@ -288,7 +304,9 @@ class _OwnLedger(Collector):
         yield _gauge("notary_ledger_size_bytes", "Size of this ledger's file and its journal", state.size_bytes)
 
 
-class _Disk(Collector):
+class DiskMetrics(Collector):
+    """The disk with the replica's folder."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
@@ -298,7 +316,9 @@ class _Disk(Collector):
         yield _gauge("notary_disk_size_bytes", "Size of the data folder's file system", usage.total)
 
 
-class _Brokers(Collector):
+class BrokersMetrics(Collector):
+    """How long the log's servers take to answer."""
+
     def __init__(self, round_trips: Callable[[], Mapping[str, RoundTrip]]) -> None:
         self._round_trips = round_trips
 
@@ -312,7 +332,9 @@ class _Brokers(Collector):
         yield from (mean, p99)
 
 
-class _Api(Collector):
+class ApiMetrics(Collector):
+    """The front ends' families."""
+
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
         self._families = families
 
@@ -320,46 +342,12 @@ class _Api(Collector):
         yield from self._families()
 
 
-def make_metrics(
-    participant: Participant[SessionT],
-    election: Election[SessionT],
-    version: str,
-    api_families: Callable[[], Iterable[Metric]],
-    *,
-    index_sizes: Callable[[], Mapping[str, int]] = dict,
-    quarantined: Callable[[], int] = int,
-    folder: Path = Path(),
-    is_paused: Callable[[], bool] = bool,
-    is_trail_broken: Callable[[], bool] = bool,
-    trail_entries: Callable[[], int] = int,
-    registry_differs: Callable[[], int | None] = lambda: None,
-    site_left_s: Callable[[], float | None] = lambda: None,
-    scrubber: Scrubber | None = None,
-    round_trips: Callable[[], Mapping[str, RoundTrip]] = dict,
-    peers: Collection[str],
-    neighbours: Callable[[], Neighbours] = Neighbours,
-    own_ledger: Callable[[], LedgerState | None] = lambda: None,
-) -> Callable[[], bytes]:
-    """A function that renders all metrics of the replica, its front ends' included. `folder`: where its data lie.
-
-    `peers`: the names of all replicas.
-    """
+def make_metrics(*collectors: Collector) -> Callable[[], bytes]:
+    """A function that renders what these find, and the process' own metrics."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    registry.register(_Index(index_sizes, quarantined))
-    if scrubber is not None:
-        registry.register(_Scrub(scrubber))
-    registry.register(_Trail(is_trail_broken, trail_entries))
-    registry.register(_Registry(registry_differs))
-    registry.register(_Marks(participant))
-    registry.register(_Site(site_left_s))
-    registry.register(_Disk(folder))
-    registry.register(_Neighbours(neighbours))
-    registry.register(_OwnLedger(own_ledger))
-    registry.register(_Brokers(round_trips))
-    registry.register(_Pause(is_paused, lambda: participant.is_paused))
-    registry.register(_CoreMetrics(participant, election, version, peers))
-    registry.register(_Api(api_families))
+    for collector in collectors:
+        registry.register(collector)
     return lambda: generate_latest(registry)
 
 

@@ -26,7 +26,8 @@ from replica.following.scrub import Scrubber
 from replica.index.rocks import _SIZES
 from replica.log.kafka.round_trips import RoundTrip
 from replica.notary.errors import Code
-from replica.operators.metrics import make_metrics
+from replica.operators import metrics as metrics_of
+from replica.store.neighbours import Neighbours
 from replica.telemetry.counts import ApiCounts, Latency, metric_families
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import World
@@ -79,18 +80,20 @@ def exposition() -> str:
                 is_busy=bool,
             )
             scrubber.check = msgspec.structs.replace(begin_check("topic"), marks=((4_096, bytes(32)),))
-            metrics = make_metrics(
-                replica.participant,
-                election,
-                "1.0",
-                lambda: metric_families(counts),
-                index_sizes=lambda: sizes,
-                scrubber=scrubber,
-                round_trips=lambda: {"1": RoundTrip(0.001, 0.002)},
-                peers=["R1"],
-                registry_differs=lambda: 0,
-                site_left_s=lambda: 27.0,
-                own_ledger=lambda: LedgerState(7, 0, 0, 4_096),
+            metrics = metrics_of.make_metrics(
+                metrics_of.IndexMetrics(lambda: sizes, int),
+                metrics_of.ScrubMetrics(scrubber),
+                metrics_of.TrailMetrics(bool, int),
+                metrics_of.RegistryMetrics(int),
+                metrics_of.MarksMetrics(replica.participant),
+                metrics_of.SiteMetrics(lambda: 27.0),
+                metrics_of.DiskMetrics(Path()),
+                metrics_of.NeighboursMetrics(Neighbours),
+                metrics_of.OwnLedgerMetrics(lambda: LedgerState(7, 0, 0, 4_096)),
+                metrics_of.BrokersMetrics(lambda: {"1": RoundTrip(0.001, 0.002)}),
+                metrics_of.PauseMetrics(bool, bool),
+                metrics_of.CoreMetrics(replica.participant, election, "1.0", ["R1"]),
+                metrics_of.ApiMetrics(lambda: metric_families(counts)),
             )
             return metrics().decode()
 

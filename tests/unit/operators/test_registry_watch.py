@@ -18,7 +18,7 @@ from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.notary.requests import TIME_MAX_US
 from replica.operators import registry_watch
-from replica.operators.metrics import _Registry
+from replica.operators.metrics import RegistryMetrics
 from replica.operators.registry_watch import RegistryWatch
 from tests.worlds.notary_logs import PARTY, TOPIC, LogMaker
 from tests.worlds.party_logs import OFFICER_KEYS, encode_officers
@@ -96,7 +96,7 @@ async def test_a_replica_compares_its_file_where_the_log_decides(
 def test_the_metric_is_there_where_the_log_decides(differing: int | None) -> None:
     """Goal: the alert has its series under rules 3, and none before. Method: the collector, rendered."""
     registry = CollectorRegistry()
-    registry.register(_Registry(lambda: differing))
+    registry.register(RegistryMetrics(lambda: differing))
     found = {
         one.name: one.samples[0].value for one in text_string_to_metric_families(generate_latest(registry).decode())
     }

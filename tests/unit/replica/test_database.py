@@ -23,7 +23,7 @@ from replica.database import OracleDatabase, PostgresDatabase, participant_datab
 from replica.notary.answers import Notarised
 from replica.notary.errors import ConfigError
 from replica.notary.records import BarrierRecord, decode_record
-from replica.operators.metrics import make_metrics
+from replica.operators.metrics import CoreMetrics, make_metrics
 from replica.store.open import with_password
 from replica.store.oracle.export import export_completions
 from replica.store.oracle.login import parse_oracle, render_oracle
@@ -151,7 +151,7 @@ def test_a_fail_over_on_oracle_loses_nothing(tmp_path: Path, monkeypatch: pytest
         first, second = OracleReplica(shared, "R1"), OracleReplica(shared, "R2")
         first.start()
         await first.until_active()
-        page = make_metrics(first.participant, first.election, "1", tuple, peers=["R1"])().decode()
+        page = make_metrics(CoreMetrics(first.participant, first.election, "1", ["R1"]))().decode()
         assert "notary_lock_lease_seconds 60.0" in page
         assert "notary_lock_lease_verified 1.0" in page
         assert first.election.status()["lock_lease"] == asdict(server_lease("1", server.parameters, 3.0))
