@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -193,9 +193,10 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
     ledger = _own_ledger(settings, start, request_log, index, clock)
 
     def lease_log(ledgers: EmbeddedLedgers) -> FollowedLease:
-        return FollowedLease(
-            request_log, participant.follower, os.urandom, lambda: ledgers.board_over(request_log).formats()
-        )
+        def raised() -> Awaitable[Formats]:
+            return ledgers.board_over(request_log).formats()
+
+        return FollowedLease(request_log, participant.follower, os.urandom, clock.wall_us, raised)
 
     election = _election(settings, start, clock, bulletin, lease_log)
     site = _site_guard(settings, clock)

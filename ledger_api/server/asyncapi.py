@@ -8,11 +8,11 @@ import msgspec
 
 from ledger_api.wire.feed import CheckpointDocument, CompletionDocument, EndDocument, UpdateDocument
 from ledger_api.wire.stream_frames import PROTOCOL, Answers, Closing, Submissions, Waits, Welcome
-from replica.notary.records import FORMAT, BarrierRecord, RequestRecord, SettlementRecord
+from replica.notary.records import FORMAT, BarrierRecord, RequestRecord, SignOfLifeRecord
 
 Schema = dict[str, Any]
 _STREAMED = (CompletionDocument, UpdateDocument, CheckpointDocument, EndDocument)
-_LOGGED = (BarrierRecord, RequestRecord, SettlementRecord)
+_LOGGED = (BarrierRecord, RequestRecord, SignOfLifeRecord)
 _ANSWERING = (Welcome, Answers, Waits, Closing)
 _FRAMED = (Submissions, *_ANSWERING)
 _REF = "#/components/schemas/{name}"

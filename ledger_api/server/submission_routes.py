@@ -58,7 +58,6 @@ _SUBMIT_ONE = About(
         Code.DEDUPLICATION_PERIOD_TOO_LONG,
         Code.OFFSET_AFTER_END,
         Code.SUBMISSION_IN_FLIGHT,
-        Code.SUBMISSION_NOT_SEQUENCED,
     ),
 )
 _ACCEPT = Parameter(

@@ -20,11 +20,10 @@ from replica.notary.outcomes import DEDUPLICATED, NOTARISED
 class CompletionDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="completion"):
     """What became of one attempt; it never changes at its offset.
 
-    An attempt that was refused and is sent again, with the same ids, has a completion more, and
-    `SUBMISSION_NOT_SEQUENCED` may be followed by a verdict. One that several replicas logged, where all serve, has one
-    for each: at most one of them is NOTARISED. `code` is NOTARISED, DEDUPLICATED or a code of the error
-    catalogue. DEDUPLICATED is a success as well: the command was accepted before, within this attempt's deduplication
-    period, and `notarised_offset` is where its transaction was first notarised.
+    An attempt that was refused and is sent again, with the same ids, has a completion more. One that several replicas
+    logged, where all serve, has one for each: at most one of them is NOTARISED. `code` is NOTARISED, DEDUPLICATED or a
+    code of the error catalogue. DEDUPLICATED is a success as well: the command was accepted before, within this
+    attempt's deduplication period, and `notarised_offset` is where its transaction was first notarised.
 
     `log_offset` is the record that it comes from; `notarised_offset` is where the transaction was first notarised.
     `deduplication` is the period that was honoured; null where that is not known: of a submission that was admitted by

@@ -16,8 +16,7 @@ from replica.following.index_check import compare_run
 from replica.index.compare import recorded_at
 from replica.index.interface import Index
 from replica.log.interface import LogRecords
-from replica.notary.canonical import change_id
-from replica.notary.counted import CountedRequest, CountedSettlement
+from replica.notary.counted import CountedRequest
 from replica.notary.errors import IndexMismatch, RestoreRefused
 from replica.notary.position import BEGIN, Position, offset_of
 from replica.notary.reading import Reading, read_records
@@ -124,16 +123,13 @@ class _Looking:
         self.position = reading.position
 
     def _look_at_completions(self, run: LogRecords, reading: Reading) -> None:
-        commands: defaultdict[int, set[Command]] = defaultdict(set)
-        for entry in reading.counted:
-            if isinstance(entry, CountedRequest):
-                commands[entry.offset].add((entry.change_id, entry.request.tx_id, entry.content_digest))
-            elif isinstance(entry, CountedSettlement):
-                for one in entry.record.commands:
-                    name = change_id(one.user_id, one.command_id, one.act_as)
-                    commands[entry.offset].add((name, one.tx_id, one.content_digest))
+        commands: dict[int, Command] = {
+            entry.offset: (entry.change_id, entry.request.tx_id, entry.content_digest)
+            for entry in reading.counted
+            if isinstance(entry, CountedRequest)
+        }
         for offset, value in run:
-            if not self._completions.get(offset, set()) <= commands[offset] and not _is_lost(offset, value):
+            if not self._completions.get(offset, set()) <= {commands.get(offset)} and not _is_lost(offset, value):
                 raise _Contradicted(f"the completions of offset {offset} are of another record")
 
     def _look_at_index(self, run: LogRecords) -> None:

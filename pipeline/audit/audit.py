@@ -169,8 +169,8 @@ class _Auditing:
         self._completions += row.rows
         self._ledger_offsets.append(row.last or start)
         from_offset = self._after + 1
-        if start > verified:  # pruned; perhaps within the completions of one record
-            from_offset = until + 1 if row.first is None else max(from_offset, row.first + 1)
+        if start > verified:  # pruned
+            from_offset = until + 1 if row.first is None else max(from_offset, row.first)
         logged = logged_completions(
             self._spark,
             self._log,

@@ -1,6 +1,6 @@
 """Compares a ledger with the log: each completion must be what its record yields; none may be missing or invented.
 
-Both sides are rows of one shape, keyed by log offset and place in the record. They are joined; nothing is collected.
+Both sides are rows of one shape, keyed by log offset. They are joined; nothing is collected.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.audit.findings import FindingCode
@@ -21,9 +21,9 @@ from pipeline.jobs.tasks import Batches, numbered_batches
 from pipeline.judging.columns import Columns
 from pipeline.judging.plan import Counted, Plan, counted
 from replica.notary.canonical import change_id, summarise
-from replica.notary.errors import Code
+from replica.notary.errors import Code, InvariantBroken
 from replica.notary.outcomes import DEDUPLICATED, NOTARISED
-from replica.notary.records import RequestRecord, SettledCommand, SettlementRecord, decode_record, format_named
+from replica.notary.records import RequestRecord, decode_record, format_named
 from replica.notary.requests import Submission
 from replica.notary.rules import Conflict, Usage
 from replica.store.interface import Completion
@@ -32,9 +32,7 @@ from replica.store.open import export_range
 SUCCESSES = (NOTARISED, DEDUPLICATED)
 RANGE_COMPLETIONS = 100_000
 _BATCH_ROWS = 10_000
-_LOGGED = pa.schema(
-    [("log_offset", pa.int64()), ("place", pa.int64()), ("facts", pa.binary()), ("outcome", pa.string())]
-)
+_LOGGED = pa.schema([("log_offset", pa.int64()), ("facts", pa.binary())])
 _PUBLISHED = pa.schema(
     [
         ("log_offset", pa.int64()),
@@ -51,13 +49,13 @@ _PUBLISHED = pa.schema(
 
 
 def facts_digest(
-    command: Submission | SettledCommand | Completion,
+    command: Submission | Completion,
     tx_id: bytes,
     content_digest: bytes,
     recorded_us: int,
     change: bytes,
 ) -> bytes:
-    """SHA-256 of everything in a completion but its place, its offsets and the verdict."""
+    """SHA-256 of everything in a completion but its offsets and the verdict."""
     texts = (command.user_id, command.command_id, tuple(command.act_as), command.submission_id)
     return sha256(msgspec.msgpack.encode((change, *texts, tx_id, content_digest, recorded_us))).digest()
 
@@ -71,24 +69,21 @@ def logged_completions(
         columns = log.read(slices[at])
         yield from _batches(_logged(columns, counted(columns, plan.rules_of(columns))), _LOGGED)
 
-    facts = numbered_batches(spark, len(slices), read, "log_offset bigint, place bigint, facts binary, outcome string")
-    verdicts = decided.select(
-        F.col("offset").alias("log_offset"), F.col("outcome").alias("verdict"), "notarised_offset"
-    )
+    facts = numbered_batches(spark, len(slices), read, "log_offset bigint, facts binary")
+    verdicts = decided.select(F.col("offset").alias("log_offset"), "outcome", "notarised_offset")
     details = (
         conflicts.groupBy(F.col("offset").alias("log_offset"))
         .agg(F.sort_array(F.collect_list(F.struct("referred", "state", "consumed_by_hash"))).alias("states"))
         .mapInArrow(_details, "log_offset bigint, detail binary")
     )
-    conflict = F.col("verdict") == Code.STATE_CONFLICT.name
+    conflict = F.col("outcome") == Code.STATE_CONFLICT.name
     return (
         facts.join(verdicts, "log_offset", "left")
         .join(details, "log_offset", "left")
         .select(
             "log_offset",
-            "place",
             "facts",
-            F.coalesce("outcome", "verdict").alias("outcome"),
+            "outcome",
             "notarised_offset",
             F.when(conflict, F.col("detail")).otherwise(F.lit(b"")).alias("detail"),
         )
@@ -103,15 +98,13 @@ def published_completions(spark: SparkSession, conninfo: str, after: int, ledger
         yield from _batches(_published(conninfo, start, min(start + RANGE_COMPLETIONS, ledger_end)), _PUBLISHED)
 
     count = (max(0, ledger_end - after) + RANGE_COMPLETIONS - 1) // RANGE_COMPLETIONS
-    rows = numbered_batches(
+    return numbered_batches(
         spark,
         count,
         read,
         "log_offset bigint, ledger_offset bigint, tx_id binary, content_digest binary, facts binary, outcome string,"
         " notarised_offset bigint, detail binary, follows boolean",
     )
-    place = F.row_number().over(Window.partitionBy("log_offset").orderBy("ledger_offset")) - 1
-    return rows.withColumn("place", place.cast("bigint"))
 
 
 def wrong_completions(
@@ -123,8 +116,8 @@ def wrong_completions(
     """
     covered = F.col("log_offset").between(from_offset, until_offset)
     said = F.struct("facts", "outcome", "notarised_offset", "detail")
-    ours = logged.where(covered).select("log_offset", "place", said.alias("ours"))
-    theirs = published.where(covered).select("log_offset", "place", said.alias("theirs"))
+    ours = logged.where(covered).select("log_offset", said.alias("ours"))
+    theirs = published.where(covered).select("log_offset", said.alias("theirs"))
     code = (
         F.when(F.col("theirs").isNull(), FindingCode.COMPLETION_MISSING.value)
         .when(F.col("ours").isNull(), FindingCode.COMPLETION_EXTRA.value)
@@ -143,7 +136,7 @@ def wrong_completions(
             F.col("ours.outcome") == F.col("theirs.outcome"), ", with other ids, offsets, times or states"
         ).otherwise(""),
     )
-    both = ours.join(theirs, ["log_offset", "place"], "full_outer")
+    both = ours.join(theirs, "log_offset", "full_outer")
     return both.where(~F.col("ours").eqNullSafe(F.col("theirs"))).select(
         code.alias("code"), F.col("log_offset").alias("offset"), message.alias("message")
     )
@@ -179,27 +172,18 @@ def wrong_ledger(published: DataFrame) -> DataFrame:
 
 
 def _logged(columns: Columns, found: Counted) -> Iterator[dict[str, Any]]:
-    rows = zip(columns.rows[found.requests].tolist(), found.judged_us.tolist(), strict=True)
-    settled = zip(found.settlements.tolist(), found.settled_us.tolist(), strict=True)
-    for row, judged_us in [*rows, *settled]:
+    for row, judged_us in zip(columns.rows[found.requests].tolist(), found.judged_us.tolist(), strict=True):
         value = columns.value(row)
         record = decode_record(value, format_named(value))
-        if isinstance(record, RequestRecord):
-            commands: Sequence[Submission | SettledCommand] = (record.submission,)
-        elif isinstance(record, SettlementRecord):
-            commands = record.commands
-        for place, command in enumerate(commands):
-            if isinstance(command, SettledCommand):
-                tx_id, digest, outcome = command.tx_id, command.content_digest, Code.SUBMISSION_NOT_SEQUENCED.name
-            else:
-                (tx_id, digest, _), outcome = summarise(command.request), None
-            change = change_id(command.user_id, command.command_id, command.act_as)
-            yield {
-                "log_offset": columns.first_offset + row,
-                "place": place,
-                "facts": facts_digest(command, tx_id, digest, judged_us, change),
-                "outcome": outcome,
-            }
+        if not isinstance(record, RequestRecord):
+            raise InvariantBroken(f"the record at offset {columns.first_offset + row} was judged as a request")
+        command = record.submission
+        tx_id, digest, _ = summarise(command.request)
+        change = change_id(command.user_id, command.command_id, command.act_as)
+        yield {
+            "log_offset": columns.first_offset + row,
+            "facts": facts_digest(command, tx_id, digest, judged_us, change),
+        }
 
 
 def _published(conninfo: str, after: int, until: int) -> Iterator[dict[str, Any]]:
@@ -209,7 +193,7 @@ def _published(conninfo: str, after: int, until: int) -> Iterator[dict[str, Any]
         follows = (
             ledger_offset in (after, after + 1)
             if before is None
-            else ledger_offset == before[0] + 1 and completion.log_offset >= before[1]
+            else ledger_offset == before[0] + 1 and completion.log_offset > before[1]
         )
         before = ledger_offset, completion.log_offset
         if ledger_offset > after:

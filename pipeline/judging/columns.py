@@ -21,7 +21,6 @@ from replica.notary.records import (
     NO_OFFSET,
     BarrierRecord,
     RequestRecord,
-    SettlementRecord,
     Undecodable,
     decode_record,
     format_named,
@@ -29,8 +28,9 @@ from replica.notary.records import (
 from replica.notary.requests import ID_MAX_BYTES, PARTY_MAX_BYTES, STATE_REF_BYTES, STATES_LIMIT
 from replica.notary.terms import FOR_EVER_US, request_in
 
-UNDECODABLE, BARRIER, REQUEST, SETTLEMENT, BAD_REQUEST, NOTE = range(6)
-"""Kinds of record. BAD_REQUEST: a request record whose request is not canonical. NOTE: it counts without a verdict."""
+UNDECODABLE, BARRIER, REQUEST, BAD_REQUEST, NOTE = range(5)
+"""Kinds of record. BAD_REQUEST: a request record whose request is not canonical. NOTE: it counts without a verdict, as
+signs of life do, too."""
 
 ACTIVATION = f"S{ACTIVATION_ID_BYTES + 1}"
 _BLOCK_RECORDS = 1 << 13  # of 600 bytes, say: what is known of them stays in a processor's caches
@@ -260,7 +260,7 @@ class _Decoding:
             self.kind[row] = BARRIER
             self.barriers.append((self.first_row + row, record))
             return
-        self.kind[row] = SETTLEMENT if isinstance(record, SettlementRecord) else NOTE
+        self.kind[row] = NOTE
         self.activation[row] = record.activation_id + bytes([record.format])
         self.sequence[row] = record.sequence
         if isinstance(record, RequestRecord):

@@ -20,7 +20,7 @@ from operator import attrgetter, itemgetter
 import msgspec
 import numpy as np
 
-from pipeline.judging.columns import NOTE, REQUEST, SETTLEMENT, UNDECODABLE, Columns
+from pipeline.judging.columns import BARRIER, NOTE, REQUEST, UNDECODABLE, Columns
 from pipeline.judging.cursor import Array
 from pipeline.judging.ranges import Ranges, common, of_numbers, union, within
 from replica.index.compare import recorded_at
@@ -131,8 +131,6 @@ class Counted:
 
     requests: Array
     judged_us: Array
-    settlements: Array  # rows
-    settled_us: Array  # the highest stamp before each
     notes: Array  # rows of what counts and has no verdict
 
 
@@ -205,9 +203,8 @@ def counted(columns: Columns, rules: Sequence[Rule]) -> Counted:
         stamps = np.where(counts[start:end], columns.stamp_us[start:end], 0)
         highest[start:end] = np.maximum(np.maximum.accumulate(stamps), rule.stamp_us)
     requests = np.flatnonzero(counts[columns.rows])
-    settlements = np.flatnonzero(counts & (columns.kind == SETTLEMENT))
     notes = np.flatnonzero(counts & (columns.kind == NOTE))
-    return Counted(requests, highest[columns.rows[requests]], settlements, highest[settlements], notes)
+    return Counted(requests, highest[columns.rows[requests]], notes)
 
 
 def void_reasons(
@@ -216,7 +213,6 @@ def void_reasons(
     """Each void record of a slice, by offset, as the notary's own function has it; `barriers`: those in force."""
     counts = np.zeros(len(columns), np.bool_)
     counts[columns.rows[found.requests]] = True
-    counts[found.settlements] = True
     counts[found.notes] = True
     for row in np.flatnonzero(~counts).tolist():
         offset = columns.first_offset + row
@@ -229,7 +225,7 @@ def void_reasons(
         reading = read_records(before, [(offset, columns.value(row))])
         if reading.voids:
             yield offset, reading.voids[0].reason
-        elif reading.counted:  # all is well with it but its number
+        elif columns.kind[row] != BARRIER:  # all is well with it but its number
             yield offset, VoidReason.REPEAT
 
 
@@ -388,7 +384,7 @@ def _notes(columns: Columns, start: int, end: int) -> Iterator[Note]:
 
 def _runs(columns: Columns, start: int, end: int, rule: Rule | None) -> tuple[Run, ...]:
     kinds = columns.kind[start:end]
-    sequenced = (kinds == REQUEST) | (kinds == SETTLEMENT) | (kinds == NOTE)
+    sequenced = (kinds == REQUEST) | (kinds == NOTE)
     runs = []
     for activation_id in np.unique(columns.activation[start:end][sequenced]).tolist():  # the format is no zero
         rows = _first_of_sequence(columns, start, end, activation_id)
@@ -412,7 +408,7 @@ def _first_of_sequence(columns: Columns, start: int, end: int, activation_id: by
     if not activation_id:
         return np.zeros(0, np.int64)
     kinds = columns.kind[start:end]
-    sequenced = (kinds == REQUEST) | (kinds == SETTLEMENT) | (kinds == NOTE)
+    sequenced = (kinds == REQUEST) | (kinds == NOTE)
     rows = start + np.flatnonzero(sequenced & (columns.activation[start:end] == activation_id))
     numbers = columns.sequence[rows]
     if np.all(numbers[1:] > numbers[:-1]):  # as nearly always

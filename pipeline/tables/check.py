@@ -170,11 +170,10 @@ def _verdicts(verdicts: pa.Table, conflicts: pa.Table) -> Iterator[Finding]:
 
 
 def _completions(verdicts: pa.Table, completions: pa.Table) -> Iterator[Finding]:
-    of_requests = completions.filter(pc.not_equal(completions["outcome"], Code.SUBMISSION_NOT_SEQUENCED.name))
-    judged, completed = _offsets(verdicts), _offsets(of_requests)
+    judged, completed = _offsets(verdicts), _offsets(completions)
     yield from _found(COMPLETIONS, "lacks a verdict's completion", np.setdiff1d(judged, completed))
     yield from _found(COMPLETIONS, "has no verdict", np.setdiff1d(completed, judged))
-    ours, theirs = (_first_each(one) for one in (verdicts, of_requests))
+    ours, theirs = (_first_each(one) for one in (verdicts, completions))
     both = np.intersect1d(judged, completed)
     ours, theirs = (one.filter(pc.is_in(one["log_offset"], pa.array(both))) for one in (ours, theirs))
     same = np.asarray(pc.equal(ours["outcome"], theirs["outcome"]))

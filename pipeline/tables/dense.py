@@ -1,8 +1,9 @@
 """What the ordered judge needs of each record, made by many tasks, and what rows need of each verdict. Pure.
 
 A task decodes a stretch of the log. Of a request record it passes on what the void rule and the rules ask for, packed;
-signature, user and texts stay behind. All other records are few and go on in their bytes: barriers, settlements, notes,
-lost records, and what no decoder accepts. So does the newest record of a stretch, whose digest the position may have.
+signature, user and texts stay behind. All other records are few and go on in their bytes: barriers, signs of life,
+notes, lost records, and what no decoder accepts. So does the newest record of a stretch: the position may have its
+digest.
 
 The verdicts come back by log offset. A task decodes its stretch again and makes the rows of every table.
 """
@@ -19,13 +20,12 @@ import pyarrow.compute as pc
 
 from pipeline.tables.rows import SCHEMAS, rows_of
 from replica.log.interface import LogRecords
-from replica.notary.counted import Counted, CountedRequest, CountedSettlement
+from replica.notary.counted import CountedRequest
 from replica.notary.errors import BadRequest, InvariantBroken
 from replica.notary.position import Position
 from replica.notary.reading import DecodedRequest, Reading, RunReader, decoded_request
 from replica.notary.records import (
     RequestRecord,
-    SettlementRecord,
     Undecodable,
     decode_record,
     format_named,
@@ -44,12 +44,12 @@ DECISIONS = pa.schema(
         pa.field("judged_us", pa.int64(), nullable=False),
         pa.field("rules_version", pa.int8(), nullable=False),
         pa.field("ledger_end", pa.int64(), nullable=False),  # the ledger offset of the last completion before
-        ("outcome", pa.int8()),  # its place in Outcome; null for a settlement
+        pa.field("outcome", pa.int8(), nullable=False),  # its place in Outcome
         ("notarised_offset", pa.int64()),
         ("conflicts", pa.binary()),
     ]
 )
-"""A record that counts and has rows."""
+"""A request that counts."""
 
 BY_TABLE = pa.schema([(name, pa.struct(list(schema))) for name, schema in SCHEMAS.items()])
 """Rows of all tables, each in the column that is named for its table; null where a table has fewer rows. Two rows that
@@ -186,17 +186,12 @@ def decisions_of(judged: Judged) -> Decisions:
     ledger_end = judged.ledger_before
     columns: list[list[Any]] = [[] for _ in DECISIONS.names]
     for entry, verdict in judged.decided:
-        row: tuple[Any, ...]
-        if isinstance(entry, CountedRequest) and verdict is not None:
-            conflicts = _encoder.encode(verdict.conflicts) if verdict.conflicts else None
-            of_verdict = (_PLACES[verdict.outcome], verdict.notarised_offset, conflicts)
-            row = (entry.offset, entry.judged_us, entry.rules_version, ledger_end, *of_verdict)
-            ledger_end += 1
-        elif isinstance(entry, CountedSettlement):
-            row = (entry.offset, entry.judged_us, 0, ledger_end, None, None, None)
-            ledger_end += len(entry.record.commands)
-        else:
+        if not isinstance(entry, CountedRequest) or verdict is None:
             continue
+        conflicts = _encoder.encode(verdict.conflicts) if verdict.conflicts else None
+        of_verdict = (_PLACES[verdict.outcome], verdict.notarised_offset, conflicts)
+        row = (entry.offset, entry.judged_us, entry.rules_version, ledger_end, *of_verdict)
+        ledger_end += 1
         for column, value in zip(columns, row, strict=True):
             column.append(value)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, DECISIONS, strict=True)]
@@ -204,7 +199,7 @@ def decisions_of(judged: Judged) -> Decisions:
 
 
 def rows_of_stretch(decisions: Decisions, records: LogRecords) -> dict[str, pa.Table]:
-    """The rows of all tables that come from requests and settlements among these records of one run, without a gap."""
+    """The rows of all tables that come from requests among these records of one run, without a gap."""
     first, end = records[0][0], records[-1][0] + 1
     if [offset for offset, _ in records] != list(range(first, end)):
         raise InvariantBroken(f"a task got {len(records)} records for the offsets {first} to {end - 1}")
@@ -258,13 +253,9 @@ def rows_of_few(judged: Judged) -> dict[str, pa.Table]:
     return rows_of((), judged.reading.barriers, judged.lost, judged.ledger_before, judged.consumed_at.__getitem__)
 
 
-def _decided(row: tuple[Any, ...], value: bytes) -> tuple[Counted, Verdict | None]:
+def _decided(row: tuple[Any, ...], value: bytes) -> tuple[CountedRequest, Verdict]:
     offset, judged_us, rules_version, _, place, notarised_offset, conflicts = row
     record = decode_record(value, format_named(value))
-    if place is None:
-        if not isinstance(record, SettlementRecord):
-            raise InvariantBroken(f"the record at offset {offset} was judged as a settlement")
-        return CountedSettlement(offset, record, judged_us), None
     if not isinstance(record, RequestRecord):
         raise InvariantBroken(f"the record at offset {offset} was judged as a request")
     request = decoded_request(record)

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from replica.notary.counted import Counted, CountedRequest, CountedSettlement
+from replica.notary.counted import Counted, CountedRequest
 from replica.notary.outcomes import CODE_OF
 from replica.notary.reading import BarrierInForce
 from replica.notary.requests import format_state_ref
 from replica.notary.rules import Verdict
 from replica.notary.salvage import Salvage, transaction_in
-from replica.store.completions import of_request, of_settlement
+from replica.store.completions import of_request
 from replica.store.interface import Completion
 
 DAY_US = 86_400 * 1_000_000
@@ -86,7 +86,7 @@ SCHEMAS = {
     ),
     COMPLETIONS: pa.schema(
         [
-            *_keys("the record that decided or gave up the command", "recorded_at"),
+            *_keys("the record that decided the command", "recorded_at"),
             _column("ledger_offset", pa.int64(), "number of the completion, as replicas publish it: 1, 2, 3, ..."),
             _column("recorded_at", _TIME, "time of the completion"),
             _column("change_id", _IDS, "SHA-256 that names the command: user, acting parties and command id"),
@@ -144,9 +144,7 @@ def rows_of(
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
     completions: list[Completion] = []
     for entry, verdict in decided:
-        if isinstance(entry, CountedSettlement):
-            completions += of_settlement(entry)
-        elif isinstance(entry, CountedRequest) and verdict is not None:
+        if isinstance(entry, CountedRequest) and verdict is not None:
             completions.append(of_request(entry, verdict))
             keys = {"log_offset": entry.offset, "day": entry.record.stamp_us // DAY_US}
             rows[REQUESTS].append(keys | _request(entry))

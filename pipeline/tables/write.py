@@ -23,7 +23,7 @@ from replica.index.interface import Index
 from replica.index.rocks import RocksIndex
 from replica.log.interface import LogReader, LogRecords, RequestLog
 from replica.log.reading_on import open_reading_on
-from replica.notary.counted import Counted, CountedSettlement
+from replica.notary.counted import Counted
 from replica.notary.errors import InvariantBroken, LogUnavailable, PlaceUnavailable
 from replica.notary.places import Place, inside
 from replica.notary.position import BEGIN, Position, begin
@@ -61,7 +61,7 @@ class Judged(NamedTuple):
             REQUESTS: len(verdicts),
             VERDICTS: len(verdicts),
             CONFLICTS: sum(len(verdict.conflicts) for verdict in verdicts),
-            COMPLETIONS: sum(_completions_of(entry, verdict) for entry, verdict in self.decided),
+            COMPLETIONS: sum(verdict is not None for _, verdict in self.decided),
             EPOCHS: len(self.reading.barriers),
             LOST: len(self.lost),
         }
@@ -95,7 +95,7 @@ class OrderedJudge:
         """
         applied, added = judge_reading(self._index, reading, self.position, records, self._salvages)
         decided = list(applied.decided())
-        ledger_end = self._ledger_end + sum(_completions_of(entry, verdict) for entry, verdict in decided)
+        ledger_end = self._ledger_end + sum(verdict is not None for _, verdict in decided)
         digest = salvage_named(*records[-1])
         if digest is not None and (salvage := self._salvages.held[digest]).last == records[-1][0]:
             ledger_end = max(ledger_end, salvage.header.ledger_end)  # what was lost had completions, too
@@ -135,11 +135,6 @@ class OrderedJudge:
                 at = bisect_left(reading.counted, offset, key=attrgetter("offset"))
                 stamp_us = reading.counted[at - 1].judged_us if at else self.position.stamp_us
                 yield LostRecord(offset, salvage, of_kinds(salvage.entries_at(offset), OF_STATES), stamp_us)
-
-
-def _completions_of(entry: Counted, verdict: Verdict | None) -> int:
-    """How many completions a record has; see `rows_of`."""
-    return len(entry.record.commands) if isinstance(entry, CountedSettlement) else int(verdict is not None)
 
 
 class TablesWriter:

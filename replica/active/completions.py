@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from replica.following.apply import Applied
-from replica.notary.counted import CountedRequest, CountedSettlement
+from replica.notary.counted import CountedRequest
 from replica.notary.records import NO_OFFSET, RequestRecord
 from replica.notary.requests import TIME_MAX_US
-from replica.store.completions import of_request, of_settlement
+from replica.store.completions import of_request
 from replica.store.interface import Completion
 
 
 def completions_of(applied: Applied) -> list[Completion]:
     """The completions of a run of records, in log order: the same at every replica, a function of the log alone."""
-    completions: list[Completion] = []
-    for entry, verdict in applied.decided():
-        if isinstance(entry, CountedSettlement):
-            completions.extend(of_settlement(entry))
-        elif isinstance(entry, CountedRequest) and verdict is not None:
-            completions.append(of_request(entry, verdict, *_deduplication(entry.record)))
-    return completions
+    return [
+        of_request(entry, verdict, *_deduplication(entry.record))
+        for entry, verdict in applied.decided()
+        if isinstance(entry, CountedRequest) and verdict is not None
+    ]
 
 
 def _deduplication(record: RequestRecord) -> tuple[int | None, int | None]:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ha.ending import Cause
-from replica.notary.counted import CountedSettlement
 from replica.notary.outcomes import CODE_OF
 from replica.notary.reading import Reading
 from replica.notary.rules import Verdict
@@ -19,17 +18,12 @@ class Counters:
         self.outcomes: Counter[str] = Counter()  # requests judged, by code; counted by every replica that applies
         self.voids: Counter[str] = Counter()  # void records, by reason
         self.barriers = 0
-        self.settled_commands = 0
         self.activations = 0
         self.step_downs: Counter[str] = Counter({cause.value: 0 for cause in Cause})
 
     def note_applied(self, reading: Reading, verdicts: Sequence[Verdict | None]) -> None:
-        """Count a run of records; `verdicts` has one entry for each record that counted, None for a settlement."""
-        for entry, verdict in zip(reading.counted, verdicts, strict=True):
-            if verdict is not None:
-                self.outcomes[CODE_OF[verdict.outcome]] += 1
-            elif isinstance(entry, CountedSettlement):
-                self.settled_commands += len(entry.record.commands)
+        """Count a run of records; `verdicts` has one entry for each record that counted, None for a note."""
+        self.outcomes.update(CODE_OF[verdict.outcome] for verdict in verdicts if verdict is not None)
         self.voids.update(void.reason.value for void in reading.voids)
         self.barriers += len(reading.barriers)
 

@@ -16,7 +16,7 @@ from replica.notary.errors import NotaryError
 from replica.notary.formats import Formats, to_write
 from replica.notary.leases import NOTHING_WITNESSED, SIGNS_OF_LIFE_FROM, claim_text, release_text, releaser_in
 from replica.notary.position import BEGIN, Position
-from replica.notary.records import ACTIVATION_ID_BYTES, BarrierRecord, Record, SettlementRecord, encode_record
+from replica.notary.records import ACTIVATION_ID_BYTES, BarrierRecord, Record, SignOfLifeRecord, encode_record
 
 ResultT = TypeVar("ResultT")
 
@@ -29,12 +29,15 @@ class FollowedLease:
         request_log: RequestLog,
         follower: Follower,
         random_bytes: Callable[[int], bytes],
+        now_us: Callable[[], int],
         raised: Callable[[], Awaitable[Formats]],
     ) -> None:
-        """`raised`: the formats that operators have raised, all that were before the call. Raises NotaryError."""
+        """`now_us`: the time. `raised`: the formats that operators have raised, all that were before the call. Raises
+        NotaryError."""
         self._log = request_log
         self._follower = follower
         self._random_bytes = random_bytes
+        self._now_us = now_us
         self._raised = raised
         self._writer: LogWriter | None = None
         self._holder = HolderWatch(request_log, follower.look_again)
@@ -100,9 +103,9 @@ class FollowedLease:
         return activation_id if _in_force(position) == activation_id else None
 
     async def show_life(self, activation_id: bytes, number: int) -> bool:
-        """See LeaseLog. The sign is an empty settlement."""
+        """See LeaseLog."""
         sequence = SIGNS_OF_LIFE_FROM + number
-        await self._append(SettlementRecord(self._in_log().records, activation_id, sequence, ()))
+        await self._append(SignOfLifeRecord(self._in_log().records, activation_id, sequence, self._now_us()))
 
         def read_or_over(position: Position) -> bool:
             return _in_force(position) != activation_id or has_seen(position, sequence)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from replica.following.apply import Applied
-from replica.notary.counted import Counted, CountedRequest, CountedSettlement
+from replica.notary.counted import CountedRequest
 
 COUNTED_MAX = 200_000  # completions remembered until one published position among them is known
 
@@ -36,13 +36,13 @@ class LedgerCount:
             self._since = applied.reading.after_offset
         found: dict[int, int | None] = {}
         for entry in applied.reading.counted:
-            count = _completions(entry)
+            if not isinstance(entry, CountedRequest):
+                continue
             if self.end is None:
-                self._at.extend([entry.offset] * count)
+                self._at.append(entry.offset)
             else:
-                self.end += count
-            if isinstance(entry, CountedRequest):
-                found[entry.offset] = self.end
+                self.end += 1
+            found[entry.offset] = self.end
         self._applied = applied.position.offset
         if self.end is None:
             self._settle()
@@ -70,9 +70,3 @@ class LedgerCount:
         """What is published lags far behind: begin anew from here."""
         if len(self._at) > COUNTED_MAX:
             self._at, self._since = [], self._applied
-
-
-def _completions(entry: Counted) -> int:
-    if isinstance(entry, CountedSettlement):
-        return len(entry.record.commands)
-    return 1 if isinstance(entry, CountedRequest) else 0

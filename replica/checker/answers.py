@@ -17,7 +17,6 @@ from replica.checker.judge import (
     JudgedBarrier,
     JudgedLost,
     JudgedRequest,
-    JudgedSettlement,
     JudgedVoid,
 )
 from replica.checker.operations import (
@@ -76,8 +75,6 @@ class AnswerCheck:
         self._epoch = 0  # in force at the record seen last
         self._leased = False  # whether a barrier so far is a claim to a lease
         self._before_lost: set[int] = set()  # epochs in force where records were lost; barriers may be among those
-        # Commands and transactions that were answered from a record that is lost; they may be settled nevertheless.
-        self._lost_answered: set[bytes] = set()
         for operation in operations:
             self._note_sent(operation)
         self._claims = self._claims_of(operations)
@@ -104,14 +101,8 @@ class AnswerCheck:
                 self._add(FindingCode.SHARED_RECORD, claim, other=own.operation.name)
             own = claim
             self._check_decided(claim, judged)
-            if isinstance(judged, JudgedLost):
-                self._lost_answered.add((claim.operation.command or b"") + claim.operation.tx_id)
         if isinstance(judged, JudgedRequest):
             self._note_record(judged, own)
-        elif isinstance(judged, JudgedSettlement):
-            for command in judged.record.commands:
-                if command_of(command) + command.tx_id not in self._lost_answered:
-                    self._explain(judged.offset, command_of(command), command.tx_id, command.content_digest)
         for claim in recalled:
             self._order.note_recalled(judged.offset, claim.answer.at_ns)
 
@@ -263,22 +254,16 @@ class AnswerCheck:
         if own is not None:
             self._order.note(judged.offset, own.operation.sent_ns, own.answer.at_ns)
             return
-        command = command_of(judged.record.submission)
-        sent_ns = self._explain(judged.offset, command, judged.request.tx_id, judged.content_digest)
-        if sent_ns is not None:
-            self._order.note(judged.offset, sent_ns, None)
-
-    def _explain(self, offset: int, command: bytes, tx_id: bytes, digest: bytes) -> int | None:
-        """Assign a decision in the log that no client received to an operation whose outcome is unknown.
-
-        Returns when the first operation that it may belong to was sent.
-        """
-        possible = self._open.get(command + tx_id + digest) or self._open.get(tx_id + digest)
+        # a decision that no client received: of an operation whose outcome is unknown
+        tx_id = judged.request.tx_id
+        content = tx_id + judged.content_digest
+        possible = self._open.get(command_of(judged.record.submission) + content) or self._open.get(content)
         if possible is not None and possible.left > 0:
             possible.left -= 1
-        elif offset >= self._first_offset and self._complete:
-            self._findings.add(FindingCode.RECORD_FROM_NOWHERE, record_offset=offset, tx_id=tx_id.hex())
-        return None if possible is None else possible.sent_ns
+        elif judged.offset >= self._first_offset and self._complete:
+            self._findings.add(FindingCode.RECORD_FROM_NOWHERE, record_offset=judged.offset, tx_id=tx_id.hex())
+        if possible is not None:
+            self._order.note(judged.offset, possible.sent_ns, None)
 
     def _add(self, code: FindingCode, claim: _Claim, **more: str | int | None) -> None:
         answer = claim.answer

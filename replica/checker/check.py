@@ -26,7 +26,7 @@ from functools import lru_cache
 import msgspec
 
 from replica.checker.answers import AnswerCheck
-from replica.checker.completions import CommandCheck, CompletionCheck, CompletionRow, completions_of
+from replica.checker.completions import CompletionCheck, CompletionRow, completions_of
 from replica.checker.door import Door
 from replica.checker.findings import Findings, Report, Summary
 from replica.checker.history import Event
@@ -36,11 +36,11 @@ from replica.checker.judge import (
     JudgedLost,
     JudgedNote,
     JudgedRequest,
-    JudgedSettlement,
     ReferenceJudge,
 )
 from replica.checker.operations import collect
 from replica.notary.receipts import Receipt, verify_receipt
+from replica.notary.records import SignOfLifeRecord
 from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.notary.signatures import notary_signature_holds
 
@@ -94,7 +94,6 @@ def check(
     findings, summary = Findings(), Summary()
     operations = collect(history, verify, findings, summary, scope.door)
     answers = AnswerCheck(operations, scope.first_offset, scope.complete, findings, all_serve=scope.all_serve)
-    commands = CommandCheck(findings)
     published = None
     if completions is not None:
         published = CompletionCheck(completions, max(scope.first_ledger_offset, scope.pruned_to + 1), findings)
@@ -113,7 +112,6 @@ def check(
             continue
         expected = completions_of(judged, ledger_offset)
         ledger_offset += len(expected)
-        commands.see(expected)
         if published is not None and is_published:
             published.see(judged.offset, [row for row in expected if row.ledger_offset > scope.pruned_to])
     answers.finish(summary.epochs, judge.notarised)
@@ -127,10 +125,8 @@ def check(
 def _count(judged: Judged, tally: Counter[str], voids: Counter[str], summary: Summary) -> None:
     if isinstance(judged, JudgedRequest):
         tally[judged.outcome] += 1
-    elif isinstance(judged, JudgedSettlement):
-        tally["SETTLEMENT"] += 1
     elif isinstance(judged, JudgedNote):
-        tally["NOTE"] += 1
+        tally["SIGN_OF_LIFE" if isinstance(judged.record, SignOfLifeRecord) else "NOTE"] += 1
     elif isinstance(judged, JudgedLost):
         tally["LOST"] += 1
     elif isinstance(judged, JudgedBarrier):

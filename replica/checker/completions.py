@@ -8,10 +8,8 @@ from hashlib import sha256
 import msgspec
 
 from replica.checker.findings import FindingCode, Findings
-from replica.checker.judge import NOTARISED, Judged, JudgedLost, JudgedRequest, JudgedSettlement
+from replica.checker.judge import NOTARISED, Judged, JudgedLost, JudgedRequest
 from replica.notary.canonical import change_id
-
-NOT_SEQUENCED = "SUBMISSION_NOT_SEQUENCED"
 
 
 class CompletionRow(msgspec.Struct, frozen=True, gc=False):
@@ -39,24 +37,6 @@ def completions_of(judged: Judged, ledger_offset: int) -> list[CompletionRow]:
     """The completions that a record must have, the first with this ledger offset."""
     if isinstance(judged, JudgedRequest):
         return [_of_request(judged, ledger_offset)]
-    if isinstance(judged, JudgedSettlement):
-        return [
-            CompletionRow(
-                ledger_offset + at,
-                judged.offset,
-                change_id(command.user_id, command.command_id, command.act_as),
-                command.user_id,
-                command.command_id,
-                command.act_as,
-                command.submission_id,
-                command.tx_id,
-                command.content_digest,
-                NOT_SEQUENCED,
-                None,
-                judged.judged_us,
-            )
-            for at, command in enumerate(judged.record.commands)
-        ]
     return []
 
 
@@ -81,22 +61,6 @@ def _of_request(judged: JudgedRequest, ledger_offset: int) -> CompletionRow:
         judged.judged_us,
         detail,
     )
-
-
-class CommandCheck:
-    """A command that the log has accepted is not settled as never logged after that."""
-
-    def __init__(self, findings: Findings) -> None:
-        self._findings = findings
-        self._accepted: set[bytes] = set()
-
-    def see(self, expected: Iterable[CompletionRow]) -> None:
-        """The completions of the next record."""
-        for row in expected:
-            if row.outcome == NOTARISED:
-                self._accepted.add(row.change_id)
-            elif row.outcome == NOT_SEQUENCED and row.change_id in self._accepted:
-                self._findings.add(FindingCode.COMMAND_SETTLED_WRONGLY, **_evidence(row))
 
 
 class CompletionCheck:

@@ -22,13 +22,12 @@ class FindingCode(Enum):
     WRONG_CONFLICT = "a conflict names other states, uses or winners than the log"
     WRONG_TIME = "a window was judged at another time than the log's"
     WINNER_FROM_NOWHERE = "a conflict names a winner that nobody had sent before the answer"
-    RECORD_FROM_NOWHERE = "a counting record, or a settled command, belongs to no operation whose outcome is open"
+    RECORD_FROM_NOWHERE = "a counting record belongs to no operation whose outcome is open"
     ORDER_BROKEN = "an operation was sent after another was answered, and stands before it in the log"
     DENIED = "a transaction was said not to be found after the log was known to have it"
     PASSIVE_ANSWERED = "an answer was given by a replica, or in an epoch, that was not in force for it"
     RECEIPT_INVALID = "a receipt does not verify, or certifies something else"
     REFUSED_WRONGLY = "a refusal says of a request, its command or its sender what is not so"
-    COMMAND_SETTLED_WRONGLY = "a command was settled as never logged after the log had accepted it"
     COMPLETION_MISSING = "a submission that the log decided has no completion"
     COMPLETION_EXTRA = "a completion comes from no record, or is there twice, or out of log order"
     COMPLETION_WRONG = "a completion says something else than the log"
@@ -65,7 +64,7 @@ class Summary(msgspec.Struct):
     answers: dict[str, int] = {}  # by code; UNKNOWN for operations without a definite answer
     receipts: int = 0
     records: int = 0
-    outcomes: dict[str, int] = {}  # counting requests by verdict, SETTLEMENT, NOTE and LOST
+    outcomes: dict[str, int] = {}  # counting requests by verdict, SIGN_OF_LIFE, NOTE and LOST
     voids: dict[str, int] = {}  # by reason
     epochs: dict[int, str] = {}  # each epoch that was in force, with the replica that held it
     completions: int = 0

@@ -21,7 +21,7 @@ from replica.notary.records import (
     NoteRecord,
     RegistrationRecord,
     RequestRecord,
-    SettlementRecord,
+    SignOfLifeRecord,
     Undecodable,
     decode_record,
 )
@@ -59,20 +59,11 @@ class JudgedBarrier(msgspec.Struct, frozen=True, gc=False):
     repeated: bool
 
 
-class JudgedSettlement(msgspec.Struct, frozen=True, gc=False):
-    """A settlement that counts. `judged_us` is the highest stamp before it."""
-
-    offset: int
-    record: SettlementRecord
-    barrier: BarrierRecord
-    judged_us: int
-
-
 class JudgedNote(msgspec.Struct, frozen=True, gc=False):
-    """An act, a registration or a salvage that counts; it has no verdict. `judged_us`: the highest stamp before it."""
+    """Any other record that counts; it has no verdict. `judged_us`: the highest stamp before it."""
 
     offset: int
-    record: NoteRecord
+    record: NoteRecord | SignOfLifeRecord
     barrier: BarrierRecord
     judged_us: int
 
@@ -122,7 +113,7 @@ class JudgedLost(msgspec.Struct, frozen=True, gc=False):
     content_digest: bytes | None
 
 
-Judged = JudgedLost | JudgedVoid | JudgedBarrier | JudgedSettlement | JudgedNote | JudgedRequest
+Judged = JudgedLost | JudgedVoid | JudgedBarrier | JudgedNote | JudgedRequest
 
 
 class ReferenceJudge:
@@ -212,12 +203,10 @@ class ReferenceJudge:
         self.sequences = set()
         return JudgedBarrier(self.offset, record, repeated=False)
 
-    def _without_verdict(self, record: SettlementRecord | NoteRecord, barrier: BarrierRecord) -> Judged:
+    def _without_verdict(self, record: NoteRecord | SignOfLifeRecord, barrier: BarrierRecord) -> Judged:
         if record.sequence in self.sequences:
             return JudgedVoid(self.offset, REPEAT)
         self._count(record.sequence)
-        if isinstance(record, SettlementRecord):
-            return JudgedSettlement(self.offset, record, barrier, self.stamp_us)
         if isinstance(record, ActRecord) and record.name == "officers":
             self._name_officers(record)
         if isinstance(record, RegistrationRecord) and record.public_key in self.officers:

@@ -16,7 +16,6 @@ from replica.checker.judge import NOTARISED, STATE_CONFLICT, TIME_WINDOW_CLOSED,
 from replica.notary.canonical import change_id, content_digest
 from replica.notary.errors import BadRequest, Code, Retry
 from replica.notary.receipts import Receipt, ReceiptDocument, receipt_from_document
-from replica.notary.records import SettledCommand
 from replica.notary.requests import Submission, parse_state_ref
 
 NOT_FOUND = "TX_NOT_FOUND"
@@ -74,7 +73,7 @@ class Operation(msgspec.Struct, gc=False):
         return f"{self.process}/{self.op}"
 
 
-def command_of(ids: CommandIds | Submission | SettledCommand) -> bytes:
+def command_of(ids: CommandIds | Submission) -> bytes:
     """The identity of a submission of a command: a hash of all four ids."""
     return sha256(change_id(ids.user_id, ids.command_id, ids.act_as) + ids.submission_id.encode()).digest()
 

@@ -6,17 +6,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from replica.checker.findings import FindingCode, Findings
-from replica.checker.judge import Judged, JudgedLost, JudgedRequest, JudgedSettlement
+from replica.checker.judge import Judged, JudgedLost, JudgedRequest
 from replica.checker.operations import COMMAND_ID_REUSED, Operation
-from replica.notary.canonical import change_id
-from replica.notary.records import SettledCommand
-from replica.notary.requests import Submission
 
 _Other = tuple[bytes, bytes, int]  # transaction id, content digest, offset in the log; -1 while it is not known
 
 
 class ReuseCheck:
-    """Reads the log record by record, and collects the commands in it: those in requests, and those that were settled.
+    """Reads the log record by record, and collects the commands in it.
 
     A submission that is in no record may still arrive, so an operation whose outcome is unknown counts as evidence.
     The command of a lost record is known only from operations that were answered from that record.
@@ -44,10 +41,8 @@ class ReuseCheck:
         if not self._wanted:
             return
         if isinstance(judged, JudgedRequest):
-            self._note(judged.record.submission, judged.request.tx_id, judged.content_digest, judged.offset)
-        elif isinstance(judged, JudgedSettlement):
-            for command in judged.record.commands:
-                self._note(command, command.tx_id, command.content_digest, judged.offset)
+            if judged.change_id in self._wanted:
+                self._others[judged.change_id].add((judged.request.tx_id, judged.content_digest, judged.offset))
         elif isinstance(judged, JudgedLost):
             self._first_lost = judged.offset if self._first_lost is None else self._first_lost
             for operation in self._answered[judged.offset]:
@@ -73,8 +68,3 @@ class ReuseCheck:
                     answer=answer.code,
                     problem=f"{problem} was submitted under this command",
                 )
-
-    def _note(self, command: Submission | SettledCommand, tx_id: bytes, digest: bytes, offset: int) -> None:
-        change = change_id(command.user_id, command.command_id, command.act_as)
-        if change in self._wanted:
-            self._others[change].add((tx_id, digest, offset))

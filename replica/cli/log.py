@@ -44,7 +44,7 @@ class Line:
     """One record, for people and programs. `activation`: the first eight digits of its activation id."""
 
     offset: int
-    kind: str  # barrier, request, settlement, or undecodable
+    kind: str  # barrier, request, life, act, registration, salvage, or undecodable
     activation: str
     sequence: int | None
     at_us: int | None
@@ -113,7 +113,7 @@ def describe(offset: int, value: bytes) -> Line:
     from replica.notary.records import (
         BarrierRecord,
         RequestRecord,
-        SettlementRecord,
+        SignOfLifeRecord,
         Undecodable,
         decode_record,
         format_named,
@@ -133,10 +133,8 @@ def describe(offset: int, value: bytes) -> Line:
             text = f"tx {request.tx_id.hex()}, {states}, by {request.party}, command {submission.command_id!r}"
             tx_ids = (request.tx_id.hex(),)
             return Line(offset, "request", activation, record.sequence, record.stamp_us, text, tx_ids)
-        if isinstance(record, SettlementRecord):
-            settled = tuple(command.tx_id.hex() for command in record.commands)
-            text = f"{len(record.commands)} commands that were never logged are rejected"
-            return Line(offset, "settlement", activation, record.sequence, None, text, settled)
+        if isinstance(record, SignOfLifeRecord):
+            return Line(offset, "life", activation, record.sequence, record.stamp_us, "the holder of the lease lives")
         kind, text = _note(record)
         return Line(offset, kind, activation, record.sequence, None, text)
     except (Undecodable, BadRequest, ValueError) as error:
@@ -164,7 +162,7 @@ def _show(line: Line, as_json: bool) -> None:
     table = make_table("", "", "", "", "")
     table.show_header = False
     at = "" if line.at_us is None else datetime.fromtimestamp(line.at_us / 1e6, UTC).strftime("%H:%M:%S.%f")[:-3]
-    style = {"barrier": "bold", "undecodable": "red", "settlement": "yellow"}.get(line.kind, "")
+    style = {"barrier": "bold", "undecodable": "red", "life": "dim"}.get(line.kind, "")
     where = f"{line.activation}/{'' if line.sequence is None else line.sequence}"
     add_texts(table, f"{line.offset:>10}", f"{line.kind:<10}", f"{where:<16}", f"{at:<12}", line.text, style=style)
     out.print(table)

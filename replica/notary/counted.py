@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from replica.notary.records import NoteRecord, RequestRecord, SettlementRecord
+from replica.notary.records import NoteRecord, RequestRecord
 from replica.notary.requests import Request
 
 
@@ -21,14 +21,6 @@ class CountedRequest(msgspec.Struct, frozen=True, gc=False):
     change_id: bytes
 
 
-class CountedSettlement(msgspec.Struct, frozen=True):
-    """A settlement record that counts. `judged_us` is the highest stamp before it."""
-
-    offset: int
-    record: SettlementRecord
-    judged_us: int
-
-
 class CountedNote(msgspec.Struct, frozen=True):
     """An act, a registration or a salvage that counts. `judged_us` is the highest stamp before it."""
 
@@ -37,4 +29,5 @@ class CountedNote(msgspec.Struct, frozen=True):
     judged_us: int
 
 
-Counted = CountedRequest | CountedSettlement | CountedNote
+Counted = CountedRequest | CountedNote
+"""Signs of life count as well; but that is all, so nobody is handed them."""

@@ -174,12 +174,6 @@ class Code(Enum):
         "Send the same command again after Retry-After; it cannot run twice.",
         Retry.SAME,
     )
-    SUBMISSION_NOT_SEQUENCED = (
-        503,
-        "The submission never reached the request log and was settled as rejected",
-        "Resubmit the same command.",
-        Retry.SAME,
-    )
     # Look-ups.
     TX_NOT_FOUND = (
         404,

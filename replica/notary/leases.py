@@ -17,7 +17,7 @@ from replica.notary.records import BarrierRecord
 CLAIM = "lease"
 RELEASE = "release"
 NOTHING_WITNESSED = -1  # the first claim to an empty log; barriers of no lease
-OTHERS_FROM = 2**40  # sequence numbers below are of the lease's holder: its settlements, notes and, alone, its requests
+OTHERS_FROM = 2**40  # sequence numbers below are of the lease's holder: its notes and, alone, its requests
 SIGNS_OF_LIFE_FROM = 2**62  # and so are these: a range of their own, above all that replicas are given
 _CLAIM = re.compile(r"lease:.+:(-1|0|[1-9][0-9]{0,18})", re.ASCII | re.DOTALL)
 _PAUSE = re.compile(r"release:([^:]+:[^:]+:[0-9]+):[^:]*", re.ASCII)

@@ -1,6 +1,6 @@
 """The void rule: which records of the log count, as one pure function that every reader uses.
 
-A barrier comes into force if its epoch is above that of the barrier in force. A request or settlement
+A barrier comes into force if its epoch is above that of the barrier in force. Any other record
 counts only if it carries the activation id in force, is in the format in force, and has a sequence number that was not
 met before in that activation. A record that does not count has no effect, but is reported, for counts and alarms.
 
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from replica.notary.canonical import change_id
-from replica.notary.counted import Counted, CountedNote, CountedRequest, CountedSettlement
+from replica.notary.counted import Counted, CountedNote, CountedRequest
 from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
 from replica.notary.leases import is_leased, shows_life, witness_in
 from replica.notary.position import POSITION_VERSION, Position
@@ -26,7 +26,7 @@ from replica.notary.records import (
     BarrierRecord,
     NoteRecord,
     RequestRecord,
-    SettlementRecord,
+    SignOfLifeRecord,
     Undecodable,
     decode_record,
     record_digest,
@@ -79,7 +79,7 @@ class BarrierInForce(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct):
-    """The result of reading a run of records: the position after it, the counting records in log order, the void."""
+    """The result of reading a run of records: the position after it, the counting requests and notes, the void."""
 
     position: Position
     counted: list[Counted]
@@ -144,8 +144,8 @@ class RunReader:
                 void = VoidReason.NOT_IN_FORCE
             elif isinstance(record, RequestRecord):
                 void = self.read_request(record, self.barrier.rules_version)
-            elif isinstance(record, SettlementRecord):
-                void = self.read_settlement(record)
+            elif isinstance(record, SignOfLifeRecord):
+                void = None if self.is_first(record.sequence) else VoidReason.REPEAT
             else:
                 void = self.read_note(record)
         except (Undecodable, BadRequest):
@@ -201,12 +201,6 @@ class RunReader:
             return VoidReason.REPEAT
         self.stamp_us = max(self.stamp_us, record.stamp_us)
         self.counted.append(CountedRequest(self.offset, record, request, digest, self.stamp_us, rules_version, command))
-        return None
-
-    def read_settlement(self, record: SettlementRecord) -> VoidReason | None:
-        if not self.is_first(record.sequence):
-            return VoidReason.REPEAT
-        self.counted.append(CountedSettlement(self.offset, record, self.stamp_us))
         return None
 
     def read_note(self, record: NoteRecord) -> VoidReason | None:

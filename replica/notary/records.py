@@ -1,9 +1,9 @@
 """The records of the request log, as MessagePack arrays (docs/decisions/0001 has the measurements behind the choice).
 
 A *barrier* opens an activation; its layout is fixed for ever, so that each release can read each barrier. A *request*
-is one submission. A *settlement* names commands that were accepted but can never reach the log any more. Three kinds
-have no verdict: *acts* of operators, *registrations* of parties, and *salvages* of a lost range. Every record but a
-barrier begins with kind, format, activation id and sequence number, in every format.
+is one submission. A *sign of life* shows that the holder of a lease lives. Three kinds have no verdict: *acts* of
+operators, *registrations* of parties, and *salvages* of a lost range. Every record but a barrier begins with kind,
+format, activation id and sequence number, in every format.
 
 The bounds in the types are part of the format: a record that breaks one is undecodable. So a counting record always
 fits a position and the database columns. No element may follow the last one, because a reader would have to skip it.
@@ -21,7 +21,6 @@ from replica.notary.errors import BadRequest, InvariantBroken
 from replica.notary.requests import (
     DIGEST_BYTES,
     TIME_MAX_US,
-    TX_ID_BYTES,
     PublicKey,
     Signature,
     Submission,
@@ -34,7 +33,6 @@ from replica.notary.untrusted import UNREADABLE
 FORMAT = 2  # the newest record format that this release reads
 ACTIVATION_ID_BYTES = 16
 RECORD_MAX_BYTES = 1_000_000  # the largest value a writer makes; a request of 9,999 states has about 361,000 bytes
-SETTLED_PER_RECORD = 1_000  # commands in one settlement record
 BARRIER_TEXT_MAX = 255  # characters of a barrier's replica name and database
 BODY_MAX_BYTES = 65_536  # of an act
 NO_OFFSET = -1  # acceptances at any log offset count
@@ -79,24 +77,13 @@ class RequestRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     after_offset: AfterOffset
 
 
-class SettledCommand(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A command that an earlier activation accepted and that is not in the log: rejected, may be resubmitted."""
-
-    user_id: str
-    command_id: str
-    act_as: tuple[str, ...]
-    submission_id: str
-    tx_id: Annotated[bytes, msgspec.Meta(min_length=TX_ID_BYTES, max_length=TX_ID_BYTES)]
-    content_digest: Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
-
-
-class SettlementRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
-    """Settles commands of earlier activations; each gets its completion from this record."""
+class SignOfLifeRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
+    """Shows that the holder of a lease lives, and nothing else. No time judged depends on the stamp."""
 
     format: int
     activation_id: ActivationId
     sequence: SequenceNumber
-    commands: Annotated[tuple[SettledCommand, ...], msgspec.Meta(max_length=SETTLED_PER_RECORD)]
+    stamp_us: StampUs
 
 
 class ActRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
@@ -146,12 +133,12 @@ class SalvageRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 NoteRecord = ActRecord | RegistrationRecord | SalvageRecord
 """Records that count and have no verdict: no completion comes from them."""
 
-Record = BarrierRecord | RequestRecord | SettlementRecord | NoteRecord
+Record = BarrierRecord | RequestRecord | SignOfLifeRecord | NoteRecord
 
 _BARRIER_HEAD = b"\x97\x00"  # an array of seven whose first element, the kind, is 0
 _encoder = msgspec.msgpack.Encoder()
 _barrier_decoder = msgspec.msgpack.Decoder(BarrierRecord)
-_InForce = RequestRecord | SettlementRecord | NoteRecord
+_InForce = RequestRecord | SignOfLifeRecord | NoteRecord
 
 
 class RecordFormat(NamedTuple):
@@ -162,7 +149,7 @@ class RecordFormat(NamedTuple):
 
 
 RECORD_FORMATS: dict[int, RecordFormat] = {
-    2: RecordFormat(RequestRecord, msgspec.msgpack.Decoder(RequestRecord | SettlementRecord | NoteRecord)),
+    2: RecordFormat(RequestRecord, msgspec.msgpack.Decoder(RequestRecord | SignOfLifeRecord | NoteRecord)),
 }
 """Every record format that this release reads, by its number."""
 
@@ -210,10 +197,7 @@ def decode_record(value: bytes, format_in_force: int) -> Record:
         if isinstance(record, RequestRecord):
             submission = record.submission
             check_command(submission.user_id, submission.command_id, submission.act_as, submission.submission_id)
-        elif isinstance(record, SettlementRecord):
-            for command in record.commands:
-                check_command(command.user_id, command.command_id, command.act_as, command.submission_id)
-        else:
+        elif not isinstance(record, SignOfLifeRecord):
             _check_note(record)
         return record
     except (*UNREADABLE, BadRequest) as error:  # a validation error is a decode error too

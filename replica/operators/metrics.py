@@ -86,9 +86,6 @@ class CoreMetrics(Collector, Generic[SessionT]):
         counters = participant.counters
         yield _counter("notary_judged", "Requests judged, by code", "code", _OUTCOMES | counters.outcomes)
         yield _counter("notary_void_records", "Records without effect, by reason", "reason", _VOIDS | counters.voids)
-        settled = CounterMetricFamily("notary_settled_commands", "Commands that a settlement rejected")
-        settled.add_metric([], counters.settled_commands)
-        yield settled
         failed = CounterMetricFamily("notary_failed_submissions", "Submissions that the core failed on, each alone")
         failed.add_metric([], participant.failures.count)
         yield failed

@@ -1,12 +1,10 @@
-"""The completions of one record that the log decided. Pure, and the same wherever the log is read."""
+"""The completion of one request that the log decided. Pure, and the same wherever the log is read."""
 
 from __future__ import annotations
 
 import msgspec
 
-from replica.notary.canonical import change_id
-from replica.notary.counted import CountedRequest, CountedSettlement
-from replica.notary.errors import Code
+from replica.notary.counted import CountedRequest
 from replica.notary.outcomes import CODE_OF
 from replica.notary.rules import Verdict
 from replica.store.interface import Completion
@@ -36,23 +34,3 @@ def of_request(
         deduplication_us,
         deduplication_after,
     )
-
-
-def of_settlement(entry: CountedSettlement) -> list[Completion]:
-    """A completion for each command that was given up, in the order of the record."""
-    return [
-        Completion(
-            entry.offset,
-            change_id(command.user_id, command.command_id, command.act_as),
-            command.user_id,
-            command.command_id,
-            command.act_as,
-            command.submission_id,
-            command.tx_id,
-            command.content_digest,
-            Code.SUBMISSION_NOT_SEQUENCED.name,
-            None,
-            entry.judged_us,
-        )
-        for command in entry.record.commands
-    ]

@@ -32,10 +32,10 @@ class Command(msgspec.Struct, frozen=True, gc=False):
 class Completion(msgspec.Struct, frozen=True, gc=False):
     """The result of one attempt, before it gets its ledger offset.
 
-    `outcome` is a name of the error catalogue, or NOTARISED. `log_offset` is the record that the completion comes from
-    (a settlement yields several). `detail` holds a conflict's states in MessagePack, and is empty otherwise. The
-    deduplication period that was applied is a number of microseconds, or a ledger offset after which acceptances count;
-    both are None where it is not known.
+    `outcome` is a name of the error catalogue, or NOTARISED. `log_offset` is the record that the completion comes
+    from. `detail` holds a conflict's states in MessagePack, and is empty otherwise. The deduplication period that was
+    applied is a number of microseconds, or a ledger offset after which acceptances count; both are None where it is not
+    known.
     """
 
     log_offset: int
@@ -48,7 +48,7 @@ class Completion(msgspec.Struct, frozen=True, gc=False):
     content_digest: bytes
     outcome: str
     notarised_offset: int | None
-    recorded_us: int  # the time it was judged at, microseconds UTC; for a settlement the highest stamp before it
+    recorded_us: int  # the time it was judged at, microseconds UTC
     detail: bytes = b""
     deduplication_us: int | None = None
     deduplication_after: int | None = None

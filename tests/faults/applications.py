@@ -14,7 +14,6 @@ import msgspec
 from ledger_api.client import NotaryClient, Party, RetryPolicy, SubmissionStream, encode_submission
 from ledger_api.wire.feed import CompletionDocument, CompletionsDocument, LedgerEndDocument
 from replica.notary.answers import Notarised
-from replica.notary.errors import Code
 from replica.notary.outcomes import DEDUPLICATED, NOTARISED
 from replica.notary.requests import Submission
 from tests.promises import promised
@@ -25,7 +24,6 @@ CALLERS, STREAMERS, ASYNCHRONOUS = 6, 12, 6  # submissions that each kind of app
 PAGE = 500
 PAUSE_S = 0.02  # the applications are no benchmark: each kill is to meet some submissions at every step
 _JSON = {"Content-Type": "application/json"}
-_NOT_SEQUENCED = Code.SUBMISSION_NOT_SEQUENCED.name
 
 
 class Applications:
@@ -90,14 +88,16 @@ class Applications:
             await self._repeat(ASYNCHRONOUS, lambda: self._until_notarised(session, self._fresh()))
 
     async def _until_notarised(self, session: aiohttp.ClientSession, submission: Submission) -> None:
-        """Submit until a completion is NOTARISED: what a dead replica left is settled, and may be repeated."""
+        """Submit until there is a completion."""
         for number in itertools.count(1):
             attempt = msgspec.structs.replace(submission, submission_id=f"{submission.command_id[:32]}/{number}")
             completed = self._completed[attempt.submission_id] = asyncio.get_running_loop().create_future()
             status = await self._submit(session, attempt)
             if status == 202:
                 self.accepted.append(attempt.submission_id)
-            if status == 200 or (status == 202 and await completed != _NOT_SEQUENCED):
+            if status == 202:
+                await completed
+            if status in (200, 202):
                 return
             await asyncio.sleep(PAUSE_S)
 
@@ -143,9 +143,8 @@ def check(applications: Applications, after: int, end: int) -> None:
     offsets: dict[str, set[int | None]] = {command: set() for command in applications.answers}
     for completion in followed:
         if completion.command_id in applications.answers:
-            assert completion.code in (NOTARISED, DEDUPLICATED, _NOT_SEQUENCED), completion
-            if completion.code != _NOT_SEQUENCED:
-                offsets[completion.command_id].add(completion.notarised_offset)
+            assert completion.code in (NOTARISED, DEDUPLICATED), completion
+            offsets[completion.command_id].add(completion.notarised_offset)
     for command, answer in applications.answers.items():
         assert isinstance(answer, Notarised), f"surfaced to the application: {answer}"
         found = (notarised[command], offsets[command])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from hashlib import sha256
 from itertools import cycle
 
@@ -22,7 +23,7 @@ from replica.checker.history import (
     encode_event,
 )
 from replica.notary.canonical import change_id, content_digest, encode_request
-from replica.notary.counted import CountedRequest, CountedSettlement
+from replica.notary.counted import CountedRequest
 from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, claim_text, release_text
 from replica.notary.merkle import leaf_hash, tree_levels
 from replica.notary.position import POSITION_VERSION, Position, begin, encode_position
@@ -36,8 +37,9 @@ from replica.notary.records import (
     RegistrationRecord,
     RequestRecord,
     SalvageRecord,
-    SettledCommand,
-    SettlementRecord,
+    SignOfLifeRecord,
+    Undecodable,
+    decode_record,
     encode_record,
 )
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref, make_request, state_ref
@@ -129,16 +131,11 @@ _OPERATOR = (bytes(PARTY_KEY.verify_key), bytes([0x51]) * 64)
 
 BARRIER_2 = BarrierRecord(9, ACTIVATION_2, "R2", "postgres:7564028173911205913:1", 2, 2)
 
-_SETTLED = (
-    SettledCommand("alice", "command-1", (PARTY,), "submission-1", tx(0x11), bytes([0xD1]) * 32),
-    SettledCommand("zoë", "command-2", ("O=A", "O=B"), "submission-2", tx(0x22), bytes([0xD2]) * 32),
-)
 RECORDS = {
     "barrier": BARRIER_2,
     "request": RequestRecord(*_OF_2, 0, 1_000, submission(REQUESTS["one input"]), 604_800_000_000, -1),
     "request-after-an-offset": RequestRecord(*_OF_2, 1, 1_001, submission(REQUESTS["window"]), 2**63 - 1, 1_000),
-    "settlement": SettlementRecord(*_OF_2, 2**40, _SETTLED),
-    "settlement-of-nothing": SettlementRecord(*_OF_2, 2, ()),
+    "sign-of-life": SignOfLifeRecord(*_OF_2, 2, 1_002),
     "act": ActRecord(*_OF_2, 3, 1_002, "pause", 4, b"body", "zoë", "maintenance", *_OPERATOR),
     "registration": RegistrationRecord(*_OF_2, 4, 1_003, PARTY, bytes([0x61]) * 32, 5, 6, "zoë", *_OPERATOR),
     "salvage": SalvageRecord(*_OF_2, 5, 1_000, 1_010, bytes([0xD3]) * 32),
@@ -231,7 +228,7 @@ def log() -> list[bytes]:
         second(16, submission(_request(0x89, (state(0x90),), (), late), "c-7"), 4_100),  # outside, but a repetition
         second(17, submission(_request(0x91, (state(0x92),)), "c-7"), 4_200),  # 25: that was an acceptance of c-7
         second(17, submission(other, "c-8"), 4_300),  # a repeat
-        encode_record(SettlementRecord(2, ACTIVATION_2, 18, _SETTLED)),  # 27
+        encode_record(SignOfLifeRecord(2, ACTIVATION_2, 18, 9_000)),  # 27
         *[encode_record(_noted(RECORDS[name], 19 + at)) for at, name in enumerate(("act", "registration", "salvage"))],
         second(22, _signed_for(spend, after_five), 4_400, 2**63 - 1, 5),  # 31: c-1 was accepted after 5, for 0x22
         b"\x00",
@@ -255,10 +252,10 @@ def leased_log() -> list[bytes]:
     first, second = ACTIVATION_1, ACTIVATION_2
     return [
         claim(first, 1, NO_OFFSET),
-        encode_record(SettlementRecord(2, first, 0, ())),  # 1: the holder's
+        encode_record(SignOfLifeRecord(2, first, 0, 9_000)),  # 1: the holder's
         of(first, OTHERS_FROM, 0x41),  # another replica's
         claim(second, 2, 0),  # 3: void, the holder wrote
-        encode_record(SettlementRecord(2, first, SIGNS_OF_LIFE_FROM, ())),  # a sign of life
+        encode_record(SignOfLifeRecord(2, first, SIGNS_OF_LIFE_FROM, 9_000)),  # a sign of life
         claim(second, 2, 1),  # 5: void, the holder lives
         of(first, SIGNS_OF_LIFE_FROM - 1, 0x42),  # another replica's
         claim(second, 2, 4),  # 7: in force, although others wrote
@@ -304,11 +301,16 @@ def _judged_lines(values: list[bytes]) -> bytes:
                 "notarised_offset": verdict.notarised_offset,
                 "conflicts": conflicts,
             }
-        elif isinstance(entry, CountedSettlement):
-            rows[entry.offset] = {"settles": len(entry.record.commands), "judged_us": entry.judged_us}
         else:
             rows[entry.offset] = {"note": True, "judged_us": entry.judged_us}
-    return _lines([{"offset": at} | rows.get(at, {"barrier": True}) for at in range(len(values))])
+    others = ["life" if _is_sign_of_life(value) else "barrier" for value in values]
+    return _lines([{"offset": at} | rows.get(at, {other: True}) for at, other in enumerate(others)])
+
+
+def _is_sign_of_life(value: bytes) -> bool:
+    with suppress(Undecodable):
+        return isinstance(decode_record(value, 2), SignOfLifeRecord)
+    return False
 
 
 def _judged_by_registrations(values: Log) -> bytes:

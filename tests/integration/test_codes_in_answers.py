@@ -18,7 +18,6 @@ from ledger_api.wire.stream_frames import Submissions, encoder
 from replica.notary.errors import Code, Retry
 from replica.notary.requests import Submission
 from replica.settings import CoreSettings
-from replica.store.interface import Completion
 from tests.worlds import core_world
 from tests.worlds.api_world import BANK, ApiWorld, StubParticipant, make_submission
 
@@ -126,25 +125,6 @@ async def test_a_user_who_has_enough_queued(tmp_path: Path) -> None:
         assert (status, told(problem, "USER_OVERLOADED"), problem.retry) == (429, True, Retry.SAME)
         assert "has as much queued as one may" in problem.detail
         assert (problem.retry_after_s or 0) > 0
-
-
-async def test_a_submission_that_was_settled_as_lost(tmp_path: Path) -> None:
-    """Goal: a reader of completions learns by SUBMISSION_NOT_SEQUENCED that it may send the command again. Method: the
-    completion of a settlement, and the catalogue's remedy."""
-    participant = StubParticipant()
-    one = bytes(32)
-    lost = Completion(1, one, "alice", "c1", ("O=A,C=GB",), "s1", one, one, "SUBMISSION_NOT_SEQUENCED", None, 1_000_000)
-    participant.database.completions.append((1, lost))
-    participant.standing = msgspec.structs.replace(participant.standing, ledger_end=1)
-    async with (
-        ApiWorld(tmp_path, participant).serve() as world,
-        aiohttp.ClientSession() as session,
-        session.get(f"{world.endpoint}/v1/completions") as answer,
-    ):
-        (line,) = (await answer.json())["completions"]
-    assert (line["code"], line["command_id"]) == ("SUBMISSION_NOT_SEQUENCED", "c1")
-    meant = Code[line["code"]]
-    assert (meant.retry, meant.remedy) == (Retry.SAME, "Resubmit the same command.")
 
 
 async def test_a_stream_that_is_asked_for_without_a_websocket(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ pytestmark = [pytest.mark.thorough, pytest.mark.cluster]
 FEW, MANY = 60, 3_000  # examples of Hypothesis for each document
 MANY_MAX_S = 1_800  # for so many in one test
 # No sender of nonsense gets the answer that the notary does not know, or is not there.
-NEVER = {"INTERNAL", "NOT_ACTIVE", "OUTCOME_UNKNOWN", "FEED_UNAVAILABLE", "SUBMISSION_NOT_SEQUENCED"}
+NEVER = {"INTERNAL", "NOT_ACTIVE", "OUTCOME_UNKNOWN", "FEED_UNAVAILABLE"}
 REQUEST_IDS = (
     b"X-Request-Id",
     b"Last-Event-ID",

@@ -19,7 +19,7 @@ from replica.notary import reading, records, rules
 from replica.notary.acceptances import Acceptance
 from replica.notary.counted import CountedRequest
 from replica.notary.formats import Formats, known
-from replica.notary.records import NoteRecord, RecordFormat, RequestRecord, SettlementRecord
+from replica.notary.records import NoteRecord, RecordFormat, RequestRecord, SignOfLifeRecord
 from replica.notary.requests import Request, Submission
 from replica.notary.rules import Outcome, Recorded, Verdict
 
@@ -70,7 +70,7 @@ def before_states(
     return reference.TIME_WINDOW_CLOSED if is_refused else outcome
 
 
-_DECODER = msgspec.msgpack.Decoder(NextRequest | SettlementRecord | NoteRecord)
+_DECODER = msgspec.msgpack.Decoder(NextRequest | SignOfLifeRecord | NoteRecord)
 ADDED: list[tuple[dict[int, Any], int, Any]] = [
     (records.RECORD_FORMATS, NEXT.records, RecordFormat(make_request, _DECODER)),
     (rules.RULES, NEXT.rules, judge),

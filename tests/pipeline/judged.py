@@ -153,8 +153,6 @@ def in_slices(
         offsets = (columns.first_offset + columns.rows[found.requests]).tolist()
         judged.verdicts |= {offset: (Outcome.NOTARISED, offset) for offset in offsets}
         judged.judged_us |= dict(zip(offsets, found.judged_us.tolist(), strict=True))
-        settled = (columns.first_offset + found.settlements).tolist()
-        judged.judged_us |= dict(zip(settled, found.settled_us.tolist(), strict=True))
         of_keys = barred(columns, found, plan)
         against.append(exceptions_of(columns, found, of_keys))
         claims, starts = by_range(claims_of(columns, found, of_keys), borders)

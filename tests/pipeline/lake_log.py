@@ -14,8 +14,7 @@ from replica.notary.records import (
     NO_OFFSET,
     BarrierRecord,
     RequestRecord,
-    SettledCommand,
-    SettlementRecord,
+    SignOfLifeRecord,
     encode_record,
 )
 from replica.notary.requests import Submission, TimeWindow, make_request, state_ref
@@ -40,15 +39,11 @@ def lake_state(name: str) -> bytes:
 
 def lake_values() -> list[bytes]:
     """Two states that two parties want, a state in the way of a reader, a retry and a repeat, a window that closed, a
-    fail-over of 30 s with two commands given up, and a command whose second attempt succeeds."""
+    fail-over of 30 s, and a command whose second attempt succeeds."""
     barriers = [
         encode_record(BarrierRecord(1, _FIRST, "r1", "postgres:1:1", 2, 2)),
         encode_record(BarrierRecord(2, _SECOND, "r2", "postgres:1:1", 2, 2)),
     ]
-    given_up = tuple(
-        SettledCommand("bob", f"pay-{number}", (BANK_B,), "s", lake_tx(f"given up {number}"), bytes(32))
-        for number in range(2)
-    )
     return [
         barriers[0],
         _asked(_FIRST, 0, 0, BANK_A, "sale", "sell-1", ["house"]),
@@ -59,7 +54,7 @@ def lake_values() -> list[bytes]:
         _asked(_FIRST, 5, 120, BANK_B, "late", "late-1", ["boat"], until_s=100),
         _asked(_FIRST, 6, 3_900, FUND, "coupon", "coupon-1", ["bond"]),
         barriers[1],
-        encode_record(SettlementRecord(2, _SECOND, 0, given_up)),
+        encode_record(SignOfLifeRecord(2, _SECOND, 0, _NINE_US)),
         _asked(_SECOND, 1, 3_930, BANK_B, "coupon too", "coupon-1", ["bond"]),
         _asked(_SECOND, 2, 3_960, BANK_B, "cheaper sale", "buy-1", ["car"]),
     ]

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from replica.notary.records import (
     BarrierRecord,
     RequestRecord,
-    SettledCommand,
-    SettlementRecord,
+    SignOfLifeRecord,
     encode_record,
 )
 from replica.notary.requests import Submission, TimeWindow, make_request, state_ref
@@ -77,19 +76,15 @@ def requests(draw: st.DrawFn) -> bytes:
 
 
 @st.composite
-def settlements(draw: st.DrawFn) -> bytes:
-    """Commands that are given up; only the sequence number matters to the index."""
-    commands = tuple(
-        SettledCommand("alice", f"c{number}", (PARTIES[0],), "s", TX_IDS[0], bytes(32))
-        for number in range(draw(st.integers(0, 2)))
-    )
-    return encode_record(SettlementRecord(2, *draw(_head()), commands))
+def signs_of_life(draw: st.DrawFn) -> bytes:
+    """Only the sequence number matters."""
+    return encode_record(SignOfLifeRecord(2, *draw(_head()), draw(TIMES)))
 
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
     """Bytes that are no record, or only nearly."""
-    value = draw(st.one_of(requests(), barriers(), settlements()))
+    value = draw(st.one_of(requests(), barriers(), signs_of_life()))
     match draw(st.sampled_from(["cut", "longer", "flip", "empty", "noise"])):
         case "cut":
             return value[: draw(st.integers(0, len(value) - 1))]
@@ -105,7 +100,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 def logs(max_size: int = 40) -> st.SearchStrategy[list[bytes]]:
     """The values of a log, from offset 0; it nearly always begins with a barrier."""
-    record = st.one_of(requests(), requests(), requests(), requests(), barriers(), settlements(), damaged())
+    record = st.one_of(requests(), requests(), requests(), requests(), barriers(), signs_of_life(), damaged())
     rest = st.lists(record, max_size=max_size)
     return st.tuples(st.lists(barriers(), max_size=1), rest).map(lambda parts: parts[0] + parts[1])
 

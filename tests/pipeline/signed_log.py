@@ -20,8 +20,7 @@ from replica.notary.records import (
     NO_OFFSET,
     BarrierRecord,
     RequestRecord,
-    SettledCommand,
-    SettlementRecord,
+    SignOfLifeRecord,
     encode_record,
 )
 from replica.notary.requests import Request, Submission, TimeWindow, make_request, state_ref
@@ -78,11 +77,10 @@ def requests() -> list[Request]:
 
 
 def log_values(forged: int | None = None) -> list[bytes]:
-    """Barrier, the requests, a settlement of two commands, a record of nobody's activation."""
-    settled = tuple(SettledCommand("bob", f"lost-{number}", (PARTY,), "s", tx(77), bytes(32)) for number in range(2))
+    """Barrier, the requests, a sign of life, a record of nobody's activation."""
     values = [encode_record(BarrierRecord(1, ACTIVATION, "r1", "postgres:1:1", 2, 2))]
     values += [signed(one, at, forged=at == forged) for at, one in enumerate(requests())]
-    values.append(encode_record(SettlementRecord(2, ACTIVATION, 50, settled)))
+    values.append(encode_record(SignOfLifeRecord(2, ACTIVATION, 50, 9_000_000)))
     values.append(values[1].replace(ACTIVATION, b"\xa2" * 16))
     return values
 
@@ -90,7 +88,6 @@ def log_values(forged: int | None = None) -> list[bytes]:
 def raised_values() -> list[bytes]:
     """The same log, and a second activation from offset 11: each step of the rules, with and without terms."""
     terms = Terms("alice", "signed", (PARTY,), 500)
-    settled = SettlementRecord(2, ACTIVATION_2, 6, ())
     return [
         *log_values(),
         encode_record(BarrierRecord(2, ACTIVATION_2, "r2", "postgres:1:1", 2, 2)),
@@ -100,7 +97,7 @@ def raised_values() -> list[bytes]:
         _signed_2(request(8, [20]), 3, "signed", terms=terms, stamp_us=2_000_501),  # too late for its period
         _signed_2(request(9, [1]), 4, "command-1"),  # 16: refused before, and now for another state
         _signed_2(request(8, [20]), 5, "command-0", stamp_us=2_000_502, period_us=1),  # 17: long ago
-        encode_record(settled),
+        encode_record(SignOfLifeRecord(2, ACTIVATION_2, 6, 9_000_000)),
     ]
 
 

@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pipeline.judging.claims import CLAIM, CLOSED
-from pipeline.judging.columns import BAD_REQUEST, BARRIER, REQUEST, SETTLEMENT, UNDECODABLE, decode
+from pipeline.judging.columns import BAD_REQUEST, BARRIER, NOTE, REQUEST, UNDECODABLE, decode
 from pipeline.judging.commands import key_values as acceptance_values
 from pipeline.judging.reasons import DEDUPLICATED, DUPLICATE, NO_KEY
 from pipeline.tables.rows import LOST, VERDICTS
@@ -25,7 +25,7 @@ from replica.notary.outcomes import CODE_OF
 from replica.notary.records import (
     BarrierRecord,
     RequestRecord,
-    SettlementRecord,
+    SignOfLifeRecord,
     Undecodable,
     decode_record,
 )
@@ -257,7 +257,7 @@ def _kind_of(value: bytes) -> tuple[int, object]:
         return UNDECODABLE, None
     except BadRequest:
         return BAD_REQUEST, record
-    return {BarrierRecord: BARRIER, RequestRecord: REQUEST, SettlementRecord: SETTLEMENT}[type(record)], record
+    return {BarrierRecord: BARRIER, RequestRecord: REQUEST, SignOfLifeRecord: NOTE}[type(record)], record
 
 
 @pytest.mark.parametrize("cuts", [[], [3, 6, 12, 20], list(range(1, 36))])

@@ -205,7 +205,7 @@ async def test_an_audit_goes_on(
         audit_log(spark, log, tmp_path / "none", Scope(), now_us=7)
     report = audit_log(spark, log, tmp_path / "work", scope, now_us=7)
     assert (report.counts, report.lost, report.voids) == ({}, [the_range(salvage)], {})
-    assert report.outcomes == {"NOTARISED": 3, "STATE_CONFLICT": 2} and report.completions == 10
+    assert report.outcomes == {"NOTARISED": 3, "STATE_CONFLICT": 2} and report.completions == 8
 
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("UPDATE completion SET content_digest = tx_id WHERE log_offset = 8")

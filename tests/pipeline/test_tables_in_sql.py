@@ -124,7 +124,6 @@ ANSWERS = {
     ],
     "Share of work that was done before": [(NINE.date(), 9, 1, 1, 22.2)],
     "Fail-overs, and the pause that each made": [(1, "r1", 7, None), (2, "r2", 2, timedelta(seconds=30))],
-    "Commands that a fail-over gave up": [(9, "bob", 2, 0)],
     "Commands that needed several attempts": [
         ("bank-a", "sell-1", 2, timedelta(0)),
         ("bank-b", "buy-1", 2, timedelta(seconds=3_959)),

@@ -343,9 +343,9 @@ class Replica:
                 return DatabaseSession(route, name=self.name, settings=world.election, clock=self.clock)
             raised = raised_formats(world, self.name)
             lease_log = (
-                FollowedLease(log, participant.follower, random.randbytes, raised)
+                FollowedLease(log, participant.follower, random.randbytes, self.clock.wall_us, raised)
                 if bulletin is None
-                else WordedLease(log, participant.follower, random.randbytes, raised, bulletin)
+                else WordedLease(log, participant.follower, random.randbytes, self.clock.wall_us, raised, bulletin)
             )
             return LeaseSession(
                 lease_log,

@@ -167,10 +167,11 @@ class WordedLease(FollowedLease):
         request_log: RequestLog,
         follower: Follower,
         random_bytes: Callable[[int], bytes],
+        now_us: Callable[[], int],
         raised: Callable[[], Awaitable[Formats]],
         bulletin: WatchedBulletin,
     ) -> None:
-        super().__init__(request_log, follower, random_bytes, raised)
+        super().__init__(request_log, follower, random_bytes, now_us, raised)
         self._bulletin = bulletin
 
     async def claim(self, name: str, view: LeaseView) -> bytes | None:

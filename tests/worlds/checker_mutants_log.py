@@ -9,10 +9,10 @@ import msgspec
 
 from replica.checker.findings import FindingCode
 from replica.checker.history import Invoke, Ok, Refused
-from replica.notary.records import BarrierRecord, RequestRecord, SettlementRecord, decode_record, encode_record
+from replica.notary.records import BarrierRecord, RequestRecord, decode_record, encode_record
 from tests.worlds.checker_mutants import first_success, is_conflict, mutant, own_success, pick, replace
 from tests.worlds.checker_world import World
-from tests.worlds.notary_logs import request_of, settled, submission_of, tx
+from tests.worlds.notary_logs import request_of, submission_of, tx
 
 
 def _activation_in_force(world: World) -> bytes:
@@ -88,17 +88,6 @@ def a_command_ran_twice(world: World, random: Random) -> bool:
 def a_record_that_nobody_sent_counts(world: World, random: Random) -> bool:
     record = RequestRecord(2, _activation_in_force(world), 20_000, 1, submission_of(request_of(999)), 0, -1)
     world.values.append(encode_record(record))
-    return True
-
-
-@mutant(FindingCode.COMMAND_SETTLED_WRONGLY)
-def an_accepted_command_was_settled(world: World, random: Random) -> bool:
-    accepted = [row for row in world.completions if row.outcome == "NOTARISED"]
-    if not accepted:
-        return False
-    row = random.choice(accepted)
-    command = replace(settled(0, row.command_id), act_as=row.act_as, submission_id=row.submission_id, tx_id=row.tx_id)
-    world.values.append(encode_record(SettlementRecord(2, _activation_in_force(world), 20_000, (command,))))
     return True
 
 
@@ -207,7 +196,7 @@ def a_completion_has_other_conflicts(world: World, random: Random) -> bool:
 
 @mutant(FindingCode.COMPLETION_WRONG)
 def a_completion_was_recorded_by_another_clock(world: World, random: Random) -> bool:
-    return _change_row(world, random, "SUBMISSION_NOT_SEQUENCED", recorded_us=1)
+    return _change_row(world, random, "NOTARISED", recorded_us=1)
 
 
 @mutant(FindingCode.COMPLETION_WRONG)

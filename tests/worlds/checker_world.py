@@ -25,12 +25,12 @@ from replica.checker.history import (
     Unknown,
     invoke_submission,
 )
-from replica.notary.canonical import change_id, summarise
-from replica.notary.counted import CountedRequest, CountedSettlement
+from replica.notary.canonical import summarise
+from replica.notary.counted import CountedRequest
 from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.notary.receipts import make_receipts, receipt_to_document
-from replica.notary.records import NO_OFFSET, RequestRecord, SettledCommand, encode_record
+from replica.notary.records import NO_OFFSET, RequestRecord, encode_record
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref
 from replica.notary.rules import Outcome, Verdict
 from tests.worlds.notary_logs import FOR_EVER, PARTY, LogMaker, judge_knowing, request_of, submission_of
@@ -103,7 +103,6 @@ class _Notary:
         self.decided: dict[int, tuple[CountedRequest, Verdict]] = {}
         self.ops = dict.fromkeys("abcd", 0)
         self.sent: list[_Attempt] = []
-        self.pending: dict[bytes, SettledCommand] = {}  # change id -> what a settlement would name
         self.accepted: dict[bytes, tuple[Request, Submission, int]] = {}
         self.epoch = 0
         self.stamp_us = 100
@@ -117,10 +116,7 @@ class _Notary:
         reading = read_records(self.position, [(offset, value)])
         self.position = reading.position
         for entry in reading.counted:
-            if isinstance(entry, CountedSettlement):
-                for command in entry.record.commands:
-                    self._complete(offset, command, "SUBMISSION_NOT_SEQUENCED", None, entry.judged_us, b"")
-                continue
+            assert isinstance(entry, CountedRequest)
             verdicts, added, accepted = judge_knowing(self.index, [entry], self.acceptances)
             self.index |= added
             self.acceptances |= accepted
@@ -132,32 +128,25 @@ class _Notary:
         submission = entry.record.submission
         detail = msgspec.msgpack.encode(verdict.conflicts) if verdict.conflicts else b""
         at = verdict.notarised_offset
-        settled = _settled(submission)
-        self._complete(entry.offset, settled, CODES[verdict.outcome], at, entry.judged_us, detail)
-        if at is not None:
-            self.accepted[_change(settled)] = (entry.request, submission, at)
-
-    def _complete(
-        self, offset: int, command: SettledCommand, outcome: str, at: int | None, judged_us: int, detail: bytes
-    ) -> None:
-        self.pending.pop(_change(command), None)
         self.completions.append(
             CompletionRow(
                 len(self.completions) + 1,
-                offset,
-                _change(command),
-                command.user_id,
-                command.command_id,
-                command.act_as,
-                command.submission_id,
-                command.tx_id,
-                command.content_digest,
-                outcome,
+                entry.offset,
+                entry.change_id,
+                submission.user_id,
+                submission.command_id,
+                submission.act_as,
+                submission.submission_id,
+                entry.request.tx_id,
+                entry.content_digest,
+                CODES[verdict.outcome],
                 at,
-                judged_us,
+                entry.judged_us,
                 detail,
             )
         )
+        if at is not None:
+            self.accepted[entry.change_id] = (entry.request, submission, at)
 
     def _activate(self) -> None:
         self.epoch += 1
@@ -165,9 +154,6 @@ class _Notary:
         made.barrier(self.epoch)
         self.log.activation_id, self.log.sequence = made.activation_id, 0
         self._append(made.values[0])
-        if self.pending:
-            self.log.settle(*self.pending.values())
-            self._append(self.log.values.pop())
 
     # ---- clients ----
 
@@ -193,7 +179,6 @@ class _Notary:
         if self.decided and random.random() < 0.3:
             request = random.choice(list(self.decided.values()))[0].request
         submission = submission_of(request, f"command-{process}-{op}")
-        self.pending[_change(_settled(submission))] = _settled(submission)
         self._sent(process, op, request, submission)
 
     def send_again(self) -> None:
@@ -355,13 +340,3 @@ def good_world(
     again.
     """
     return _Notary(seed, ids, states, windows, unlogged, repeats).run(steps)
-
-
-def _settled(submission: Submission) -> SettledCommand:
-    tx_id, digest, _ = summarise(submission.request)
-    ids = (submission.user_id, submission.command_id, submission.act_as, submission.submission_id)
-    return SettledCommand(*ids, tx_id, digest)
-
-
-def _change(command: SettledCommand) -> bytes:
-    return change_id(command.user_id, command.command_id, command.act_as)

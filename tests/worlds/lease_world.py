@@ -58,7 +58,7 @@ async def lease_world(
 
     def session(name: str, scope: str | None = None) -> Any:
         follower, log = follow()
-        lease = FollowedLease(log, follower, os.urandom, nothing_raised)
+        lease = FollowedLease(log, follower, os.urandom, CLOCK.wall_us, nothing_raised)
         return LeaseSession(lease, name=name, settings=settings, clock=CLOCK, scope=scope)
 
     async def kill(_: Any) -> None:

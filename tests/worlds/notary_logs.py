@@ -25,8 +25,7 @@ from replica.notary.records import (
     RegistrationRecord,
     RequestRecord,
     SalvageRecord,
-    SettledCommand,
-    SettlementRecord,
+    SignOfLifeRecord,
     encode_record,
 )
 from replica.notary.requests import Request, Submission, TimeWindow, make_request
@@ -123,9 +122,9 @@ class LogMaker:
         record = RequestRecord(self.format, in_force, number, stamp_us, sent, deduplication_us, after_offset)
         return self.raw(encode_record(record))
 
-    def settle(self, *commands: SettledCommand) -> int:
-        """Append a settlement record."""
-        return self.raw(encode_record(SettlementRecord(self.format, self.activation_id, self._next(), commands)))
+    def live(self, *, stamp_us: int = 9_000) -> int:
+        """Append a sign of life. Its stamp moves no time."""
+        return self.raw(encode_record(SignOfLifeRecord(self.format, self.activation_id, self._next(), stamp_us)))
 
     def act(
         self,
@@ -175,11 +174,6 @@ class LogMaker:
 
 
 _SIGNATURE = b"s" * 64  # of an operator
-
-
-def settled(number: int, command: str) -> SettledCommand:
-    """A settled command."""
-    return SettledCommand("user", command, (PARTY,), "submission", tx(number), b"d" * 32)
 
 
 @dataclass
@@ -353,8 +347,8 @@ def _repeat(draw: st.DrawFn, maker: LogMaker) -> None:
         maker.raw(draw(st.sampled_from(maker.values[-6:])))
 
 
-def _settlement(draw: st.DrawFn, maker: LogMaker) -> None:
-    maker.settle(*[settled(number, f"c{number}") for number in draw(st.lists(st.integers(0, 3), max_size=2))])
+def _sign_of_life(draw: st.DrawFn, maker: LogMaker) -> None:
+    maker.live()
 
 
 def strange_bytes(max_size: int) -> st.SearchStrategy[bytes]:
@@ -407,7 +401,7 @@ _STEPS = [
     _barrier,
     _next_barrier,
     *[_repeat] * 2,
-    _settlement,
+    _sign_of_life,
     _broken,
     *[_again] * 8,
     *[_note] * 2,

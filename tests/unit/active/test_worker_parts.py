@@ -7,9 +7,10 @@ from typing import cast
 import msgspec
 import pytest
 
+from replica.active import ledger_count
 from replica.active.clock_agreement import AGE_MAX_S, ClockSeen, booted_us, why_not_stamp
 from replica.active.fitness import LOOK_S, PATIENCE_LOOKS, REST_LOOKS, Limits, Step, Unfit, Watch, WorkerFacts
-from replica.active.ledger_count import COUNTED_MAX, LedgerCount
+from replica.active.ledger_count import LedgerCount
 from replica.active.numbers import (
     FEW_LEFT,
     NUMBERS_PER_RANGE,
@@ -32,13 +33,7 @@ from replica.notary.canonical import change_id, summarise
 from replica.notary.errors import InvariantBroken
 from replica.notary.leases import claim_text, release_text
 from replica.notary.position import POSITION_VERSION, Position, begin
-from replica.notary.records import (
-    BarrierRecord,
-    Record,
-    SettledCommand,
-    SettlementRecord,
-    encode_record,
-)
+from replica.notary.records import ActRecord, BarrierRecord, Record, SignOfLifeRecord, encode_record
 from replica.notary.requests import Submission
 from replica.notary.rules import Outcome
 from replica.store.interface import Command
@@ -234,12 +229,13 @@ def test_a_number_of_another_activation_is_not_ours() -> None:
     assert [who for who, _, _ in successors.take(run).decided] == [others]
 
 
-def test_a_settlement_with_our_number_ends_the_process() -> None:
-    """Goal: the holder's numbers are no worker's. Method: a settlement has one of ours."""
+def test_a_note_with_our_number_ends_the_process() -> None:
+    """Goal: the holder's numbers are no worker's. Method: an act has one of ours."""
     log, own = Log(barrier(1)), OwnRecords()
     made(own, waiting(submission(1, [state(9)])), barrier(1), FIRST, 10)
+    act = (10, "pause", 0, b"", "operator", "reason", b"k" * 32, b"s" * 64)
     with pytest.raises(InvariantBroken):
-        own.take(log.read(encode_record(SettlementRecord(2, barrier(1).activation_id, NUMBERS_PER_RANGE, ()))))
+        own.take(log.read(encode_record(ActRecord(2, barrier(1).activation_id, NUMBERS_PER_RANGE, *act))))
 
 
 def test_a_request_that_no_reader_can_read_is_settled_and_not_logged_anew() -> None:
@@ -285,7 +281,7 @@ def _records(log: Log, numbers: Numbers, *ids: int) -> Applied:
 
 def test_ledger_offsets_are_counted_on_from_what_is_published() -> None:
     """Goal: the offsets that the holder will publish. Method: a worker begins at log offset 1; what is published lies
-    before that, then within what it read, or ahead of it; a settlement of two counts twice."""
+    before that, then within what it read, or ahead of it; a sign of life counts for nothing."""
     log, numbers = Log(barrier(1)), Numbers(range_of(1, DATABASE))
     log.read(made(OwnRecords(), waiting(submission(1, [state(1)])), barrier(1), FIRST - 1, 9))  # ledger offset 1, at 1
     count = LedgerCount()
@@ -294,12 +290,10 @@ def test_ledger_offsets_are_counted_on_from_what_is_published() -> None:
     assert count.end is None
     count.learn(2, 2)
     assert count.end == 3
-    settled = SettledCommand("u", "c", ("p",), "s", bytes(32), bytes(32))
-    both = encode_record(SettlementRecord(2, barrier(1).activation_id, 0, (settled, settled)))
-    assert count.take(log.read(both)) == {}
-    assert count.take(_records(log, numbers, 4)) == {5: 6}
+    assert count.take(log.read(encode_record(SignOfLifeRecord(2, barrier(1).activation_id, 0, 9)))) == {}
+    assert count.take(_records(log, numbers, 4)) == {5: 4}
     count.learn(1, 77)  # known already: nothing changes
-    assert count.end == 6
+    assert count.end == 4
 
 
 def test_a_publisher_that_is_ahead_is_caught_up_with() -> None:
@@ -315,16 +309,15 @@ def test_a_publisher_that_is_ahead_is_caught_up_with() -> None:
     assert count.take(_records(log, numbers, 5)) == {5: 5}
 
 
-def test_what_is_counted_while_nothing_is_published_is_bounded() -> None:
-    """Goal: a database that is away costs no memory. Method: one settlement above the bound."""
-    log, count = Log(barrier(1)), LedgerCount()
-    settled = SettledCommand("u", "c", ("p",), "s", bytes(32), bytes(32))
-    for number in range(COUNTED_MAX // 1_000 + 1):
-        record = SettlementRecord(2, barrier(1).activation_id, number, (settled,) * 1_000)
-        count.take(log.read(encode_record(record)))
-    assert len(count._at) <= COUNTED_MAX
-    count.learn(log.position.offset, 1_000 * (COUNTED_MAX // 1_000 + 1))
-    assert count.end == 1_000 * (COUNTED_MAX // 1_000 + 1)
+def test_what_is_counted_while_nothing_is_published_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a database that is away costs no memory. Method: a bound of two, and two runs above it."""
+    monkeypatch.setattr(ledger_count, "COUNTED_MAX", 2)
+    log, numbers, count = Log(barrier(1)), Numbers(range_of(1, DATABASE)), LedgerCount()
+    for first in (1, 3):
+        count.take(_records(log, numbers, first, first + 1, first + 10))
+        assert not count._at
+    count.learn(log.position.offset, 6)
+    assert count.end == 6
 
 
 # ---- fitness ----

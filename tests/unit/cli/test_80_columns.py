@@ -223,7 +223,7 @@ def test_log_tail(terminal: Any) -> None:
     """Goal: whole transaction ids. Method: a record with a long text."""
     shown = terminal(log)
     log._show(
-        log.Line(1_498_378_123, "settlement", "3f2a9c1e", 1_234_567, 1_767_323_045_000_006, f"{TX} {LONG}"), False
+        log.Line(1_498_378_123, "registration", "3f2a9c1e", 1_234_567, 1_767_323_045_000_006, f"{TX} {LONG}"), False
     )
     (table,) = shown.tables
     check(table)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from replica.cli.log import describe
-from replica.notary.canonical import summarise
 from replica.notary.records import (
     FORMAT,
     BarrierRecord,
     RequestRecord,
-    SettledCommand,
-    SettlementRecord,
+    SignOfLifeRecord,
     encode_record,
 )
 from tests.worlds.core_world import name_of, state, submission
@@ -29,10 +27,8 @@ def test_each_kind_of_record_is_told_in_a_line() -> None:
     line = describe(1, encode_record(RequestRecord(FORMAT, ACTIVATION, 3, 1_000_000, request, 0, -1)))
     assert (line.kind, line.sequence, line.at_us, line.tx_ids) == ("request", 3, 1_000_000, (name_of(5).hex(),))
     assert "2 inputs, 1 references" in line.text
-    tx_id, digest, _ = summarise(request.request)
-    settled = SettledCommand("user", "c", ("p",), "s", tx_id, digest)
-    line = describe(2, encode_record(SettlementRecord(FORMAT, ACTIVATION, 4, (settled,))))
-    assert (line.kind, line.sequence, line.tx_ids) == ("settlement", 4, (name_of(5).hex(),))
+    line = describe(2, encode_record(SignOfLifeRecord(FORMAT, ACTIVATION, 4, 1_000_000)))
+    assert (line.kind, line.sequence, line.at_us, line.tx_ids) == ("life", 4, 1_000_000, ())
     noise = describe(3, b"\xc1 nothing")
     assert (noise.kind, noise.activation) == ("undecodable", "")
     assert noise.text.startswith("9 bytes, void: ")

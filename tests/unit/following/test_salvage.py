@@ -36,7 +36,6 @@ from replica.notary.errors import (
     StoreMismatch,
 )
 from replica.notary.position import begin
-from replica.notary.records import SettledCommand
 from replica.notary.rules import STATE_KEY, TX_KEY, Outcome
 from replica.notary.salvage import (
     NO_SALVAGES,
@@ -382,28 +381,6 @@ def test_an_epoch_whose_barrier_was_lost_is_no_passive_s() -> None:
 
     assert findings(2) == []
     assert findings(4) == ["PASSIVE_ANSWERED"]
-
-
-def test_a_command_that_was_answered_from_the_lost_tail_may_be_settled() -> None:
-    """Goal: no false alarm after a salvage. Method: a success at an offset that was lost and not published, so the
-    next activation settles its command; and one that settles a command of nobody's."""
-    tail = some_tail()
-    found = tail.salvage()
-    request = request_of(9, (18,), (19,))
-    digest = content_digest(request)
-    sent = invoke_submission("p", 1, 10, request, submission_of(request, "command-9"))
-    history: list[Event] = [sent, Ok("p", 1, 15, digest.hex(), 9, record_offset=9)]
-
-    def findings(command: str) -> list[str]:
-        maker = LogMaker(values=[value for _, value in restored(tail, found)])
-        maker.barrier(3)
-        of = submission_of(request, command)
-        maker.settle(SettledCommand(of.user_id, command, of.act_as, of.submission_id, request.tx_id, digest))
-        scope = Scope(first_offset=found.last + 1)
-        return list(check(history, maker.log, scope=scope, salvages=Salvages([found])).counts)
-
-    assert findings("command-9") == []
-    assert findings("command-10") == ["RECORD_FROM_NOWHERE"]
 
 
 @pytest.mark.parametrize("told", [True, False])

@@ -151,13 +151,13 @@ async def test_a_pointer_comes_after_the_acknowledgement_and_names_its_payload()
 
 
 async def test_what_is_small_or_no_request_of_format_2_goes_straight_and_in_order() -> None:
-    """Goal: barriers, settlements and notes wait for no payload. Method: the limit itself, other kinds of any size."""
+    """Goal: barriers and signs of life wait for no payload. Method: the limit itself, other kinds of any size."""
     written = Written()
     straight = [
         request(1, LARGE_ABOVE_BYTES),
         b"\x97\x00" + bytes(9_000),  # a barrier
         b"\x98\x01\x01" + bytes(9_000),  # a request of format 1
-        b"\x95\x02\x02" + bytes(9_000),  # a settlement
+        b"\x95\x02\x02" + bytes(9_000),  # a sign of life
     ]
     written.writer.append(request(2))
     written.writer.append_all([straight[0], request(3), *straight[1:3]])

@@ -15,7 +15,6 @@ from replica.checker.judge import (
     JudgedBarrier,
     JudgedNote,
     JudgedRequest,
-    JudgedSettlement,
     JudgedVoid,
     ReferenceJudge,
 )
@@ -26,7 +25,7 @@ from replica.notary.receipts import (
     receipt_to_document,
     verify_receipt,
 )
-from replica.notary.records import decode_record, encode_record
+from replica.notary.records import SignOfLifeRecord, decode_record, encode_record
 from replica.notary.rules import Conflict
 from replica.notary.words import decode_word, encode_word
 from tests.golden import samples
@@ -115,8 +114,8 @@ def test_an_old_log_is_judged_as_it_was(folder: str) -> None:
                 assert (offset, reason) == (line["offset"], line["void"])
             case JudgedBarrier():
                 assert line["barrier"]
-            case JudgedSettlement():
-                assert (len(judged.record.commands), judged.judged_us) == (line["settles"], line["judged_us"])
+            case JudgedNote(record=SignOfLifeRecord()):
+                assert line["life"]
             case JudgedNote():
                 assert line["note"] and judged.judged_us == line["judged_us"]
             case JudgedRequest():
@@ -150,7 +149,7 @@ def test_the_checker_reads_a_kept_log() -> None:
     outcomes = Counter(str(line["outcome"]).upper() for line in kept if "outcome" in line)
     outcomes["STATE_CONFLICT"] = outcomes.pop("CONFLICT")
     others = Counter(
-        {"SETTLEMENT": sum("settles" in line for line in kept), "NOTE": sum("note" in line for line in kept)}
+        {"SIGN_OF_LIFE": sum("life" in line for line in kept), "NOTE": sum("note" in line for line in kept)}
     )
     assert not found.findings
     assert found.summary.outcomes == outcomes | +others

@@ -26,7 +26,7 @@ def held() -> LogMaker:
     """A log whose lease R1 holds; its newest record that counts is at offset 1."""
     maker = LogMaker(format=2)
     maker.claim(1, -1)
-    maker.settle()
+    maker.live()
     return maker
 
 
@@ -34,18 +34,18 @@ def test_a_claim_that_witnessed_everything_deposes_the_holder() -> None:
     """Goal: a silent holder is replaced. Method: the claim names its newest record; a late record of it."""
     maker = held()
     maker.claim(2, 1)
-    late = maker.settle()  # of the new holder
+    late = maker.live()  # of the new holder
     maker.submit(request_of(1, (1,)), activation_id=activation(1), sequence=9)
     run = run_product(maker.log)
     assert run.voids == {late + 1: NOT_IN_FORCE}
     assert run.position.epoch == 2
 
 
-@pytest.mark.parametrize("sign", ["settlement", "request", "note"])
+@pytest.mark.parametrize("sign", ["sign of life", "request", "note"])
 def test_a_claim_is_void_if_the_holder_wrote_after_what_the_claimant_read(sign: str) -> None:
     """Goal: a holder that lives keeps the lease. Method: each kind of record that counts comes in between."""
     maker = held()
-    {"settlement": maker.settle, "request": lambda: maker.submit(request_of(1, (1,))), "note": maker.act}[sign]()
+    {"sign of life": maker.live, "request": lambda: maker.submit(request_of(1, (1,))), "note": maker.act}[sign]()
     claim = maker.claim(2, 1, wins=False)
     after = maker.submit(request_of(2, (2,)))
     run = run_product(maker.log)

@@ -58,7 +58,7 @@ def test_a_position_has_the_holders_newest_record() -> None:
     """Goal: a reader that starts there judges claims as one that read all. Method: read on from each offset."""
     maker = LogMaker(format=2)
     maker.claim(1, -1)
-    maker.settle()
+    maker.live()
     maker.raw(maker.values[0])  # a copy of the barrier is no sign of life
     maker.claim(2, 0, wins=False)
     maker.claim(3, 1)

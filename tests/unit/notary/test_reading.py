@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from replica.notary.counted import CountedRequest, CountedSettlement
+from replica.notary.counted import CountedRequest
 from replica.notary.errors import FormatUnknown, InvariantBroken
 from replica.notary.position import BEGIN, begin
 from replica.notary.reading import VoidReason, read_records
 from replica.notary.records import BarrierRecord, encode_record, record_digest
-from tests.worlds.notary_logs import TOPIC, LogMaker, activation, request_of, run_product, settled
+from tests.worlds.notary_logs import TOPIC, LogMaker, activation, request_of, run_product
 
 UNDECODABLE = VoidReason.UNDECODABLE.value
 NOT_IN_FORCE = VoidReason.NOT_IN_FORCE.value
@@ -128,18 +128,17 @@ def test_an_undecodable_record_uses_up_no_sequence_number() -> None:
     assert list(run.verdicts) == [2]
 
 
-def test_a_settlement_counts_once_and_carries_the_highest_stamp_before_it() -> None:
-    """Goal: settlements have numbers too. Method: a request, a settlement, the settlement repeated."""
+def test_a_sign_of_life_counts_once_and_moves_no_time() -> None:
+    """Goal: it shows that its writer lives, and nothing else. Method: a late stamp; the same record again."""
     maker = LogMaker()
     maker.barrier(1)
     maker.submit(request_of(1), stamp_us=77)
-    at = maker.settle(settled(2, "lost"))
+    at = maker.live(stamp_us=9_000)
     maker.raw(maker.values[at])
     run = run_product(maker.log)
-    entry = run.counted[at]
-    assert isinstance(entry, CountedSettlement)
-    assert (entry.judged_us, entry.record.commands[0].command_id) == (77, "lost")
     assert run.voids == {at + 1: REPEAT}
+    assert (run.position.stamp_us, run.position.counted_offset, run.position.seen) == (77, at, ((0, 2),))
+    assert list(run.counted) == [1]
 
 
 def test_a_record_in_another_format_than_the_one_in_force_is_void() -> None:

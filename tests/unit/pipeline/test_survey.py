@@ -18,11 +18,12 @@ from pipeline.judging.plan import (
     survey,
     void_reasons,
 )
-from replica.notary.counted import CountedNote, CountedRequest, CountedSettlement
+from replica.notary.counted import CountedNote, CountedRequest
 from replica.notary.errors import FormatUnknown, InvariantBroken
 from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM
 from replica.notary.position import Position, begin
 from replica.notary.reading import read_records
+from replica.notary.records import SignOfLifeRecord, decode_record
 from tests.pipeline.judged import plan_of
 from tests.worlds.notary_logs import TOPIC, Log, LogMaker, activation, logs, request_of, split
 
@@ -71,9 +72,10 @@ def test_slices_of_mixed_logs_count_what_reading_counts(log: Log, cuts: list[int
         voids += [(at, reason.value) for at, reason in void_reasons(columns, part, plan.barriers)]
         rows = columns.rows[part.requests]
         found += [(first + r, CountedRequest, t) for r, t in zip(rows.tolist(), part.judged_us.tolist(), strict=True)]
-        settled = zip(part.settlements.tolist(), part.settled_us.tolist(), strict=True)
-        found += [(first + row, CountedSettlement, at_us) for row, at_us in settled]
-        found += [(first + row, CountedNote, None) for row in part.notes.tolist()]
+        notes = [first + row for row in part.notes.tolist()]
+        found += [
+            (at, CountedNote, None) for at in notes if not isinstance(decode_record(log[at][1], 2), SignOfLifeRecord)
+        ]
     reading = read_records(begin(TOPIC), log)
     assert plan.position == reading.position
     assert voids == [(void.offset, void.reason.value) for void in reading.voids]
@@ -120,7 +122,7 @@ def leased(*, repeat: bool) -> LogMaker:
     """R1 holds a lease, its newest record that counts is at offset 2. `repeat`: a copy of that comes after it."""
     maker = LogMaker(format=2)
     maker.claim(1, -1)
-    maker.settle()
+    maker.live()
     maker.submit(request_of(1, (1,)))
     if repeat:
         maker.raw(maker.values[2])
@@ -162,7 +164,7 @@ def test_claims_that_depend_on_one_another_are_settled_in_rounds(cuts: list[int]
     the next holder's repeat hides that the claim after that counts."""
     maker = leased(repeat=True)
     second = maker.claim(2, 2)
-    sign = maker.settle()
+    sign = maker.live()
     maker.raw(maker.values[sign])
     maker.claim(3, sign)
     maker.claim(4, second, wins=False)
@@ -176,7 +178,7 @@ def test_a_late_claim_is_void_whatever_formats_it_names_and_no_plan_stops_for_it
     third, of a format that nobody knows, as if it were in force."""
     maker = leased(repeat=True)
     second = maker.claim(2, 2)
-    maker.settle()
+    maker.live()
     maker.claim(3, second, rules=3, wins=False)
     for cuts in ([3], [4], [5], [3, 4, 5, 6]):
         assert plan_of(slices_of(maker.log, cuts), TOPIC).position == read_records(begin(TOPIC), maker.log).position

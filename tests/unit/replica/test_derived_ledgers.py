@@ -100,7 +100,7 @@ class LeasedReplica(Replica):
         return self.shared.database.formats
 
     def _session(self) -> Any:
-        lease = FollowedLease(self.log, self.participant.follower, os.urandom, self.raised)
+        lease = FollowedLease(self.log, self.participant.follower, os.urandom, self.shared.clock.wall_us, self.raised)
         return LeaseSession(lease, name=self.name, settings=self.shared.election, clock=self.shared.clock)
 
 
