@@ -28,7 +28,15 @@ from replica.index.interface import NOTHING
 from replica.notary.counted import CountedNote
 from replica.notary.errors import FormatUnknown, InvariantBroken
 from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, is_leased, witness_in
-from replica.notary.parties import OFFICERS_KEY, Officers, PartyNote, decode_officers_entry, in_force_after
+from replica.notary.parties import (
+    OFFICERS_KEY,
+    PARTY_KEY,
+    Officers,
+    PartyNote,
+    decode_officers_entry,
+    in_force_after,
+    pairs_of,
+)
 from replica.notary.position import BEGIN, POSITION_VERSION, Position
 from replica.notary.reading import VoidReason, are_known, read_records
 from replica.notary.records import (
@@ -276,6 +284,7 @@ class _Making:
         self.seen: Ranges = start.seen
         self.officers = Officers()
         self.parties: dict[bytes, bytes] = {}
+        self.registered: dict[bytes, bytes] = {}  # the newest of each key
         self.notes: list[CountedNote] = []
         self.unknown: FormatUnknown | None = None  # the first barrier in force that this release does not know
 
@@ -326,15 +335,22 @@ class _Making:
         """Note what lost records below an offset did."""
         while self.lost and recorded_at(self.lost[-1][1]) < before:
             key, value = self.lost.pop()
-            self.parties[key] = value
+            self._take_entry(key, value)
             if key[:1] == OFFICERS_KEY:
                 self.officers = decode_officers_entry(value)
+
+    def _take_entry(self, key: bytes, value: bytes) -> None:
+        self.parties[key] = value
+        if key[:1] == PARTY_KEY:
+            self.registered[key[:-8]] = value
 
     def _take_notes(self, notes: Iterable[Note]) -> None:
         decoded = [(note.offset, decode_record(note.value, format_named(note.value))) for note in notes]
         counting = [CountedNote(at, one, self.stamp_us) for at, one in decoded if isinstance(one, NoteRecord)]
-        self.officers, added = in_force_after(self.officers, counting, self.parties)
-        self.parties |= added
+        before = {pair: self.registered[pair] for pair in pairs_of(counting) if pair in self.registered}
+        self.officers, added = in_force_after(self.officers, counting, before)
+        for key, value in added.items():
+            self._take_entry(key, value)
         self.notes += counting
 
     def _barrier(self, offset: int, value: bytes) -> None:

@@ -13,10 +13,11 @@ import msgspec
 from replica.active.holder import Holder
 from replica.active.parts import Parts
 from replica.following.apply import Applied, notes_in
+from replica.index.interface import OFFSET_END
 from replica.index.newest import officers_of
 from replica.notary.errors import Code, NotaryError
 from replica.notary.note_signatures import note_signature_holds
-from replica.notary.parties import PartyNote, entry_key_of, has_effect, signed_key_of, why_no_effect, why_not_together
+from replica.notary.parties import PartyNote, entry_key_of, has_effect, registration_id, why_no_effect, why_not_together
 from replica.notary.records import RegistrationRecord
 
 NOTE_MAX_S = 10.0  # until all notes of a call are read back
@@ -101,9 +102,10 @@ class Noting:
             raise NoteRefused("the replica steps down", Code.NOT_ACTIVE)
         if not note_signature_holds(note):
             raise NoteRefused("the signature is not of its key over this note", Code.SIGNATURE_INVALID)
-        signed = [signed_key_of(note)] if isinstance(note, RegistrationRecord) else []
-        known = {key: value for key, value in zip(signed, index.lookup(signed), strict=True) if value is not None}
-        if (reason := why_no_effect(note, officers_of(index), known)) is not None:
+        newest = None
+        if isinstance(note, RegistrationRecord):
+            (newest,) = index.newest([registration_id(note.party, note.party_key)], [OFFSET_END])
+        if (reason := why_no_effect(note, officers_of(index), newest)) is not None:
             raise NoteRefused(reason)
 
     def _append(self, note: PartyNote) -> asyncio.Future[int]:

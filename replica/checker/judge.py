@@ -7,6 +7,7 @@ time. Its memory grows with the states consumed, the transactions notarised and 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import NamedTuple
@@ -132,8 +133,8 @@ class ReferenceJudge:
         self.accepted: dict[bytes, Acceptance] = {}  # change id -> the newest acceptance
         self.officers: list[bytes] = []  # public keys of those whose registrations have an effect
         self.acts_on_officers = 0
-        self.signed: set[bytes] = set()  # digests of registrations that had an effect, see _signed_bytes
         self.registered: dict[bytes, tuple[int, int]] = {}  # see _pair_of -> from, until
+        self.registrations: Counter[bytes] = Counter()  # see _pair_of -> how many had an effect
 
     def judge(self, log: Iterable[tuple[int, bytes]]) -> Iterator[Judged]:
         """Judge the next records (offset, value). Raises InvariantBroken on a gap, FormatUnknown for a newer log."""
@@ -170,10 +171,9 @@ class ReferenceJudge:
                 self.acts_on_officers = int.from_bytes(value[:8], "big")
                 self.officers = _officers_in(value[8:-8])
             elif key[:1] == b"p":
-                period = value[32:48]
-                self.registered[key[1:33]] = int.from_bytes(period[:8], "big"), int.from_bytes(period[8:], "big")
-            elif key[:1] == b"r":
-                self.signed.add(key[1:])
+                from_us, until_us, number = (int.from_bytes(value[at : at + 8], "big") for at in (32, 40, 48))
+                self.registered[key[1:33]] = from_us, until_us
+                self.registrations[key[1:33]] = number
             elif key[:1] == TX_KEY:
                 tx_id, digest = key[1:], value[:32]
                 if tx_id in self.notarised:
@@ -220,11 +220,11 @@ class ReferenceJudge:
             self.holder_wrote_at = self.offset
 
     def _register(self, record: RegistrationRecord) -> None:
-        """What an officer signed has an effect once."""
-        signed = sha256(_signed_bytes(record)).digest()
-        if signed not in self.signed:
-            self.signed.add(signed)
-            self.registered[_pair_of(record.party, record.party_key)] = record.from_us, record.until_us
+        """What an officer signed has an effect only after all those that the officer knew of."""
+        pair = _pair_of(record.party, record.party_key)
+        if record.before == self.registrations[pair]:
+            self.registrations[pair] += 1
+            self.registered[pair] = record.from_us, record.until_us
 
     def _name_officers(self, act: ActRecord) -> None:
         """Noted under rules 2 as well, so that rules 3 find them."""
@@ -345,12 +345,6 @@ def _claimed(barrier: BarrierRecord) -> int | None:
 def _pair_of(party: str, public_key: bytes) -> bytes:
     """What identifies a key of a party."""
     return sha256(b"notary/party-key/1" + _lengths_and(party) + public_key).digest()
-
-
-def _signed_bytes(record: RegistrationRecord) -> bytes:
-    """What the officer signed: party, key, period, name and own key, as a MessagePack array."""
-    fields = (record.party, record.party_key, record.from_us, record.until_us, record.operator, record.public_key)
-    return b"notary/party/1" + msgspec.msgpack.encode(fields)
 
 
 def _officers_in(body: bytes) -> list[bytes]:

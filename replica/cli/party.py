@@ -140,7 +140,8 @@ def add(
     """
     settings = load(find_config(config))
     period = _period_us(from_, until)
-    _register(settings, "party-add", [(party, key, *period)], reason, as_json)
+    page = run(_everything(settings, "active"))
+    _register(settings, page, "party-add", [(party, key, *period)], reason=reason, as_json=as_json)
 
 
 @app.command()
@@ -157,7 +158,7 @@ def revoke(
     if (party, key.lower()) not in {(one.party, one.key) for one in page.keys}:
         raise ConfigError(f"the log has no registration of key {key} for {party!r}: notary party list")
     now_us = time.time_ns() // 1_000
-    _register(settings, "party-revoke", [(party, key, now_us, now_us)], reason, as_json)
+    _register(settings, page, "party-revoke", [(party, key, now_us, now_us)], reason=reason, as_json=as_json)
 
 
 @app.command()
@@ -184,7 +185,7 @@ def rotate(
         raise ConfigError(f"key {old} of {party!r} is not in force: notary party list")
     end_us = min(present.until_us, now_us + round(overlap_days * 86_400e6))
     periods = [(party, new, *_period_us(None, None)), (party, old, present.from_us, end_us)]
-    _register(settings, "party-rotate", periods, reason, as_json)
+    _register(settings, page, "party-rotate", periods, reason=reason, as_json=as_json)
 
 
 @app.command(name="import")
@@ -210,7 +211,8 @@ def import_registry(
     if not missing:
         _tell(f"nothing to register: the log has all {len(pairs)} keys of the file", [], as_json)
         return
-    _register(settings, "party-import", [(p, k.hex(), *pairs[p, k]) for p, k in missing], reason, as_json)
+    periods = [(p, k.hex(), *pairs[p, k]) for p, k in missing]
+    _register(settings, page, "party-import", periods, reason=reason, as_json=as_json)
 
 
 async def unregistered(config: Config) -> str | None:
@@ -274,20 +276,29 @@ def _officer_here(config: Config) -> Who:
 
 
 def _register(
-    config: Config, act_name: str, periods: Sequence[tuple[str, str, int, int]], reason: str | None, as_json: bool
+    config: Config,
+    page: PartyPage,
+    act_name: str,
+    periods: Sequence[tuple[str, str, int, int]],
+    *,
+    reason: str | None,
+    as_json: bool,
 ) -> None:
-    """Sign and log registrations (party, key, from_us, until_us). Raises ConfigError."""
+    """Sign and log registrations (party, key, from_us, until_us) that follow on those of the page. Raises
+    ConfigError."""
     from ledger_api.server.registry import check_party
     from replica.notary.note_signatures import signed_note
     from replica.notary.records import RegistrationRecord
 
     who = _officer_here(config)
+    numbers = {(one.party, one.key): one.number for one in page.keys}
     notes = [
         RegistrationRecord(
             *_NOWHERE,
             0,
             check_party(party),
             _key(key),
+            numbers.get((party, key.lower()), 0),
             from_us,
             until_us,
             who.operator,

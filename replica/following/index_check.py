@@ -23,7 +23,7 @@ from replica.log.interface import LogRecords
 from replica.notary.acceptances import first_key
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import IndexMismatch, LogRefused
-from replica.notary.parties import entry_keys_of, signed_keys_of
+from replica.notary.parties import entry_keys_of
 from replica.notary.position import Position, begin
 from replica.notary.rules import keys_of
 from replica.notary.salvage import NO_SALVAGES, Salvages
@@ -92,7 +92,7 @@ def compare_run(
     notes = notes_in(applied.reading)
     requests = [entry for entry in applied.reading.counted if isinstance(entry, CountedRequest)]
     wanted = [key for entry in requests for key in (*keys_of(entry), first_key(entry.change_id))]
-    keys = list(dict.fromkeys([*wanted, *signed_keys_of(notes), *entry_keys_of(notes), *added]))
+    keys = list(dict.fromkeys([*wanted, *entry_keys_of(notes), *added]))
     recorded = range(position.offset + 1, applied.position.offset + 1)
     _compare(recorded, keys, index.lookup(keys) if keys else [], added)
     return applied, added

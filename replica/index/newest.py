@@ -17,9 +17,9 @@ from replica.notary.parties import (
     OFFICERS_KEY,
     Officers,
     decode_officers_entry,
-    in_force_through,
+    in_force_after,
+    pairs_of,
     registration_id,
-    signed_keys_of,
 )
 
 
@@ -97,9 +97,7 @@ def noted(
     `lost`. The index may be newer than the run, which begins at `first_offset`. Errors as Index."""
     if not notes and not lost:
         return {}
-    signed = signed_keys_of(notes)
-    known = zip(signed, index.lookup(signed) if signed else [], strict=True)
-    _, added = in_force_through(
-        officers_of(index, first_offset), notes, lost, {key: value for key, value in known if value is not None}
-    )
-    return added
+    pairs = pairs_of(notes)
+    newest = zip(pairs, index.newest(pairs, [first_offset] * len(pairs)), strict=True)
+    registered = {pair: value for pair, value in newest if value is not None}
+    return in_force_after(officers_of(index, first_offset), notes, registered, lost)[1]

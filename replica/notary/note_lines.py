@@ -47,6 +47,7 @@ class NoteLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     reason: str | None = None
     party: str | None = None
     party_key: Key | None = None
+    before: Number | None = None
     from_us: Number | None = None
     until_us: Number | None = None
 
@@ -149,6 +150,7 @@ def _line(offset: int, record: PartyNote, previous: str) -> NoteLine:
         holds,
         party=record.party,
         party_key=record.party_key.hex(),
+        before=record.before,
         from_us=record.from_us,
         until_us=record.until_us,
     )
@@ -173,12 +175,12 @@ def _record(line: NoteLine) -> PartyNote | None:
     before = (FORMAT, bytes(16), 0, line.stamp_us)
     after = (line.operator, bytes.fromhex(line.operator_key), bytes.fromhex(line.signature))
     act = (line.name, line.replaces, line.body, line.reason)
-    registration = (line.party, line.party_key, line.from_us, line.until_us)
+    registration = (line.party, line.party_key, line.before, line.from_us, line.until_us)
     match act, registration:
-        case (str(name), int(replaces), str(body), str(reason)), (None, None, None, None):
+        case (str(name), int(replaces), str(body), str(reason)), (None, None, None, None, None):
             operator, *signed = after
             return ActRecord(*before, name, replaces, bytes.fromhex(body), operator, reason, *signed)
-        case (None, None, None, None), (str(party), str(key), int(from_us), int(until_us)):
-            return RegistrationRecord(*before, party, bytes.fromhex(key), from_us, until_us, *after)
+        case (None, None, None, None), (str(party), str(key), int(number), int(from_us), int(until_us)):
+            return RegistrationRecord(*before, party, bytes.fromhex(key), number, from_us, until_us, *after)
         case _:
             return None

@@ -6,7 +6,6 @@ No verdict depends on these signatures: the active verifies them before it appen
 from __future__ import annotations
 
 from collections.abc import Callable
-from hashlib import sha256
 from typing import TypeVar
 
 import msgspec
@@ -23,11 +22,6 @@ def note_statement(record: ActRecord | RegistrationRecord) -> bytes:
     """The bytes that the operator signs: a tag, and what the record holds from its fifth element to the key."""
     tag = b"notary/act/1" if isinstance(record, ActRecord) else b"notary/party/1"
     return tag + _encoder.encode(msgspec.structs.astuple(record)[_FIRST_SIGNED:-1])
-
-
-def note_digest(record: ActRecord | RegistrationRecord) -> bytes:
-    """SHA-256 of what was signed. A copy of a signed record under another activation has the same one."""
-    return sha256(note_statement(record)).digest()
 
 
 def signed_note(record: SignedNote, sign: Callable[[bytes], bytes]) -> SignedNote:

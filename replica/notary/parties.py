@@ -1,9 +1,10 @@
 """Registrations: which keys may sign for which parties, as the log has it. A function of the log's notes alone.
 
-A registration has an effect if its operator's key is that of an officer in force. The newest one with an effect, below
-a request's own offset, decides whether the request's key is in force. What was signed has an effect once: otherwise an
-old registration, played again, would revive a revoked key. Signatures are no part of that: the active
-verifies them before it appends, and the audit afterwards, as with those of requests (docs/decisions/0018).
+A registration has an effect if its operator's key is that of an officer in force, and if it names how many of its
+party and key had an effect before: otherwise an old one, played again, would revive a revoked key, whether it had an
+effect the first time or not. The newest one with an effect, below a request's own offset, decides whether the request's
+key is in force. Signatures are no part of that: the active verifies them before it appends, and the audit afterwards,
+as with those of requests (docs/decisions/0018).
 
 No effect depends on a verdict. So a reader may know registrations further than it has judged: each entry ends in its
 log offset, as all values of an index do, and later ones do not count.
@@ -13,24 +14,26 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
-from itertools import groupby, pairwise
-from operator import attrgetter
+from itertools import pairwise
+from operator import itemgetter
+from types import MappingProxyType
 from typing import Annotated, NamedTuple
 
 import msgspec
 
 from replica.notary.counted import CountedNote
-from replica.notary.note_signatures import note_digest
-from replica.notary.records import FORMAT, ActRecord, Record, RegistrationRecord, Undecodable, decode_record
+from replica.notary.records import FORMAT, ActRecord, NoteRecord, Record, RegistrationRecord, Undecodable, decode_record
 from replica.notary.requests import PUBLIC_KEY_BYTES, PublicKey
 from replica.notary.untrusted import UNREADABLE
 
 OFFICERS = "officers"  # the name of the acts that say whose registrations have an effect
 OFFICERS_MAX = 100
-OFFICERS_KEY, PARTY_KEY, SIGNED_KEY = b"o", b"p", b"r"  # kinds of entry of an index
+OFFICERS_KEY, PARTY_KEY = b"o", b"p"  # kinds of entry of an index
 _ID_TAG = b"notary/party-key/1"
-_VALUE = struct.Struct(f">{PUBLIC_KEY_BYTES}sQQQ")
+_VALUE = struct.Struct(f">{PUBLIC_KEY_BYTES}sQQQQ")
 
 
 PartyNote = ActRecord | RegistrationRecord
@@ -60,11 +63,12 @@ class Officers(NamedTuple):
 
 class Registration(NamedTuple):
     """That a key is in force for a party in [from_us, until_us), by whose key, at which log offset. An empty period
-    revokes the key."""
+    revokes the key. `number`: how many registrations of this party and key had an effect, this one included."""
 
     officer: bytes
     from_us: int
     until_us: int
+    number: int
     offset: int
 
 
@@ -111,20 +115,21 @@ def decode_registration(value: bytes) -> Registration:
     return Registration(*_VALUE.unpack(value))
 
 
-def signed_key_of(note: RegistrationRecord) -> bytes:
-    """The key of the index that tells whether what was signed for a registration had an effect."""
-    return SIGNED_KEY + note_digest(note)
+def registrations_in(value: bytes | None) -> int:
+    """How many registrations of a party and key had an effect, by the newest of them in the index; None: none had."""
+    return 0 if value is None else decode_registration(value).number
 
 
 def entry_key_of(note: PartyNote, offset: int) -> bytes:
-    """The key under which the index has a note with an effect; that of `signed_key_of` apart."""
+    """The key under which the index has a note with an effect."""
     at = offset.to_bytes(8, "big")
-    return OFFICERS_KEY + at if isinstance(note, ActRecord) else registration_id(note.party, note.party_key) + at
+    return OFFICERS_KEY + at if isinstance(note, ActRecord) else _pair_of(note) + at
 
 
-def signed_keys_of(notes: Iterable[CountedNote]) -> list[bytes]:
-    """The keys of the index that tell which of these notes' registrations had an effect before."""
-    return [signed_key_of(note.record) for note in notes if isinstance(note.record, RegistrationRecord)]
+def pairs_of(notes: Iterable[CountedNote]) -> list[bytes]:
+    """The `registration_id` of each party and key that these notes register, once."""
+    records = [note.record for note in notes]
+    return list(dict.fromkeys([_pair_of(one) for one in records if isinstance(one, RegistrationRecord)]))
 
 
 def is_about_parties(record: Record) -> bool:
@@ -133,7 +138,7 @@ def is_about_parties(record: Record) -> bool:
 
 
 def entry_keys_of(notes: Iterable[CountedNote]) -> list[bytes]:
-    """The keys that the index has of these notes, if all of them have an effect; those of `signed_keys_of` apart."""
+    """The keys that the index has of these notes, if all of them have an effect."""
     return [
         entry_key_of(note.record, note.offset)
         for note in notes
@@ -142,49 +147,57 @@ def entry_keys_of(notes: Iterable[CountedNote]) -> list[bytes]:
 
 
 def in_force_after(
-    officers: Officers, notes: Iterable[CountedNote], known: Mapping[bytes, bytes]
+    officers: Officers,
+    notes: Iterable[CountedNote],
+    registered: Mapping[bytes, bytes],
+    lost: Mapping[bytes, bytes] = MappingProxyType({}),
 ) -> tuple[Officers, dict[bytes, bytes]]:
     """The officers after these notes of the log, and the entries that the index gets from them. The order is the log's.
     Each act about the officers gives an entry as well, so that an index knows the officers at its position.
 
-    `officers` are those in force before the first note. `known` has the index's values of `signed_keys_of` the notes,
-    as far as there are any. The index may be newer than the notes.
+    `officers` are those in force before the first note; `registered` has the newest value before it of each of
+    `pairs_of` that has one. `lost`: what lost records between the notes gave the index, which is returned as well.
     """
-    added: dict[bytes, bytes] = {}
-    for note in notes:
-        record = note.record
+    walk = _Walk(officers, dict(registered), {})
+    steps = [(note.offset, partial(walk.note, note.record, note.offset)) for note in notes]
+    steps += [(_offset_in(value), partial(walk.lost, key, value)) for key, value in lost.items()]
+    for _, step in sorted(steps, key=itemgetter(0)):
+        step()
+    return walk.officers, walk.added
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Who may register, what is registered, and what the index gets, note by note."""
+
+    officers: Officers
+    registered: dict[bytes, bytes]
+    added: dict[bytes, bytes]
+
+    def note(self, record: NoteRecord, offset: int) -> None:
+        at = offset.to_bytes(8, "big")
         if isinstance(record, ActRecord) and record.name == OFFICERS:
-            officers, at = _officers_after(officers, record), note.offset.to_bytes(8, "big")
-            body = encode_officers(officers.keys) if officers.keys else b""
-            added[OFFICERS_KEY + at] = officers.acts.to_bytes(8, "big") + body + at
-        elif isinstance(record, RegistrationRecord) and record.public_key in officers.keys:
-            at = note.offset.to_bytes(8, "big")
-            signed = signed_key_of(record)
-            if min(added.get(signed, at), known.get(signed, at)) < at:  # played again, perhaps after its revocation
-                continue
-            added[signed] = at
-            value = _VALUE.pack(record.public_key, record.from_us, record.until_us, note.offset)
-            added[registration_id(record.party, record.party_key) + at] = value
-    return officers, added
+            self.officers = _officers_after(self.officers, record)
+            body = encode_officers(self.officers.keys) if self.officers.keys else b""
+            self.added[OFFICERS_KEY + at] = self.officers.acts.to_bytes(8, "big") + body + at
+        elif isinstance(record, RegistrationRecord) and record.public_key in self.officers.keys:
+            pair = _pair_of(record)
+            before = registrations_in(self.registered.get(pair))
+            if follows_on(record, before):
+                value = _VALUE.pack(record.public_key, record.from_us, record.until_us, before + 1, offset)
+                self.registered[pair] = self.added[pair + at] = value
+
+    def lost(self, key: bytes, value: bytes) -> None:
+        self.added[key] = value
+        if key[:1] == OFFICERS_KEY:
+            self.officers = decode_officers_entry(value)
+        else:
+            self.registered[key[:-8]] = value
 
 
-def in_force_through(
-    officers: Officers, notes: Iterable[CountedNote], lost: Mapping[bytes, bytes], known: Mapping[bytes, bytes]
-) -> tuple[Officers, dict[bytes, bytes]]:
-    """As `in_force_after`, where `lost` records between the notes have given these entries; they are among those that
-    the index gets."""
-    added: dict[bytes, bytes] = {}
-    left = sorted(notes, key=attrgetter("offset"))
-    for offset, entries in groupby(sorted(lost.items(), key=_recorded_at), _recorded_at):
-        before = [note for note in left if note.offset < offset]
-        left = left[len(before) :]
-        officers, more = in_force_after(officers, before, {**known, **added})
-        added |= more
-        for key, value in entries:
-            added[key] = value
-            officers = decode_officers_entry(value) if key[:1] == OFFICERS_KEY else officers
-    officers, more = in_force_after(officers, left, {**known, **added})
-    return officers, added | more
+def follows_on(note: RegistrationRecord, before: int) -> bool:
+    """Whether a registration was signed by who knew of all before: so many of its party and key had an effect."""
+    return note.before == before
 
 
 def decode_party_note(value: bytes) -> PartyNote:
@@ -201,33 +214,30 @@ def may_sign(note: PartyNote, officers: Officers) -> bool:
     return note.public_key in (officers.keys or named or frozenset())
 
 
-def why_no_effect(note: PartyNote, officers: Officers, known: Mapping[bytes, bytes]) -> str | None:
+def why_no_effect(note: PartyNote, officers: Officers, newest: bytes | None) -> str | None:
     """Why a note would have no effect if it came next in the log; None if it would have one.
 
-    `officers` are those in force. `known` has the index's value of `signed_key_of` a registration, if there is one.
+    `officers` are those in force; `newest` is the index's newest value of a registration's party and key.
     """
-    key = note.public_key.hex()
+    key, in_log = note.public_key.hex(), officers.acts
     if isinstance(note, RegistrationRecord):
-        if note.public_key not in officers.keys:
-            return f"{key} is no officer's key" if officers.keys else "no officers are in force: notary party officers"
-        before = known.get(signed_key_of(note))
-        return (
-            None if before is None else f"what was signed had its effect at log offset {_offset_in(before)}: sign anew"
-        )
-    named = decode_officers(note.body)
-    if named is None:
-        return "it names no list of officers"
-    if note.replaces != officers.acts:
-        return (
-            f"it follows on {note.replaces} acts about officers, and the log has {officers.acts}: look, and sign anew"
-        )
-    if not may_sign(note, officers):
-        return (
-            f"{key} is no officer's key"
-            if officers.keys
-            else f"{key} is not on the list: the first officers name themselves"
-        )
-    return None
+        in_log = registrations_in(newest)
+        if not officers.keys:
+            return "no officers are in force: notary party officers"
+        known, of = note.before, "registrations of this key"
+    else:
+        if decode_officers(note.body) is None:
+            return "it names no list of officers"
+        known, of = note.replaces, "acts about officers"
+    if known != in_log:
+        return f"it follows on {known} {of}, and the log has {in_log}: look, and sign anew"
+    if may_sign(note, officers):
+        return None
+    return (
+        f"{key} is no officer's key"
+        if officers.keys
+        else f"{key} is not on the list: the first officers name themselves"
+    )
 
 
 def why_not_together(notes: Sequence[PartyNote]) -> str | None:
@@ -237,8 +247,8 @@ def why_not_together(notes: Sequence[PartyNote]) -> str | None:
     """
     if len(notes) > 1 and not all(isinstance(note, RegistrationRecord) for note in notes):
         return "an act about officers comes alone: what is sent with it is judged by the list that it replaces"
-    signed = [signed_key_of(note) for note in notes if isinstance(note, RegistrationRecord)]
-    return None if len(set(signed)) == len(signed) else "the same registration is sent twice: send it once"
+    pairs = [_pair_of(note) for note in notes if isinstance(note, RegistrationRecord)]
+    return None if len(set(pairs)) == len(pairs) else "one key is registered twice: send the second one after the first"
 
 
 def has_effect(note: PartyNote, value: bytes | None) -> bool:
@@ -260,8 +270,8 @@ def differences(file: Mapping[Pair, PeriodUs], in_log: Mapping[Pair, PeriodUs], 
     return Differences([pair for pair in file if pair not in in_log], [pair for pair in known if not agrees(pair)])
 
 
-def _recorded_at(entry: tuple[bytes, bytes]) -> int:
-    return _offset_in(entry[1])
+def _pair_of(note: RegistrationRecord) -> bytes:
+    return registration_id(note.party, note.party_key)
 
 
 def _offset_in(value: bytes) -> int:

@@ -104,7 +104,8 @@ class ActRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class RegistrationRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=4):
-    """A key of a party, valid in [from_us, until_us) from this record on; an empty period revokes it."""
+    """A key of a party, valid in [from_us, until_us) from this record on; an empty period revokes it. `before` is the
+    number of registrations of this party and key that the operator knew of."""
 
     format: int
     activation_id: ActivationId
@@ -112,6 +113,7 @@ class RegistrationRecord(msgspec.Struct, frozen=True, array_like=True, forbid_un
     stamp_us: StampUs
     party: str
     party_key: PublicKey
+    before: SequenceNumber
     from_us: StampUs
     until_us: StampUs
     operator: str

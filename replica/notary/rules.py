@@ -186,7 +186,7 @@ def key_outcome(registration: bytes | None, judged_us: int) -> Outcome | None:
     """Why a key is not in force at a time, by its newest registration; None if it is."""
     if registration is None:
         return Outcome.PARTY_UNKNOWN
-    _, from_us, until_us, _ = decode_registration(registration)
+    _, from_us, until_us, *_ = decode_registration(registration)
     return None if from_us <= judged_us < until_us else Outcome.KEY_NOT_VALID
 
 

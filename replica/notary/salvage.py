@@ -33,8 +33,8 @@ SALVAGE_TAG = b"notary/salvage/1"
 LOST_TAG = b"notary/lost/1"
 SALVAGES_NAME = "salvages"  # folder of the files that were imported: in a replica's folder, and in the archive's
 # First bytes of keys, as in an index; not imported, because the checker shares no code with the rules.
-STATE_KEY, TX_KEY, COMMAND_KEY, OFFICERS_KEY, PARTY_KEY, SIGNED_KEY = b"s", b"t", b"c", b"o", b"p", b"r"
-OF_STATES, OF_COMMANDS, OF_PARTIES = STATE_KEY + TX_KEY, COMMAND_KEY, OFFICERS_KEY + PARTY_KEY + SIGNED_KEY
+STATE_KEY, TX_KEY, COMMAND_KEY, OFFICERS_KEY, PARTY_KEY = b"s", b"t", b"c", b"o", b"p"
+OF_STATES, OF_COMMANDS, OF_PARTIES = STATE_KEY + TX_KEY, COMMAND_KEY, OFFICERS_KEY + PARTY_KEY
 """Kinds of entry: of states and transactions, of commands, of officers and registrations."""
 
 ENTRIES_MAX = 5_000_000  # a file of 500 MB, which every replica holds in memory; 2 GB while it is made
@@ -49,8 +49,7 @@ _SIZES: dict[bytes, tuple[frozenset[int], range]] = {
     TX_KEY: (frozenset({_HASH_KEY}), range(40, 41)),
     COMMAND_KEY: (frozenset({_HASH_KEY, _OFFSET_KEY}), range(80, 81)),
     OFFICERS_KEY: (frozenset({9}), range(16, 4_097)),
-    PARTY_KEY: (frozenset({_OFFSET_KEY}), range(56, 57)),
-    SIGNED_KEY: (frozenset({_HASH_KEY}), range(8, 9)),
+    PARTY_KEY: (frozenset({_OFFSET_KEY}), range(64, 65)),
 }
 """Of each kind of entry: how many bytes its key and its value have. Every value ends in its log offset."""
 

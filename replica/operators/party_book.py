@@ -6,6 +6,7 @@ The index has no names, so the records are read where it says that they are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -14,7 +15,7 @@ from replica.index.newest import officers_of
 from replica.log.interface import RequestLog
 from replica.log.reading_on import open_reading_on
 from replica.notary.errors import IndexMismatch, LogUnavailable
-from replica.notary.parties import PARTY_KEY, decode_registration
+from replica.notary.parties import PARTY_KEY, Registration, decode_registration
 from replica.notary.position import offset_of
 from replica.notary.records import RegistrationRecord, Undecodable, decode_record, format_named
 
@@ -24,7 +25,8 @@ READ_WAIT_S = 5.0
 
 
 class PartyKey(msgspec.Struct, frozen=True):
-    """The newest registration of a key: in force in [from_us, until_us), by which officer, at which log offset."""
+    """The newest registration of a key: in force in [from_us, until_us), by which officer, at which log offset.
+    `number`: how many of this key had an effect, this one included; the next one names it."""
 
     party: str
     key: str
@@ -32,6 +34,7 @@ class PartyKey(msgspec.Struct, frozen=True):
     until_us: int
     operator: str
     officer: str
+    number: int
     offset: int
 
 
@@ -59,11 +62,11 @@ class PartyBook:
     async def page(self, after: int = -1) -> PartyPage:
         """The first registrations after a log offset. Raises LogUnavailable, LogRefused, IndexUnreadable, and
         IndexMismatch where log and index disagree."""
-        newest = [offset for offset in newest_offsets(self._index) if offset > after]
+        newest = [one for one in newest_of_all(self._index) if one.offset > after]
         wanted, officers = newest[:PAGE_KEYS], officers_of(self._index)
         known_to = offset_of(self._index.position())
-        found = await self._read(wanted)
-        keys = [_shown(offset, found.get(offset)) for offset in wanted]
+        found = await self._read([one.offset for one in wanted])
+        keys = [_shown(one, found.get(one.offset)) for one in wanted]
         return PartyPage(
             sorted(key.hex() for key in officers.keys), officers.acts, known_to, keys, len(newest) > len(wanted)
         )
@@ -86,12 +89,12 @@ class PartyBook:
         return found
 
 
-def newest_offsets(index: Index) -> list[int]:
-    """Where the newest registration of each key is in the log, ascending."""
-    newest: dict[bytes, int] = {}
+def newest_of_all(index: Index) -> list[Registration]:
+    """The newest registration of each key, by log offset."""
+    newest: dict[bytes, bytes] = {}
     for key, value in index.entries(PARTY_KEY):  # in key order: of one key, the newest comes last
-        newest[key[:-8]] = decode_registration(value).offset
-    return sorted(newest.values())
+        newest[key[:-8]] = value
+    return sorted(map(decode_registration, newest.values()), key=attrgetter("offset"))
 
 
 def near_each_other(offsets: Sequence[int]) -> list[list[int]]:
@@ -105,13 +108,13 @@ def near_each_other(offsets: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-def _shown(offset: int, value: bytes | None) -> PartyKey:
+def _shown(known: Registration, value: bytes | None) -> PartyKey:
     try:
         record = None if value is None else decode_record(value, format_named(value))
     except Undecodable:
         record = None
     if not isinstance(record, RegistrationRecord):
-        raise IndexMismatch(f"the index has a registration at log offset {offset}, and the log has none there")
+        raise IndexMismatch(f"the index has a registration at log offset {known.offset}, and the log has none there")
     return PartyKey(
         record.party,
         record.party_key.hex(),
@@ -119,5 +122,6 @@ def _shown(offset: int, value: bytes | None) -> PartyKey:
         record.until_us,
         record.operator,
         record.public_key.hex(),
-        offset,
+        known.number,
+        known.offset,
     )

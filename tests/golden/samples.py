@@ -137,7 +137,7 @@ RECORDS = {
     "request-after-an-offset": RequestRecord(*_OF_2, 1, 1_001, submission(REQUESTS["window"]), 2**63 - 1, 1_000),
     "sign-of-life": SignOfLifeRecord(*_OF_2, 2, 1_002),
     "act": ActRecord(*_OF_2, 3, 1_002, "pause", 4, b"body", "zoë", "maintenance", *_OPERATOR),
-    "registration": RegistrationRecord(*_OF_2, 4, 1_003, PARTY, bytes([0x61]) * 32, 5, 6, "zoë", *_OPERATOR),
+    "registration": RegistrationRecord(*_OF_2, 4, 1_003, PARTY, bytes([0x61]) * 32, 7, 5, 6, "zoë", *_OPERATOR),
     "salvage": SalvageRecord(*_OF_2, 5, 1_000, 1_010, bytes([0xD3]) * 32),
 }
 

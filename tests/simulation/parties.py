@@ -17,11 +17,12 @@ from ha.errors import HaError
 from replica.active.noting import Noted
 from replica.active.signer import FileSigner
 from replica.checker.judge import Judged, JudgedLost, JudgedRequest
+from replica.index.interface import OFFSET_END
 from replica.index.newest import officers_of
 from replica.notary.errors import LogUnavailable, NotaryError
 from replica.notary.formats import Formats
 from replica.notary.note_signatures import signed_note
-from replica.notary.parties import OFFICERS, PartyNote, encode_officers
+from replica.notary.parties import OFFICERS, PartyNote, encode_officers, registration_id, registrations_in
 from replica.notary.records import ActRecord, RegistrationRecord
 from replica.notary.requests import TIME_MAX_US
 from tests.next_version.release import NEXT
@@ -117,8 +118,10 @@ class Officer:
                 return self._registration(0, TIME_MAX_US - 1 - len(self._signed))
 
     def _registration(self, from_us: int, until_us: int) -> RegistrationRecord:
-        key = _SIGNER.public_key
-        note = RegistrationRecord(*_NOWHERE, PARTY, CLIENT_KEY, from_us, until_us, "officer", key, bytes(64))
+        key, pair = _SIGNER.public_key, registration_id(PARTY, CLIENT_KEY)
+        newest = [value for one in self._world.replicas for value in one.disk.newest([pair], [OFFSET_END])]
+        before = max(map(registrations_in, newest))
+        note = RegistrationRecord(*_NOWHERE, PARTY, CLIENT_KEY, before, from_us, until_us, "officer", key, bytes(64))
         self._signed.append(signed_note(note, _SIGNER.sign))
         return self._signed[-1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -76,6 +77,7 @@ class LogMaker:
     sequence: int = 0
     format: int = 2
     submitted: list[tuple[Request, str]] = field(default_factory=list)  # with the command id of each
+    registered: Counter[tuple[str, bytes]] = field(default_factory=Counter)
 
     def barrier(
         self, epoch: int, number: int | None = None, *, format: int | None = None, rules: int | None = None
@@ -147,10 +149,14 @@ class LogMaker:
         key: bytes = b"p" * 32,
         period_us: tuple[int, int] = (0, FOR_EVER),
         by: bytes = b"k" * 32,
+        before: int | None = None,
         activation_id: bytes | None = None,
     ) -> int:
-        """Append a key of a party."""
-        of = (party, key, *period_us, "operator", by, _SIGNATURE)
+        """Append a key of a party. It follows on all that did so and are in force here, unless `before` is given."""
+        follows = before is None and activation_id is None
+        before = self.registered[party, key] if before is None else before
+        self.registered[party, key] += follows
+        of = (party, key, before, *period_us, "operator", by, _SIGNATURE)
         wrote = activation_id or self.activation_id
         return self.raw(encode_record(RegistrationRecord(2, wrote, self._next(), stamp_us, *of)))
 

@@ -64,8 +64,8 @@ def run_with_parties(
 
 
 def told_log() -> Log:
-    """Under rules 3: a key is registered late, used, revoked and played again; a command is retried; a deposed active
-    registers another key; a key is for a later time."""
+    """Under rules 3: a key is registered late, used and revoked; its registration is played again; a command is
+    retried; a deposed active registers; the key is registered anew."""
     maker, officer = LogMaker(format=2), OFFICER_KEYS[0]
     maker.barrier(1, rules=3)
     maker.act("officers", body=encode_officers([officer]), by=officer)
@@ -75,7 +75,7 @@ def told_log() -> Log:
     maker.register(PARTY, key=CLIENT_KEY, by=officer, period_us=(4, 4))
     maker.submit(request_of(3, (3,)), command="c3", stamp_us=5)  # revoked
     maker.submit(request_of(2, (2,)), command="c2", stamp_us=6)  # a retry: its success
-    maker.register(PARTY, key=CLIENT_KEY, by=officer, period_us=(0, 50))  # played again
+    maker.register(PARTY, key=CLIENT_KEY, by=officer, period_us=(0, 50), before=0)  # played again
     maker.submit(request_of(4, (4,)), command="c4", stamp_us=7)
     late = maker.activation_id
     maker.barrier(2, rules=3)
@@ -118,7 +118,8 @@ def _registration(draw: st.DrawFn, maker: LogMaker) -> None:
     )
     key = draw(st.sampled_from([CLIENT_KEY, CLIENT_KEY, CLIENT_KEY, b"p" * 32]))
     party = draw(st.sampled_from([PARTY, PARTY, PARTY, OTHER_PARTY]))
-    maker.register(party, key=key, period_us=ends, by=draw(st.sampled_from(OFFICER_KEYS)))
+    known = draw(st.sampled_from([None, None, None, 0, 1, 2]))
+    maker.register(party, key=key, period_us=ends, by=draw(st.sampled_from(OFFICER_KEYS)), before=known)
 
 
 def _officers(draw: st.DrawFn, maker: LogMaker) -> None:

@@ -29,14 +29,13 @@ def officers_act(by: SigningKey, acts: int, *officers: SigningKey, name: str = O
     return signed(ActRecord(2, bytes(16), 0, 1, name, acts, body, "anna", "why", raw(by), bytes(64)), by)
 
 
-def registration(by: SigningKey, number: int = 0) -> PartyNote:
-    """Of some key; each number signs another time."""
-    return signed(
-        RegistrationRecord(2, bytes(16), 0, 1, PARTY, b"p" * 32, number, 10**15, "anna", raw(by), bytes(64)), by
-    )
+def registration(by: SigningKey, before: int = 0) -> PartyNote:
+    """Of some key, after so many others of it."""
+    of = (PARTY, b"p" * 32, before, 0, 10**15, "anna", raw(by), bytes(64))
+    return signed(RegistrationRecord(2, bytes(16), 0, 1, *of), by)
 
 
-FINE = [officers_act(ANNA, 0, ANNA), registration(ANNA), officers_act(ANNA, 1, BERT), registration(BERT)]
+FINE = [officers_act(ANNA, 0, ANNA), registration(ANNA), officers_act(ANNA, 1, BERT), registration(BERT, 1)]
 
 
 def log_of(notes: list[PartyNote]) -> Log:

@@ -33,8 +33,8 @@ SETTLED_S = 10.0  # virtual: until all that was answered is published
 FOREVER = 10**17
 
 
-def registration(from_us: int, until_us: int) -> RegistrationRecord:
-    record = RegistrationRecord(*NOWHERE, PARTY, KEY, from_us, until_us, "anna", ANNA.public_key, bytes(64))
+def registration(from_us: int, until_us: int, before: int = 0) -> RegistrationRecord:
+    record = RegistrationRecord(*NOWHERE, PARTY, KEY, before, from_us, until_us, "anna", ANNA.public_key, bytes(64))
     return signed_note(record, ANNA.sign)
 
 
@@ -68,7 +68,7 @@ async def until_told(replica: Replica, tx: int) -> Answer:
 
 async def revoke(replicas: Sequence[Replica]) -> None:
     """Have whoever leads note it, until it is in the log; an officer does no more when an outcome is unknown."""
-    signed = registration(7, 7)
+    signed = registration(7, 7, before=1)
     while not newest_registration(replicas[0])[1]:
         for each in replicas:
             if each.election.is_leading():

@@ -13,6 +13,8 @@ from replica.active.noting import Noted
 from replica.active.signer import create_key
 from replica.log.memory import MemoryLog, MemoryTopic
 from replica.notary.errors import Code, ConfigError
+from replica.notary.parties import decode_party_note
+from replica.notary.records import RegistrationRecord
 from replica.operators.admin import NOTES_MAX, NotesAnswer, NotesCall, PartyListCall
 from replica.operators.party_book import PartyKey, PartyPage
 from tests.unit.cli.test_codes_that_people_see import told
@@ -58,7 +60,7 @@ class Active:
 
 def in_log(key: str = KEY, period_us: tuple[int, int] = (0, FOR_EVER_US)) -> PartyKey:
     """A registration of the log."""
-    return PartyKey(PARTY, key, *period_us, "anna", "ef" * 32, 7)
+    return PartyKey(PARTY, key, *period_us, "anna", "ef" * 32, 3, 7)
 
 
 def test_without_a_key_of_ones_own_nobody_registers(folder: Path, see, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
@@ -104,6 +106,10 @@ def test_a_note_without_effect_is_no_success(officer: str, see, monkeypatch: pyt
     active.effective = True
     seen = see("party", "add", PARTY, KEY)
     assert (seen.code, "1 registered, at log offset 40" in seen.out) == (0, True)
+    active.page = msgspec.structs.replace(active.page, keys=[in_log()])
+    assert see("party", "add", PARTY, KEY.upper()).code == see("party", "revoke", PARTY, KEY).code == 0
+    signed = [decode_party_note(bytes.fromhex(note)) for note in active.noted[1:]]
+    assert [note.before for note in signed if isinstance(note, RegistrationRecord)] == [0, 3, 3]
     seen = see("party", "add", PARTY, KEY, "--json")
     assert json.loads(seen.out)["log_offsets"] == [40]
 

@@ -27,7 +27,7 @@ def values(rules: int = 2) -> list[bytes]:
     maker.register(PARTY, key=CLIENT_KEY, by=OFFICER)
     maker.submit(request_of(2, (2,)), command="c2")
     maker.register(PARTY, key=CLIENT_KEY, by=OFFICER, period_us=(7, 7))
-    maker.register(PARTY, key=CLIENT_KEY, by=OFFICER)  # played again
+    maker.register(PARTY, key=CLIENT_KEY, by=OFFICER, before=0)  # played again
     maker.submit(request_of(3, (3,)), command="c3")
     return maker.values
 
@@ -63,17 +63,20 @@ def test_the_scrub_compares_officers_and_registrations() -> None:
         Applier(index, TOPIC_ID).apply(records)
         return index
 
+    def changed(key: bytes, value: bytes | None) -> MemoryIndex:
+        kept = dict(whole().entries())
+        if value is None:
+            del kept[key]
+        else:
+            kept[key] = value
+        index = MemoryIndex()
+        index.write(kept, whole().position())
+        return index
+
     checked(whole())
     pair = registration_id(PARTY, CLIENT_KEY)
-    for key, value in ((pair + (3).to_bytes(8, "big"), None), (pair + (6).to_bytes(8, "big"), bytes(87) + b"\6")):
-        index = whole()
-        if value is None:
-            del index._entries[key]
-        else:
-            index._entries[key] = value
+    for key, value in ((pair + (3).to_bytes(8, "big"), None), (pair + (6).to_bytes(8, "big"), bytes(63) + b"\6")):
         with pytest.raises(IndexMismatch):
-            checked(index)
-    index = whole()
-    index._entries[pair + (99).to_bytes(8, "big")] = bytes(87) + b"\1"
+            checked(changed(key, value))
     with pytest.raises(IndexMismatch, match="entries"):
-        checked(index)
+        checked(changed(pair + (99).to_bytes(8, "big"), bytes(63) + b"\1"))

@@ -39,7 +39,7 @@ def _signed(record: Any) -> Any:
 
 
 ACT = _signed(ActRecord(*HEAD, "pause", 0, b"body", "zoë", "line\u2028feed and \\ulong", *OF_KEY))
-REGISTRATION = _signed(RegistrationRecord(*HEAD, "O=Bank A,L=London,C=GB", b"p" * 32, 5, 6, "zoë", *OF_KEY))
+REGISTRATION = _signed(RegistrationRecord(*HEAD, "O=Bank A,L=London,C=GB", b"p" * 32, 4, 5, 6, "zoë", *OF_KEY))
 FORGED = msgspec.structs.replace(ACT, reason="another")
 SALVAGE = SalvageRecord(2, b"a" * 16, 4, 0, 1, b"d" * 32)
 NOTES = [CountedNote(10 + at, record, 9) for at, record in enumerate([ACT, SALVAGE, REGISTRATION, REGISTRATION, ACT])]
@@ -62,7 +62,8 @@ def test_a_line_has_who_when_what_and_why() -> None:
         "zoë",
     )
     assert (act["name"], act["body"], act["reason"], act["signed"]) == ("pause", b"body".hex(), ACT.reason, True)
-    assert (registration["party"], registration["from_us"], registration["until_us"]) == (REGISTRATION.party, 5, 6)
+    assert (registration["party"], registration["before"]) == (REGISTRATION.party, 4)
+    assert (registration["from_us"], registration["until_us"]) == (5, 6)
     assert registration["party_key"] == (b"p" * 32).hex()
     assert registration["previous"] == line_digest(LINES[0])
     assert not any(b"\n" in line for line in LINES)

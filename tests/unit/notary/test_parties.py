@@ -28,8 +28,8 @@ from replica.notary.parties import (
     has_effect,
     in_force_after,
     is_about_parties,
+    pairs_of,
     registration_id,
-    signed_key_of,
     why_no_effect,
 )
 from replica.notary.position import begin
@@ -109,12 +109,12 @@ def test_a_key_of_another_party_is_none() -> None:
 
 
 def test_only_an_officer_registers() -> None:
-    """Goal: no other key has an effect, nor a former officer's. Method: each kind of signer."""
+    """Goal: no other key has an effect, nor a former officer's, and none uses up a number. Method: each kind."""
     maker = begun()
-    maker.register(PARTY, key=CLIENT_KEY, by=STRANGER)
+    maker.register(PARTY, key=CLIENT_KEY, by=STRANGER, before=0)
     maker.submit(request_of(1, (1,)))
     maker.act("officers", body=encode_officers([SECOND]), replaces=1, by=FIRST)
-    maker.register(PARTY, key=CLIENT_KEY, by=FIRST)
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST, before=0)
     maker.submit(request_of(1, (1,)))
     maker.register(PARTY, key=CLIENT_KEY, by=SECOND)
     maker.submit(request_of(1, (1,)))
@@ -127,14 +127,41 @@ def test_an_old_registration_that_is_played_again_revives_no_key() -> None:
     maker = begun()
     maker.register(PARTY, key=CLIENT_KEY, by=FIRST)
     maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(1_000, 1_000))
-    maker.register(PARTY, key=CLIENT_KEY, by=FIRST)
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST, before=0)
     maker.submit(request_of(1, (1,)))
     maker.barrier(2, rules=3)
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST, before=0)
+    maker.submit(request_of(1, (1,)))
     maker.register(PARTY, key=CLIENT_KEY, by=FIRST)
     maker.submit(request_of(1, (1,)))
-    maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(1, FOR_EVER))
-    maker.submit(request_of(1, (1,)))
     assert outcomes(maker) == ["KEY_NOT_VALID", "KEY_NOT_VALID", "NOTARISED"]
+
+
+def test_a_registration_that_was_void_is_not_played_again_after_the_revocation() -> None:
+    """Goal: as above, of what an officer signed and nobody counted. Method: a deposed active's registration; the same
+    key is registered anew and revoked; then the bytes that were void, under the activation in force."""
+    maker = begun()
+    deposed = maker.activation_id
+    maker.barrier(2, rules=3)
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(10, FOR_EVER), activation_id=deposed)
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(20, FOR_EVER))
+    maker.submit(request_of(1, (1,)))
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(0, 0))
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(10, FOR_EVER), before=0)
+    maker.submit(request_of(2, (2,)))
+    assert outcomes(maker) == ["NOTARISED", "KEY_NOT_VALID"]
+
+
+def test_of_two_who_know_the_same_registrations_the_first_one_has_its_effect() -> None:
+    """Goal: no officer overrides what another has just decided, without having seen it. Method: a revocation and a
+    registration of one key that both follow on the same one; a number that is not reached yet."""
+    maker = begun()
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST)
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(0, 0))
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(5, FOR_EVER), before=1)
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(5, FOR_EVER), before=3)
+    maker.submit(request_of(1, (1,)))
+    assert outcomes(maker) == ["KEY_NOT_VALID"]
 
 
 def test_a_removed_officer_s_registrations_stay() -> None:
@@ -307,7 +334,7 @@ def _outside(
 ) -> Verdict:
     if otherwise.outcome is Outcome.DEDUPLICATED or registration is None:
         return _judge_key(entry, registration, otherwise)
-    _, from_us, until_us, _ = replica.notary.parties.decode_registration(registration)
+    _, from_us, until_us, *_ = replica.notary.parties.decode_registration(registration)
     time_us = entry.record.stamp_us if own else entry.judged_us
     return otherwise if from_us <= time_us < until_us + last_us else Verdict(Outcome.KEY_NOT_VALID)
 
@@ -326,11 +353,11 @@ def _officers_mutant(**change: Any) -> Callable[[MonkeyPatch], None]:
 
 
 def _anybody_registers(patch: MonkeyPatch) -> None:
-    def after(officers: Officers, notes: Sequence[Any], known: Any) -> tuple[Officers, dict[bytes, bytes]]:
+    def after(officers: Officers, notes: Sequence[Any], *before: Any) -> tuple[Officers, dict[bytes, bytes]]:
         signers = frozenset(note.record.public_key for note in notes if not isinstance(note.record, SalvageRecord))
-        return _after(officers, notes, known)[0], _after(Officers(officers.acts, signers), notes, known)[1]
+        return _after(officers, notes, *before)[0], _after(Officers(officers.acts, signers), notes, *before)[1]
 
-    patch.setattr(replica.notary.parties, "in_force_after", after)
+    patch.setattr(replica.index.newest, "in_force_after", after)
 
 
 def _any_name(patch: MonkeyPatch) -> None:
@@ -363,11 +390,14 @@ MUTANTS: dict[str, Callable[[MonkeyPatch], None]] = {
     "acts without effect are not numbered": _officers_mutant(uncounted=True),
     "anybody registers": _anybody_registers,
     "the name is no part of the pair": _any_name,
-    "what was signed has an effect again in a later run": lambda patch: patch.setattr(
-        replica.index.newest, "signed_keys_of", lambda _: []
+    "registrations of earlier runs are not counted": lambda patch: patch.setattr(
+        replica.index.newest, "pairs_of", lambda _: []
     ),
     "what was signed has an effect again": lambda patch: patch.setattr(
-        replica.notary.parties, "signed_key_of", lambda record: record.activation_id + bytes([record.sequence])
+        replica.notary.parties, "follows_on", lambda note, before: True
+    ),
+    "a registration may know of more than there are": lambda patch: patch.setattr(
+        replica.notary.parties, "follows_on", lambda note, before: note.before >= before
     ),
 }
 
@@ -389,19 +419,20 @@ def test_each_mutant_of_rules_3_is_seen(name: str, monkeypatch: MonkeyPatch) -> 
 @given(log=logs_with_parties())
 def test_what_is_said_of_a_note_beforehand_is_what_the_log_makes_of_it(log: Log) -> None:
     """Goal: the active refuses just those notes that change nothing. Method: each note of random logs."""
-    officers, table = Officers(), {}
+    officers, newest = Officers(), dict[bytes, bytes]()
     for note in read_records(begin(TOPIC), log).counted:
         record = getattr(note, "record", None)
         if not isinstance(record, ActRecord | RegistrationRecord) or not is_about_parties(record):
             continue
-        reason = why_no_effect(record, officers, table)
+        (pair,) = pairs_of([note]) or [b""]
+        reason = why_no_effect(record, officers, newest.get(pair))
         before = officers
-        officers, added = in_force_after(officers, [note], table)
-        table |= added
-        value = table.get(entry_key_of(record, note.offset))
+        officers, added = in_force_after(officers, [note], newest)
+        value = added.get(entry_key_of(record, note.offset))
         assert has_effect(record, value) or reason is not None
         if isinstance(record, RegistrationRecord):
-            assert (reason is None) == (signed_key_of(record) in added) == has_effect(record, value)
+            assert (reason is None) == has_effect(record, value)
+            newest |= {pair: value} if value else {}
         elif reason is not None:
             assert officers.keys == before.keys
 

@@ -100,7 +100,7 @@ def test_what_breaks_a_bound_is_undecodable(name: str) -> None:
 _IN_FORCE = (2, activation(7), 3)
 _SIGNED = (b"k" * 32, b"s" * 64)
 ACT = ActRecord(*_IN_FORCE, 1_000, "pause", 4, b"body", "operator", "reason", *_SIGNED)
-REGISTRATION = RegistrationRecord(*_IN_FORCE, 1_000, PARTY, b"p" * 32, 5, 4, "operator", *_SIGNED)
+REGISTRATION = RegistrationRecord(*_IN_FORCE, 1_000, PARTY, b"p" * 32, 1, 5, 4, "operator", *_SIGNED)
 SALVAGE = SalvageRecord(*_IN_FORCE, 7, 7, b"d" * 32)
 GOOD_2 = [LIFE, ACT, REGISTRATION, SALVAGE]
 
@@ -129,6 +129,7 @@ BROKEN_2 = {
     "a registration of nobody": _of_2(REGISTRATION, party=""),
     "a registration by nobody": _of_2(REGISTRATION, operator=""),
     "a registration of a short key": _of_2(REGISTRATION, party_key=b"p" * 31),
+    "a registration after a negative number": _of_2(REGISTRATION, before=-1),
     "a registration with a NUL": _of_2(REGISTRATION, operator="a\x00"),
     "a salvage that begins after its end": _of_2(SALVAGE, first_offset=8),
     "a salvage with a short digest": _of_2(SALVAGE, digest=b"d" * 31),
