@@ -277,9 +277,7 @@ class _Decoding:
         rows = np.flatnonzero(self.kind == REQUEST)
         at, size = self.canonical_at[rows], self.canonical_bytes[rows]
         found = _Canonical(self.raw, at, size)
-        activations = np.ascontiguousarray(self.activation[rows]).view(np.uint8).reshape(-1, ACTIVATION_ID_BYTES + 1)
-        after_offset = np.where(activations[:, -1] == 1, NO_OFFSET, self.after_offset[rows])  # format 1 has no period
-        fits = found.check(self.texts_at[rows], self.deduplication_us[rows], after_offset)
+        fits = found.check(self.texts_at[rows], self.deduplication_us[rows], self.after_offset[rows])
         for i in np.flatnonzero(~fits).tolist():
             start = int(self.value_at[rows[i]])
             value = self.raw[start : start + int(self.value_bytes[rows[i]])].tobytes()

@@ -151,12 +151,14 @@ def lost_claims(ranges: Iterable[LostRange], salvages: Salvages) -> Array:
 
 
 def lost_commands(ranges: Iterable[LostRange], salvages: Salvages) -> Array:
-    """The acceptances of lost records, as commands that are accepted. Raises as `lost_claims` does."""
+    """The acceptances of lost records, as commands that are accepted: no earlier one counts for them, as none did when
+    they were judged. Raises as `lost_claims` does."""
     entries = list(_entries(ranges, salvages, OF_COMMANDS))
     made = np.zeros(len(entries), COMMAND)
     for at, entry in enumerate(entries):
         accepted = decode_acceptance(entry.value)
-        made[at] = (entry.key[1:33], entry.offset, accepted.tx_id, accepted.content_digest, accepted.judged_us, 0, 0, 0)
+        of_request = (accepted.tx_id, accepted.content_digest, accepted.judged_us)
+        made[at] = (entry.key[1:33], entry.offset, *of_request, 0, entry.offset, 0)
     return made
 
 

@@ -141,6 +141,17 @@ def test_slices_of_a_log_with_a_lost_range_give_what_the_others_give(
     judged_alike(maker.log, salvage, cuts, runs, data.draw(st.sampled_from([1, 2, 4, 200])))
 
 
+def test_a_lost_record_stays_accepted_whatever_its_command_met() -> None:
+    """Goal: what a salvage has is not judged again. Method: a command's second acceptance, which its request asked for,
+    is lost; both have one stamp."""
+    maker = LogMaker()
+    maker.barrier(1)
+    first = maker.submit(request_of(1, (1,)), command="c")
+    maker.submit(request_of(2, (2,)), command="c", after_offset=first)
+    salvage = LostTail(maker.log, 2, (2,), -1).salvage()
+    judged_alike(restored(LostTail(maker.log, 2, (), -1), salvage), salvage, [], [], 1)
+
+
 @settings(deadline=None, max_examples=200)
 @given(logs_with_parties(), CUTS, CUTS, st.data())
 def test_registrations_of_a_lost_range_stay_in_force(
