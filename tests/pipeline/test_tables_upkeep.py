@@ -204,10 +204,6 @@ def doubled(name: str) -> Callable[[Path], None]:
             },
         ),
         (
-            deleted(COMPLETIONS, "ledger_offset = 8"),
-            {(COMPLETIONS, "has a ledger_offset that does not follow the one before", 1, 9)},
-        ),
-        (
             changed(VERDICTS, "log_offset = 6", outcome="'NOTARISED'"),
             {(VERDICTS, "contradicts its notarised_offset", 1, 6), (COMPLETIONS, "contradicts its verdict", 1, 6)},
         ),
