@@ -73,7 +73,7 @@ async def test_a_frozen_active_says_nothing_once_it_was_replaced(
     cluster: LocalCluster, scenario: Scenario, fault: Fault
 ) -> None:
     """Goal: a zombie gives no answer after the new barrier. Method: SIGSTOP beyond the lease, SIGCONT, audit."""
-    async with under_load(cluster, scenario, pause_ms=10) as load:  # of the ten seconds' answers, a check reads each
+    async with under_load(cluster, scenario) as load:
         take_over, direct = await freeze_beyond_lease(cluster, fault, f"{load.name}-direct")
         scenario.add_history(direct.history)
         scenario.fired(f"{take_over.fallen} frozen, {take_over.successor} took over, {take_over.fallen} thawed")

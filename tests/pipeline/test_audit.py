@@ -159,7 +159,7 @@ def test_the_next_audit_goes_on_at_the_watermark(spark: SparkSession, tmp_path: 
 async def test_a_raised_log_is_audited(
     spark: SparkSession, tmp_path: Path, make_database: Callable[[], Awaitable[str]]
 ) -> None:
-    """Goal: rules 2 are audited as rules 1 are. Method: what a replica publishes of a mixed log and two answers that it
+    """Goal: answers are held against the log. Method: what a replica publishes of a mixed log and two answers that it
     gives; then a success made of a refusal, a refusal of a success, and a wrong answer. The index is held against the
     completions, and against one that lacks an acceptance."""
     dsn = await make_database()

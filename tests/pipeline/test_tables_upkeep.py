@@ -147,7 +147,7 @@ def found_in(folder: Path) -> list[tuple[str, str, int, int]]:
 
 @pytest.mark.parametrize("values", [lake_values(), log_values(), raised_values()], ids=["lake", "log", "raised"])
 def test_nothing_is_found_in_whole_tables(values: list[bytes], tmp_path: Path) -> None:
-    """Goal: no false alarm. Method: tables of logs with each verdict, a settlement and epochs; the logs themselves."""
+    """Goal: no false alarm. Method: tables of logs with each verdict and epochs; the logs themselves."""
     with open_writer(tmp_path / "tables", tmp_path / "index", TOPIC) as writer:
         writer.append(list(enumerate(values)))
     assert found_in(tmp_path / "tables") == []

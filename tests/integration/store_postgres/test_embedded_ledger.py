@@ -64,8 +64,8 @@ async def all_of(reader: CompletionReader, until: int) -> list[Row]:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_a_log_has_one_ledger(seed: int, new_store: NewStore, dsn: str, tmp_path: Path) -> None:
-    """Goal: offsets and completions follow from the log alone. Method: a random log of both formats, with conflicts,
-    settlements, repeated commands and several activations; read in other runs by either store; every row, as bytes."""
+    """Goal: offsets and completions follow from the log alone. Method: a random log with conflicts,
+    repeated commands and several activations; read in other runs by either store; every row, as bytes."""
     chance = Random(seed)
     records = list(enumerate(good_world(seed, steps=900).values))
     shared = await to_postgres(new_store, in_runs(records, chance))

@@ -1,4 +1,4 @@
-"""Defects of an activation: epoch, barrier, backlog, settlements."""
+"""Defects of an activation: epoch, barrier, backlog."""
 
 from __future__ import annotations
 

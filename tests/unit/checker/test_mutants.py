@@ -18,7 +18,7 @@ SEEDS = range(16)
 @pytest.mark.parametrize("seed", few_quick(range(60), 20))
 def test_a_good_run_has_no_finding(seed: int) -> None:
     """Goal: no false alarm. Method: runs with retries, repeated successes, commands that the log
-    refuses, lost answers, fail-overs, late records, settlements."""
+    refuses, lost answers, fail-overs, late records."""
     report = good_world(seed).check()
     assert report.findings == []
     assert report.summary.operations > 0

@@ -156,7 +156,7 @@ async def test_what_is_small_or_no_request_of_format_2_goes_straight_and_in_orde
     straight = [
         request(1, LARGE_ABOVE_BYTES),
         b"\x97\x00" + bytes(9_000),  # a barrier
-        b"\x98\x01\x01" + bytes(9_000),  # a request of format 1
+        b"\x98\x01\x01" + bytes(9_000),  # what no format has
         b"\x95\x02\x02" + bytes(9_000),  # a sign of life
     ]
     written.writer.append(request(2))

@@ -72,8 +72,8 @@ def test_a_payload_that_is_a_request_of_format_2_is_merged() -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"\x97\x00", b"\x96\x01\x01", b"\x95\x02\x02", pointer_to(REQUEST, 0, 0)])
 def test_a_payload_that_is_no_such_request_stays_a_pointer(payload: bytes) -> None:
-    """Goal: no barrier and nothing of format 1 comes in this way, which older releases would not see; nor a second
-    pointer. Method: pointers to such payloads; the value itself is what is read."""
+    """Goal: no barrier and no sign of life comes in this way, nor a second pointer. Method: pointers
+    to such payloads; the value itself is what is read."""
     assert not may_be_split(payload)
     value = pointer_to(payload, 0, 0)
     pointer = pointer_in(value)
