@@ -254,6 +254,8 @@ async def test_statements_are_planned_by_key_also_when_tables_were_empty(new_sto
         assert await store.log_offset_of(offset + 1) == offset + 1
         assert await store.prune(None, 2**62) == Pruned(4_908, 4_908)
         async with store._session.statement("test") as connection:  # type: ignore[attr-defined]
+            if connection.info.server_version < 150_000:
+                pytest.skip("only from Postgres 15 on can a connection be told to hand over what it counted")
             await connection.execute("SELECT pg_stat_force_next_flush()")
             await connection.execute("SELECT")
         scans = await rows(dsn, "SELECT relname, seq_tup_read FROM pg_stat_user_tables WHERE relname = 'completion'")
