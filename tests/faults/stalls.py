@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from time import monotonic
 from urllib.parse import urlsplit
 
 from replica.local.cluster import LocalCluster
@@ -18,6 +19,8 @@ from tests.promises import promised
 
 SESSIONS = 12
 ANSWER_MAX_S = 10.0
+PLAYED_MAX = 5
+LONGER_MAX_S = 0.05  # than a stall is to last
 SETTLED_S = 1.0  # until checks that were under way are over: the next stall is another one
 
 
@@ -97,21 +100,37 @@ async def sessions(endpoint: str) -> AsyncIterator[list[Session]]:
 
 async def unnoticed(cluster: LocalCluster, stall: Stall) -> None:
     """A stall that costs time and nothing else. Raises PromiseBroken: a session was cut, a replica marked down, or the
-    lead changed."""
+    lead changed. A stall that a busy machine made longer proves nothing and is played again."""
+    for _ in range(PLAYED_MAX):
+        lasted_s, broken = await _played(cluster, stall)
+        if lasted_s <= stall.lasts_s + LONGER_MAX_S:
+            promised(not broken, f"{stall}, {lasted_s:.3f} s: {'; '.join(broken)}")
+            return
+    raise AssertionError(f"no stall of {PLAYED_MAX} was as short as {stall}")
+
+
+async def _played(cluster: LocalCluster, stall: Stall) -> tuple[float, list[str]]:
+    """How long the parts stood still in fact, in seconds, and which promises that broke."""
     leader = await cluster.wait_for_active()
     before = await cluster.balancer.servers()
     epoch = await _epoch(cluster)
     async with sessions(cluster.endpoint) as held:
+        began_s = monotonic()
         with standing_still(stall.pids(cluster, leader)):
             await asyncio.sleep(stall.lasts_s)
+        lasted_s = monotonic() - began_s
         kept = sum(await asyncio.gather(*(one.answers() for one in held)))
     await asyncio.sleep(SETTLED_S)
-    promised(kept == SESSIONS, f"{stall}: {SESSIONS - kept} of {SESSIONS} sessions were cut")
     after = await cluster.balancer.servers()
     downs = {name: one.downs - before[name].downs for name, one in after.items()}
-    promised(not any(downs.values()), f"{stall}: marked down: {downs}")
-    if stall.lead_stays:
-        promised(await _epoch(cluster) == epoch, f"{stall}: the lead changed")
+    broken = []
+    if kept != SESSIONS:
+        broken.append(f"{SESSIONS - kept} of {SESSIONS} sessions were cut")
+    if any(downs.values()):
+        broken.append(f"marked down: {downs}")
+    if stall.lead_stays and await _epoch(cluster) != epoch:
+        broken.append(f"{leader.name} lost the lead")
+    return lasted_s, [*broken, leader.log_tail()] if broken else []
 
 
 async def _epoch(cluster: LocalCluster) -> int:
