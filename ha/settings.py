@@ -20,8 +20,8 @@ process that was stopped answers "passive" from its first answer on. Hence:
 6. `heartbeat_s + drain_max_s <= lease_s - margin_s`: an orderly step-down ends, or the process does, while the session
    still holds the lock, although it sends no heartbeat meanwhile.
 
-So a core may stand still for `lease_s - margin_s - heartbeat_s` and still hold its claim when it goes on: its last
-answered statement was sent at most `heartbeat_s` before. A balancer must not be less patient than that.
+So a core may stand still for `lease_s - margin_s - heartbeat_s`, less a tick and an answer, and still hold its claim
+when it goes on: its last answered statement was sent that much before. A balancer must not be less patient than that.
 
 A killed session, or a server that fails over, frees the lock at once, and its holder learns of it one question later.
 Timing only shortens that interval. Two other rules make it harmless: database writes use the lock's own session, and a
@@ -64,7 +64,7 @@ class ElectionSettings:
         },
     )
     lease_s: float = _setting(3.0, "The server frees the lock of a silent session after this.")
-    heartbeat_s: float = _setting(0.5, "Between two checks that the lock is still held: the heartbeat.")
+    heartbeat_s: float = _setting(0.4, "Between two checks that the lock is still held: the heartbeat.")
     margin_s: float = _setting(0.5, "The holder stops this much before the lease is over.")
     answer_max_s: float = _setting(2.0, "Longest wait for an answer on the lock session; then the session is closed.")
     statement_max_s: float = _setting(1.0, "The server's statement_timeout.")
