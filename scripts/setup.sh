@@ -114,7 +114,7 @@ remember() { digest "${@:2}" >"$1"; }
 # install_locked WHAT NOT OPTION...: what the lock pins, by hash; NOT is '!' for everything that is published as a wheel.
 install_locked() {
     local pins=.tools/pins.txt
-    sed -n "/^\(pyspark\|pysyncobj\)==/,/[^\\\\]\$/$2p" requirements.lock >"$pins"
+    sed -n "/^pyspark==/,/[^\\\\]\$/$2p" requirements.lock >"$pins"
     # published for this kind of machine only; the lock has no markers for packages of an extra. And under Intel's licence.
     [[ $(uname -m) == x86_64 && ${NOTARY_LANES:-yes} != no ]] || sed -i "/^\(intel-cmplr-lib-rt\|ipp-crypto\)==/,/[^\\\\]\$/d" "$pins"
     logged "Python packages: installing what requirements.lock pins, by hash: $1" \
@@ -148,7 +148,7 @@ ensure_environment() {
         fi
     else
         install_locked "wheels" '!' --only-binary :all:
-        install_locked "PySpark and PySyncObj, which are published as source" '' --no-build-isolation
+        install_locked "PySpark, which is published as source" '' --no-build-isolation
         remember .venv/packages.stamp requirements.lock
     fi
     if [[ -x .venv/bin/notary ]] && done_before .venv/project.stamp pyproject.toml; then

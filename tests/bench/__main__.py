@@ -14,12 +14,8 @@ import uvloop
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.notary.formats import Formats
 from tests.bench.conditions import add_conditions, tell_deployment
-from tests.bench.large import measure_large
 from tests.bench.load import LoadGenerator
 from tests.bench.log_nodes import measure_log_nodes
-from tests.bench.log_nodes_notary import measure_log_nodes_notary
-from tests.bench.log_rival import measure_log_rival
-from tests.bench.logs import measure_logs
 from tests.bench.machines import Each
 from tests.bench.open_loop import draw_curve, measure_curve, measure_half, measure_rival_half
 from tests.bench.outages import measure_disconnected, measure_fail_over
@@ -53,10 +49,8 @@ PICTURES = Path("build/bench/pictures")  # those of the documentation are in doc
     SCALE,
     SIZING,
     RAFT,
-    LOGS,
     PROFILES,
     WORKERS,
-    LARGE,
 ) = PARTS = (
     "throughput",
     "stream",
@@ -70,10 +64,8 @@ PICTURES = Path("build/bench/pictures")  # those of the documentation are in doc
     "scale",
     "sizing",
     "raft",
-    "logs",
     "profiles",
     "workers",
-    "large",
 )
 SPEED = {THROUGHPUT, STREAM, RIVAL, OPEN, CURVE, SERVICE}
 
@@ -128,17 +120,11 @@ async def run(parts: set[str], sizes: Sizes, target: Each, report: Report, *, pi
     if SIZING in parts:
         await measure_sizing(FOLDER / SIZING, target, sizes, report)
     if RAFT in parts:
-        await measure_log_nodes(FOLDER / RAFT / "nodes", sizes, report)
-        await measure_log_rival(FOLDER / RAFT / "pysyncobj", sizes, report)
-        await measure_log_nodes_notary(FOLDER / RAFT / "notary", sizes, report)
-    if LOGS in parts:
-        await measure_logs(FOLDER / LOGS, sizes, report)
+        await measure_log_nodes(FOLDER / RAFT, sizes, report)
     if PROFILES in parts:
         await measure_profiles(FOLDER / PROFILES, sizes, report)
     if WORKERS in parts:
         await measure_workers(FOLDER / WORKERS, sizes, report)
-    if LARGE in parts:
-        await measure_large(FOLDER / LARGE, sizes, report)
 
 
 async def measure_speed(parts: set[str], sizes: Sizes, report: Report, pictures: Path) -> None:

@@ -1,33 +1,22 @@
-"""How long applications are not served when the active of a profile is killed, frozen or cut off, under their load.
-
-    python -m tests.bench.profile_outages embedded --kills 20 --freezes 10 --cuts 10
-
-Cuts are made in the fault lab, where each replica is a machine of its own: from the other replicas and log nodes only,
-so that HAProxy still reaches it, and from everybody, in turn.
+"""How long applications are not served when the active of a profile is killed or frozen under their load.
 
 Keys are `profile_<profile>_<fault>_outage_s_each`, `_median` and `_max`.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
-import shutil
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from tempfile import mkdtemp
 from time import monotonic_ns
 
 from replica.cli.profiles import Profile
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from tests.bench.report import Report
 from tests.faults.audit import audit
-from tests.faults.lab.lab import Lab, machines_of
-from tests.faults.lab.network import kind_of_network, network_of
 from tests.faults.load import ClientLoad, client_load
 from tests.faults.scenarios import (
     AFTER_S,
@@ -51,7 +40,6 @@ class Faults:
     kills: int = 20  # of the whole group and of the core alone, in turn
     kills_with_node: int = 20  # and the log node beside it; none where there are no log nodes
     freezes: int = 10  # of the replica alone and with its log node, in turn
-    cuts: int = 0  # of its machine from the others' and from everybody, in turn
     steady_s: float = 60.0  # of full load without a fault: nobody may be deposed
 
 
@@ -62,39 +50,6 @@ async def measure_profile_outages(folder: Path, profile: Profile, faults: Faults
     await remove_cluster(folder)
     async with LocalCluster(settings) as cluster:
         await _measure(cluster, profile, faults, report)
-
-
-async def measure_cuts(folder: Path, profile: Profile, count: int, report: Report) -> None:
-    """A new lab in `folder`, and so many cuts of the active's machine. Raises Violation, SoftwareMissing."""
-    embedded = profile is Profile.EMBEDDED
-    network = network_of(machines_of(profile.log, embedded))
-    report.section(f"The active's machine is cut off, profile {profile.value}, {kind_of_network()}")
-    try:
-        network.start()
-        async with Lab(folder, network, profile.log, embedded) as lab:
-            await _measure_cuts(lab, profile, count, report)
-        await remove_cluster(folder)
-    finally:
-        network.stop()
-
-
-async def _measure_cuts(lab: Lab, profile: Profile, count: int, report: Report) -> None:
-    first_offset, busy_before = await end_of_log(lab), os.getloadavg()[0]
-    load = client_load(lab, "clients")
-    load.start()
-    await load.begun()
-    found = [await cut_off(lab, from_all=bool(at % 2)) for at in range(count)]
-    await load.stop()
-    report.line("  load of the machine", f"{busy_before:.1f} to {os.getloadavg()[0]:.1f}")
-    for name, label, take_overs in (
-        ("cut", "isolation from its peers", found[::2]),
-        ("unplugged", "loss of all links", found[1::2]),
-    ):
-        if take_overs:
-            _tell(f"profile_{profile.value}_{name}", label, take_overs, load, report)
-    checked = await audit(lab, [load.history], first_offset)
-    shown = f"{checked['operations']:,} operations, nothing lost or double"
-    report.add(f"profile_{profile.value}_cuts_audit", checked, "checked", shown)
 
 
 async def _measure(cluster: LocalCluster, profile: Profile, faults: Faults, report: Report) -> None:
@@ -182,56 +137,3 @@ async def freeze(cluster: LocalCluster, *, with_node: bool) -> TakeOver:
         active.thaw()
     await wait_for_return(cluster)
     return TakeOver(active.name, successor.name, fault_ns, until_ns)
-
-
-async def cut_off(lab: Lab, *, from_all: bool) -> TakeOver:
-    """Cut the active's machine off, from the other replicas' or from all, until another has served for a while."""
-    active = await lab.wait_for_active()
-    others = [name for name in lab.replicas if name != active.name]
-    await asyncio.sleep(BEFORE_S)
-    fault_ns = monotonic_ns()
-    with lab.network.unplugged(active.name) if from_all else lab.network.cut([active.name], others):
-        successor = await successor_of(lab, active)
-        await asyncio.sleep(AFTER_S)
-        until_ns = monotonic_ns()
-    await wait_for_return(lab)
-    return TakeOver(active.name, successor.name, fault_ns, until_ns)
-
-
-async def main() -> None:
-    """Measure one profile, and print."""
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.profile_outages", description=__doc__)
-    parser.add_argument("profile", type=Profile)
-    parser.add_argument("--kills", type=int, default=Faults.kills)
-    parser.add_argument("--kills-with-node", type=int)
-    parser.add_argument("--freezes", type=int, default=Faults.freezes)
-    parser.add_argument("--cuts", type=int, default=Faults.cuts)
-    parser.add_argument("--steady-s", type=float, default=Faults.steady_s)
-    parser.add_argument("--keep", action="store_true", help="keep the cluster's folder, and name it")
-    given = parser.parse_args()
-    with_node = given.kills if given.kills_with_node is None else given.kills_with_node
-    faults = Faults(
-        kills=given.kills,
-        kills_with_node=with_node,
-        freezes=given.freezes,
-        cuts=given.cuts,
-        steady_s=given.steady_s,
-    )
-    folder = Path(mkdtemp(prefix="outages-"))
-    folder.chmod(0o755)
-    report = Report()
-    try:
-        if faults.kills or faults.kills_with_node or faults.freezes:
-            await measure_profile_outages(folder / "cluster", given.profile, faults, report)
-        if faults.cuts:
-            await measure_cuts(folder / "lab", given.profile, faults.cuts, report)
-    finally:
-        if given.keep:
-            print(folder)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    with suppress(KeyboardInterrupt):
-        asyncio.run(main())

@@ -1,20 +1,16 @@
-"""Replicas that all serve beside one that serves, and what clients notice when one of three ends: `--only workers`.
-
-Speed: the same cluster with `serving = "one"` and `"all"`, in turns. Faults: a replica is killed or frozen here, and
-cut off or killed with the log's leader on machines of their own (worker_machines.py).
-"""
+"""Speed of a cluster with `serving = "one"` beside the same with `"all"`, in turns: `--only workers`."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Literal
 
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
-from replica.local.process import descendants
+from replica.local.process import descendants, until
 from replica.local.replica import ReplicaProcess
 from tests.bench.conditions import add_conditions, tell_deployment
 from tests.bench.load import BATCH, LoadGenerator
@@ -22,17 +18,14 @@ from tests.bench.report import Report
 from tests.bench.sizes import Sizes
 from tests.bench.throughput import SUBMISSIONS_UNIT
 from tests.bench.usage import cpu_s, thread_cpu_s
-from tests.bench.worker_faults import Injure, Serving, all_serve, audited, own_clients, play, read_calls, tell_faults
-from tests.bench.worker_machines import measure_worker_machines
-from tests.faults.scenarios import FREEZE_GROUP, frozen
-from tests.faults.under_load import end_of_log
 
+Serving = Literal["one", "all"]
 TURNS: tuple[Serving, ...] = ("one", "all")
 TURNS_MAX = 3  # of both; each starts a cluster and makes its requests anew, 40 s or so
 REPLICAS = 3
 SHAPE = replace(BATCH, connections=9)  # three for each worker
 MACHINE_CORES = 4  # of a replica's machine, for the throughput that is derived
-EACH_OF_KILLS = 10  # one fault of each kind for so many kills of the bench's sizes
+ALL_SERVE_MAX_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +43,7 @@ class Speed:
 
 
 async def measure_workers(folder: Path, sizes: Sizes, report: Report) -> None:
-    """All of it. Raises LoadFailed, Violation, SoftwareMissing."""
-    await _measure_speed(folder / "speed", sizes, report)
-    await _measure_faults(folder / "faults", sizes, report)
-    await measure_worker_machines(folder / "machines", sizes, report)
-
-
-# ---- speed ----
-
-
-async def _measure_speed(folder: Path, sizes: Sizes, report: Report) -> None:
+    """Both ways to serve, in turns. Raises LoadFailed."""
     report.section(f"{REPLICAS} replicas on this machine, one serves and all serve, in turns")
     await remove_cluster(folder)
     found: dict[Serving, list[Speed]] = {"one": [], "all": []}
@@ -69,7 +53,7 @@ async def _measure_speed(folder: Path, sizes: Sizes, report: Report) -> None:
                 if not turn and serving == TURNS[0]:
                     await add_conditions(cluster, report)
                     tell_deployment(cluster, report)
-                await all_serve(cluster, serving)
+                await _all_serve(cluster, serving)
                 found[serving].append(await _speed(cluster, LoadGenerator(folder / "bodies", cluster.parties), sizes))
     for serving, speeds in found.items():
         name, label = f"workers_{serving}", f"{serving} serve{'s' if serving == 'one' else ''}"
@@ -114,51 +98,21 @@ def _processes(replica: ReplicaProcess) -> list[int]:
     return [replica.pid, *descendants(replica.pid)]
 
 
-# ---- faults ----
-
-
-@asynccontextmanager
-async def _killed(fallen: ReplicaProcess) -> AsyncIterator[None]:
-    fallen.kill_group()
-    yield
-
-
-@asynccontextmanager
-async def _frozen(fallen: ReplicaProcess) -> AsyncIterator[None]:
-    with frozen(fallen, FREEZE_GROUP):
-        yield
-
-
-KINDS: dict[str, Injure] = {
-    "other_killed": _killed,
-    "other_frozen": _frozen,
-    "holder_killed": _killed,
-    "holder_frozen": _frozen,
-}
-
-
-async def _measure_faults(folder: Path, sizes: Sizes, report: Report) -> None:
-    each = max(1, sizes.kills // EACH_OF_KILLS)
-    report.section(f"All of {REPLICAS} replicas serve, and one is killed or frozen, {each} times each")
-    await remove_cluster(folder)
-    async with LocalCluster(_settings(folder, "all")) as cluster:
-        await all_serve(cluster, "all")
-        first_offset = await end_of_log(cluster)
-        async with AsyncExitStack() as stack:
-            own = await own_clients(cluster, stack)
-            busy_before = os.getloadavg()[0]
-            faults = [
-                await play(cluster, kind, f"endpoint-{kind}-{turn}", injure)
-                for kind, injure in KINDS.items()
-                for turn in range(each)
-            ]
-            report.line("load of the machine", f"{busy_before:.1f} to {os.getloadavg()[0]:.1f}")
-        tell_faults("workers", faults, {name: read_calls(load.history) for name, load in own.items()}, report)
-        await audited(cluster, "workers", [*own.values(), *(fault.endpoint for fault in faults)], first_offset, report)
-
-
-# ---- both ----
-
-
 def _settings(folder: Path, serving: Serving) -> ClusterSettings:
     return ClusterSettings(folder=folder, replicas=REPLICAS, further={"serving": serving})
+
+
+async def _all_serve(cluster: LocalCluster, serving: Serving) -> None:
+    """Return once everybody serves who is to serve, and the others could take over. Raises TimeoutError."""
+
+    async def there() -> bool:
+        healths = (await cluster.healths()).values()
+        if serving == "one":
+            return all(health is not None and health.ready for health in healths)
+        servers = await cluster.balancer.servers()
+        return all(health is not None and health.active for health in healths) and all(
+            one.up for one in servers.values()
+        )
+
+    async with asyncio.timeout(ALL_SERVE_MAX_S):
+        await until(there)
