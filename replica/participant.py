@@ -61,6 +61,7 @@ from replica.notary.parties import PartyNote
 from replica.notary.requests import Submission
 from replica.notary.rules import REGISTERED_FROM
 from replica.notary.salvage import Salvages
+from replica.notary.tasks import cancelled
 from replica.settings import CoreSettings
 from replica.store.interface import ParticipantStore, Pruned
 from replica.telemetry.core_spans import Trace
@@ -234,15 +235,12 @@ class Participant(Generic[SessionT]):
         reads. May be repeated."""
         working, self._working = self._working, None
         if working is not None:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+            await cancelled(working)
 
     async def stop(self) -> None:
         """Stop following; the activation was closed by the election before."""
         await self.stop_working()
-        for task in self._following:
-            task.cancel()
-        await asyncio.gather(*self._following, return_exceptions=True)
+        await cancelled(*self._following)
         self._following = []
         await self._receipt_signer.drain()
 

@@ -52,6 +52,7 @@ from replica.notary.own_process import module_argv
 from replica.notary.parties import Pair, PeriodUs
 from replica.notary.position import Position
 from replica.notary.salvage import Salvages
+from replica.notary.tasks import cancelled
 from replica.notary.web_hosts import WebHosts
 from replica.notary.words import WordsLog
 from replica.operators.admin import AdminListener, Steering
@@ -566,12 +567,7 @@ def _status_line(core: Core) -> str:
 
 def _beside(stack: contextlib.AsyncExitStack, work: Coroutine[Any, Any, None], name: str) -> None:
     """Run some work from now until the stack ends."""
-    stack.push_async_callback(_end, asyncio.create_task(work, name=name))
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    stack.push_async_callback(cancelled, asyncio.create_task(work, name=name))
 
 
 def front_end_argv() -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from ha.errors import HaError, LockLost
 from replica.active.endings import ending_of
 from replica.active.parts import Parts
 from replica.notary.errors import StoreUnavailable
+from replica.notary.tasks import cancelled
 
 
 class SessionTasks:
@@ -33,9 +34,7 @@ class SessionTasks:
         """Wait for tasks that were asked to stop: one that is cancelled inside a statement closes the lock session."""
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=self._parts.settings.drain_answers_s)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await cancelled(*late)
 
     async def _run(self, work: Coroutine[object, object, None]) -> None:
         try:

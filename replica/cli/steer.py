@@ -16,6 +16,7 @@ from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load,
 from replica.cli.trailed import ReasonOption, acting
 from replica.notary.errors import Code, ConfigError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
+from replica.notary.tasks import cancelled
 
 if TYPE_CHECKING:
     import aiohttp
@@ -167,8 +168,7 @@ async def _switch_over(config: Config, to: str | None, if_active: str | None) ->
             answer = await _told_or_seen(asking, watching, active)
             now_active = await watching if answer.took_over_by is not None else active
         finally:
-            watching.cancel()
-            asking.cancel()
+            await cancelled(watching, asking)
         return judge(answer, active, to, now_active, round(monotonic() - asked_at_s, 3))
 
 
@@ -268,8 +268,7 @@ async def _watch_for_active(session: aiohttp.ClientSession, config: Config, befo
     try:
         done, _ = await asyncio.wait(watchers, timeout=wait_max_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for watcher in watchers:
-            watcher.cancel()
+        await cancelled(*watchers)
     active = next((watcher.result() for watcher in done), None)
     if active is not None:
         await _point_at(config, active)

@@ -20,6 +20,7 @@ from replica.notary.leases import database_in
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import BarrierRecord
 from replica.notary.salvage import NO_SALVAGES, Salvages
+from replica.notary.tasks import cancelled
 from replica.settings import CoreSettings
 from replica.telemetry.core_spans import UNTRACED, Trace
 
@@ -197,7 +198,7 @@ class Follower:
                     await self._pause(len(records), read_at_s)
         finally:
             self.assured = False
-            watch.cancel()
+            await cancelled(watch)
             await reader.close()
 
     async def _open_after(self, topic_id: str, position: Position) -> LogReader:

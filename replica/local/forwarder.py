@@ -16,6 +16,7 @@ from haproxy.runtime import ServerState
 from replica.local.process import ServerFailed
 from replica.log.raft.links import close_server
 from replica.notary.loopback import socket_host
+from replica.notary.tasks import cancelled
 
 CHECK_EVERY_S = 0.05
 CHECK_MAX_S = 0.5
@@ -63,9 +64,7 @@ class Forwarder:
         if self._server is not None:
             await close_server(self._server)
         tasks = [*self._connections, *self._checking]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*tasks)
 
     async def keep(self, say: Callable[[str, str], None]) -> None:
         """It has no process of its own that could end: wait until cancelled."""
@@ -141,9 +140,7 @@ async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, r
             way.result()
         its_writer.close()
     finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
+        await cancelled(*ways)
         if not its_writer.is_closing():
             its_writer.transport.abort()
 

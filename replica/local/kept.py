@@ -10,6 +10,7 @@ from pathlib import Path
 from ha.supervision import GiveUp, RestartPolicy, after_end
 from replica.local.process import Command, ManagedProcess, how_it_ended
 from replica.notary.exit_codes import EXIT_CONFIGURATION
+from replica.notary.tasks import cancelled
 
 STOP_GRACE_S = 10.0  # an orderly end is much shorter; then it is killed
 RESTART_PAUSE_S = 2.0  # as a service manager's: long enough that starting does not slow down the peer that takes over
@@ -83,8 +84,7 @@ class KeptProcess:
     async def _leave_down(self) -> None:
         """Do not start it again; what ends from now on was asked to."""
         if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+            await cancelled(self._keeper)
             self._keeper = None
         code = self._process.returncode
         if code is not None:  # it may have ended a moment before

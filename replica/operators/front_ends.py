@@ -19,6 +19,7 @@ from replica.link.settings import LinkSettings
 from replica.link.unix_server import LinkServer
 from replica.notary.errors import ConfigError
 from replica.notary.exit_codes import EXIT_CONFIGURATION
+from replica.notary.tasks import cancelled
 
 log = structlog.get_logger()
 
@@ -82,7 +83,7 @@ class FrontEnds:
             try:
                 await process.communicate(json.dumps(document).encode())
             finally:
-                watch.cancel()
+                await cancelled(watch)
             hung = watch.done() and not watch.cancelled()
             after = after_end(process.returncode, 0, self._clock.boottime_s(), _RESTARTS)
             if isinstance(after, GiveUp):

@@ -15,6 +15,7 @@ from replica.cli.profiles import Profile, ProfileOption
 from replica.cli.up import show_where
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 from replica.notary.own_process import module_argv
+from replica.notary.tasks import cancelled
 
 if TYPE_CHECKING:
     from replica.cli.demo.report import DemoReport
@@ -88,7 +89,7 @@ async def _demo(
                 show_where(cluster, *_more_to_do(cluster, requests))
                 await watching
         finally:
-            watching.cancel()
+            await cancelled(watching)
 
 
 def _show(report: DemoReport, json_file: Path | None) -> None:

@@ -28,6 +28,7 @@ from replica.notary.answers import Notarised
 from replica.notary.errors import LogUnavailable
 from replica.notary.own_process import module_argv
 from replica.notary.requests import TX_ID_BYTES
+from replica.notary.tasks import cancelled
 
 FOLDER = DATA_FOLDER / "drill-first-site"
 SECOND_FOLDER = DATA_FOLDER / "drill-copied-site"
@@ -128,9 +129,7 @@ async def _second_site(
             await starting
         yield second, starting
     finally:
-        for task in (waiting, starting):
-            task.cancel()
-        await asyncio.gather(waiting, starting, return_exceptions=True)
+        await cancelled(waiting, starting)
         await second.stop()
 
 

@@ -20,6 +20,7 @@ from replica.log.interface import LogReader
 from replica.log.memory import MemoryLog, MemoryTopic
 from replica.log.raft.links import close_server
 from replica.notary.errors import LogUnavailable, NotaryError
+from replica.notary.tasks import cancelled
 
 STRETCH_RECORDS = 1_000
 
@@ -63,9 +64,7 @@ class MemoryLogServer:
         """End every connection."""
         if self._server is not None:
             await close_server(self._server)
-            for task in self._serving:
-                task.cancel()
-            await asyncio.gather(*self._serving, return_exceptions=True)
+            await cancelled(*self._serving)
             self._server = None
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

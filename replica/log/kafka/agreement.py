@@ -18,6 +18,7 @@ from replica.log.kafka.pointers import Pointer, name_payload, payload_topic
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.kafka.topic import TopicAdmin
 from replica.notary.errors import Code, LogRefused, LogUnavailable
+from replica.notary.tasks import cancelled
 
 _NO_LEADER, _NO_PARTITION = -1, -2
 
@@ -121,8 +122,7 @@ async def _ask_all(
                 known |= new
                 asking |= {asyncio.create_task(ask(number, address)) for number, address in new.items()}
     finally:
-        for task in asking:
-            task.cancel()
+        await cancelled(*asking)
     return _Asked(list(views.values()), known)
 
 

@@ -54,6 +54,7 @@ from replica.log.raft.wire import (
     encode_frame,
 )
 from replica.notary.errors import FormatUnknown, LogUnavailable, NotaryError
+from replica.notary.tasks import cancelled
 from replica.notary.words import NewWord, Word
 
 AnswerT = TypeVar(
@@ -226,9 +227,8 @@ class LogClient:
 
     async def close(self) -> None:
         """End the connection. May be repeated."""
-        self._reading.cancel()
         self._hang_up()
-        await asyncio.gather(self._reading, return_exceptions=True)
+        await cancelled(self._reading)
 
     def _hang_up(self) -> None:
         """A farewell over TLS would look to the node like this process's end, which a kept connection must not show."""

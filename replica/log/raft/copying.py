@@ -29,6 +29,7 @@ from replica.log.raft.signing import LogDiffers
 from replica.log.raft.wire import PIECE_MAX_BYTES
 from replica.notary.errors import LogUnavailable
 from replica.notary.own_process import safe_children
+from replica.notary.tasks import cancelled
 from replica.notary.untrusted import UNREADABLE
 
 _log = structlog.get_logger(__name__)
@@ -158,9 +159,7 @@ class _Copy:
                 digest.update(data)
                 at += len(data)
         finally:
-            for piece in pieces:
-                piece.cancel()
-            await asyncio.gather(*pieces, return_exceptions=True)
+            await cancelled(*pieces)
         if digest.digest() != seal.file_digest:
             raise SegmentRefused(f"the file from entry {seal.first_idx} on has another SHA-256 than its seal")
 

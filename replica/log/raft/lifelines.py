@@ -14,6 +14,7 @@ from typing import Any
 
 from replica.log.raft.client import CallFailed, LogClient
 from replica.notary.errors import LogRefused, LogUnavailable
+from replica.notary.tasks import cancelled
 
 _PAUSE_S = 0.05, 5.0  # between two tries at one node: the first, and the longest
 _TIES_MAX = 50  # connections of one activation to one node; each keeps a descriptor open
@@ -32,9 +33,7 @@ class Lifelines:
 
     async def close(self) -> None:
         """End them: from now on every log node says so. May be repeated."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancelled(*self._tasks)
         kept, self._kept = self._kept, []
         for descriptor in kept:
             os.close(descriptor)
@@ -67,9 +66,7 @@ async def wait_for_end(nodes: Iterable[str], connect: Connect, activation_id: by
         for task in done:
             task.result()  # an error proves nothing
     finally:
-        for task in watching:
-            task.cancel()
-        await asyncio.gather(*watching, return_exceptions=True)
+        await cancelled(*watching)
 
 
 async def _watch(node: str, connect: Connect, activation_id: bytes) -> None:

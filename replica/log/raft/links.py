@@ -34,6 +34,7 @@ from replica.log.raft.wire import (
     encode_frame,
     name_of,
 )
+from replica.notary.tasks import cancelled
 
 _REDIAL_S = 0.05, 1.0  # the first wait, and the longest
 _LISTEN_MAX_S = 2.0
@@ -139,9 +140,7 @@ class Links:
 
     async def stop(self) -> None:
         """Cut everything. May be repeated."""
-        for task in self._dialling:
-            task.cancel()
-        await asyncio.gather(*self._dialling, return_exceptions=True)
+        await cancelled(*self._dialling)
         for server in self._servers:
             await close_server(server)
         for connection in tuple(self._connections):

@@ -27,6 +27,7 @@ from replica.log.raft.wire import AppendedHere, name_of
 from replica.notary.answers import CommitUnderstood, TxUnderstood
 from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
 from replica.notary.records import check_sizes
+from replica.notary.tasks import cancelled
 from replica.notary.words import UNSAID, NewWord, Word, decode_word
 
 _RETRY_S = 0.01
@@ -328,9 +329,7 @@ class RaftLog:
         try:
             return await _newest_leader(asked)
         finally:
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            await cancelled(*asked)
 
     async def _leads(self, name: str) -> bool:
         standing = await self._standing(name)
@@ -412,9 +411,7 @@ class RaftLog:
                 if (log_id := believed_log(filter(None, found), len(asked))) is not None:
                     return log_id
         finally:
-            for task in asked:
-                task.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            await cancelled(*asked)
         if (log_id := believed_log(found, len(asked))) is not None:
             return log_id
         named = ", ".join(sorted({log_id or "none yet" for log_id in found}))
@@ -598,8 +595,7 @@ class RaftReader:
         self._failure = LogUnavailable("the reader is closed")
         self._read.clear()
         if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+            await cancelled(self._looking)
         for client in filter(None, {self._client, self._own}):
             await client.close()
 
@@ -679,8 +675,7 @@ class RaftWriter:
         self._is_closed = True
         self._queue.clear()
         if self._writing is not None:
-            self._writing.cancel()
-            await asyncio.gather(self._writing, return_exceptions=True)
+            await cancelled(self._writing)
         if self._client is not None:
             await self._client.close()
 
@@ -711,8 +706,7 @@ class RaftWriter:
             try:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in waiting:
-                    task.cancel()
+                await cancelled(*waiting)
 
     async def _connect(self) -> LogClient:
         if self._client is not None:

@@ -26,6 +26,7 @@ from replica.log.raft.settings import LogNodeSettings
 from replica.log.raft.signing import SEED_BYTES
 from replica.notary.changed_files import CHANGES_LOOK_S, seen
 from replica.notary.errors import ConfigError, LogUnavailable
+from replica.notary.tasks import cancelled
 
 IDENTITY = "identity"
 _LOCK = "lock"
@@ -126,7 +127,7 @@ async def _take_part(
     try:
         await node.run(new_group=new_group)
     finally:
-        watching.cancel()
+        await cancelled(watching)
     return node.leader_ahead
 
 

@@ -20,6 +20,7 @@ import structlog
 
 from replica.notary.errors import InvariantBroken, StoreUnavailable
 from replica.notary.position import BEGIN, Position
+from replica.notary.tasks import cancelled
 from replica.store.interface import Completion, Pruned, Published
 from replica.store.sqlite.file import Begun, LedgerFile
 from replica.store.sqlite.tables import FILE, LedgerDamaged
@@ -183,9 +184,7 @@ class EmbeddedLedger:
             raise
         finally:
             self._end(StoreUnavailable("the ledger is not written any more"))
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            await cancelled(*beside)
         if isinstance(self._ended, LedgerDamaged):
             raise self._ended
 
