@@ -92,10 +92,6 @@ class ReplicaAddress(BaseModel):
         description="URL at which applications reach this replica's API themselves, listed by GET /v1/endpoints; for "
         "all replicas, or none.",
     )
-    admin_port: Port | None = Field(
-        None,
-        description="Port of the admin listener, on loopback; without one, neither status page nor hand-over.",
-    )
     may_lead: bool = Field(
         True,
         description="Whether it may hold the lock. With `serving = all` more replicas may serve than may lead.",

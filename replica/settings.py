@@ -9,25 +9,26 @@ from pydantic import BaseModel, ConfigDict, Field, HttpUrl, field_validator, mod
 
 from replica.notary.requests import DEDUPLICATION_LIMIT_S
 
-LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
+ADMIN_SOCKET = "admin.sock"  # in a replica's folder
 
 
 class AdminSettings(BaseModel):
-    """Where operators watch and steer a replica. Its port is the replica's `admin_port`; without one there is none."""
+    """Where operators watch and steer a replica: a Unix socket, in its own folder, for its account and root only."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    host: str = Field(
-        "127.0.0.1",
-        description="Address of the admin listener, which has the status page; only a loopback address is taken.",
+    group: str | None = Field(
+        None, min_length=1, max_length=64, description="Group of accounts that may watch and steer as well."
+    )
+    folder: Path | None = Field(
+        None, description="Existing folder of the sockets, `NAME.sock`, which that group may enter; with `group` only."
     )
 
-    @field_validator("host")
-    @classmethod
-    def _is_loopback(cls, host: str) -> str:
-        if host not in LOOPBACK_HOSTS:
-            raise ValueError("the admin listener has no tokens and no TLS: only a loopback address is taken")
-        return host
+    @model_validator(mode="after")
+    def _group_has_a_folder(self) -> Self:
+        if (self.group is None) != (self.folder is None):
+            raise ValueError("group and folder go together: a replica's own folder is closed to other accounts")
+        return self
 
 
 class Pkcs11Settings(BaseModel):
@@ -82,9 +83,10 @@ class OperatorsSettings(BaseModel):
     reason_required: bool = Field(False, description="Whether commands that act need `--reason`.")
     trail_required: bool = Field(
         False,
-        description="Whether an act is refused that cannot be written to the trail. Else it is done, with a warning.",
+        description="Whether every act is refused that cannot be written to the trail, and not only what a replica "
+        "carries out. Else it is done, with a warning.",
     )
-    four_eyes: tuple[Literal["prune", "restore-adopt", "site-take"], ...] = Field(
+    four_eyes: tuple[Literal["prune", "restore-adopt", "site-take", "switchover"], ...] = Field(
         (), description="Acts that a second operator must confirm; both sign with keys of their own."
     )
     confirm_within_s: float = Field(

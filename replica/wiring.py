@@ -108,6 +108,7 @@ class ReplicaSettings:
     notary_signer: Callable[[], Signer]  # opens the notary's key
     notary_keys_file: Path | None
     database: Database | EmbeddedLedgers
+    ledgers_now: Callable[[], Database | EmbeddedLedgers]  # the same with the password of now; raises ConfigError
     health_host: str
     health_port: int
     api_workers: int
@@ -124,7 +125,7 @@ class ReplicaSettings:
     operators: OperatorsSettings
     signatories: Callable[[], Signatories]  # whose signatures count in the operators' trail
     tracing: TracingSettings
-    admin_port: int | None
+    admin_socket: Path
     peers: tuple[str, ...]  # names of all replicas, this one's as well
     health_urls: Mapping[str, str]  # where each of them shows its health, for the status page
     barred: frozenset[str] = frozenset()  # those that may not hold the lock
@@ -294,8 +295,7 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
         wall_us=core.clock.wall_us,
     )
     await _serve_health(stack, settings, core, probes)
-    if settings.admin_port is not None:
-        await _serve_operators(stack, settings, core, probes, settings.admin_port)
+    await _serve_operators(stack, settings, core, probes)
     core.participant.start()
     stack.push_async_callback(core.participant.stop)
     manager = ServiceManager()
@@ -518,7 +518,7 @@ async def _serve_health(
 
 
 async def _serve_operators(
-    stack: contextlib.AsyncExitStack, settings: ReplicaSettings, core: Core, probes: Probes, port: int
+    stack: contextlib.AsyncExitStack, settings: ReplicaSettings, core: Core, probes: Probes
 ) -> None:
     page = make_status_page(
         core.participant,
@@ -533,10 +533,7 @@ async def _serve_operators(
     )
     _beside(stack, page.run(), "sample")
     consent = TrailConsent(
-        lambda: settings.database.board(f"{settings.name}/consent"),
-        settings.signatories,
-        settings.operators.four_eyes,
-        settings.operators.confirm_within_s,
+        lambda: settings.ledgers_now().board(f"{settings.name}/consent"), settings.signatories, settings.operators
     )
     steering = Steering(
         settings.name,
@@ -550,7 +547,8 @@ async def _serve_operators(
         barred=settings.barred,
     )
     log = core.request_log if isinstance(core.request_log, ConsensusLog) else None
-    admin = AdminListener(steering, probes.detail, page.routes(), settings.admin, port, consensus=log)
+    path, group = settings.admin_socket, settings.admin.group
+    admin = AdminListener(steering, probes.detail, page.routes(), path, group, consensus=log)
     await admin.start()
     stack.push_async_callback(admin.stop)
 

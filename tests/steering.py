@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from replica.operators.admin import Steering
@@ -26,6 +27,16 @@ class _Nobody:
 NOBODY = _Nobody()
 
 
+class Trail:
+    """A trail that permits every act, and remembers what it was asked about."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, str], int | None]] = []
+
+    async def check(self, act: str, details: Mapping[str, str], entry: int | None) -> None:
+        self.asked.append((act, dict(details), entry))
+
+
 def steering_of_nobody() -> Steering:
     """r1 beside r2, paused: a switchover is refused before anything is asked of the election."""
-    return Steering("r1", ["r1", "r2"], NOBODY, lambda: True, NOBODY, registrar=NOBODY, book=NOBODY)
+    return Steering("r1", ["r1", "r2"], NOBODY, lambda: True, NOBODY, registrar=NOBODY, book=NOBODY, consent=Trail())

@@ -170,14 +170,13 @@ def _row_document(name: str, value: object, origin: str) -> dict[str, object]:
 def _check_files(config: Config) -> None:
     """Raises NotaryError unless a replica could use every file that is named."""
     from replica.doctor.look_here import file_checks
-    from replica.link.settings import LINK_SOCKET
     from replica.notary.socket_paths import check_socket_path
 
     for check in file_checks(config).values():
         check()
     config.ledgers()
     for replica in config.replicas:
-        check_socket_path(config.replica_dir(replica.name) / LINK_SOCKET)
+        check_socket_path(config.admin_socket(replica.name))  # in its folder the longest one
 
 
 async def _active(config: Config) -> ReplicaHealth | None:

@@ -12,7 +12,7 @@ import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, out, print_json, run
 from replica.cli.steer import ACTIVE_WAIT_S, LOOK_EVERY_S, healths_of
-from replica.cli.trailed import DETAIL_MAX, ReasonOption, acting
+from replica.cli.trailed import ReasonOption, acting
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ def failover(
     holds the lock. It asks before. No two replicas can lead by it: late records of a deposed replica are void. Exit
     code 0 when a replica is active afterwards, 1 when none is, or when nothing was to be done.
     """
+    from replica.store.trail import DETAIL_MAX
+
     settings = load(find_config(config))
     plan = run(_find_out(settings))
     if isinstance(plan, Refused):

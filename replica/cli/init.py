@@ -57,7 +57,6 @@ EXAMPLE: dict[str, Any] = {
             "api_port": 8081,
             "proxy_port": 8084,
             "health_port": 8082,
-            "admin_port": 8083,
         }
         for number in (1, 2, 3)
     ],

@@ -40,6 +40,7 @@ from replica.cli import (
     sign,
     site,
     status,
+    status_page,
     steer,
     store,
     tables,
@@ -113,6 +114,7 @@ app.command("submit", rich_help_panel=_USE)(ledger.submit)
 app.command("completions", rich_help_panel=_USE)(ledger.completions)
 app.command("watch", rich_help_panel=_RUN)(watch.watch_replicas)
 app.command("status", rich_help_panel=_RUN)(status.show)
+app.command("status-page", rich_help_panel=_RUN)(status_page.status_page)
 app.command("history", rich_help_panel=_RUN)(history.show)
 app.add_typer(trail.app, name="trail", rich_help_panel=_RUN)
 app.add_typer(party.app, name="party", rich_help_panel=_RUN)

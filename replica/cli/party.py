@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from replica.active.noting import Noted
     from replica.config.model import Config
     from replica.notary.parties import Pair, PartyNote, PeriodUs
+    from replica.operators.admin import PartyAct
     from replica.operators.party_book import PartyKey, PartyPage
 
 app = typer.Typer(help="Say which keys may sign for which parties, in the request log.", no_args_is_help=True)
@@ -39,7 +40,6 @@ app.command()(party_export.export)
 app.command()(party_export.verify)
 
 AT_ONCE = timedelta(hours=1)  # a period that began before now begins at once, whatever the replicas' clocks say
-DETAIL_MAX = 200  # characters of a detail in the trail
 
 PartyArgument = Annotated[str, typer.Argument(help="The party's X.500 name, as O=Bank A,L=London,C=GB.")]
 KeyArgument = Annotated[str, typer.Argument(help="The party's public key, 64 hexadecimal digits.")]
@@ -104,23 +104,25 @@ def officers(
     if len(named) > OFFICERS_MAX:
         raise ConfigError(f"{len(named)} officers, the limit is {OFFICERS_MAX}")
     who = _officer_here(settings)
-    with acting(settings, "party-officers", {"keys": len(named)}, reason) as act:
-        page = run(_everything(settings, "active"))
-        note = ActRecord(
-            *_NOWHERE,
-            0,
-            OFFICERS,
-            page.acts,
-            encode_officers(named),
-            who.operator,
-            reason or "no reason given",
-            who.signer.public_key,
-            bytes(64),
-        )
-        (noted,) = run(_note(settings, [signed_note(note, who.signer.sign)]))
+    page = run(_everything(settings, "active"))
+    note = ActRecord(
+        *_NOWHERE,
+        0,
+        OFFICERS,
+        page.acts,
+        encode_officers(named),
+        who.operator,
+        reason or "no reason given",
+        who.signer.public_key,
+        bytes(64),
+    )
+
+    def outcome(noted: Sequence[Noted]) -> str:
         who_are = "1 officer is" if len(named) == 1 else f"{len(named)} officers are"
-        act.outcome = f"{who_are} in force from log offset {noted.offset} on"
-    _tell(act.outcome, [noted], as_json)
+        return f"{who_are} in force from log offset {noted[0].offset} on"
+
+    noted = _log_act(settings, "party-officers", [signed_note(note, who.signer.sign)], reason, outcome)
+    _tell(outcome(noted), noted, as_json)
 
 
 @app.command()
@@ -278,7 +280,7 @@ def _officer_here(config: Config) -> Who:
 def _register(
     config: Config,
     page: PartyPage,
-    act_name: str,
+    act_name: PartyAct,
     periods: Sequence[tuple[str, str, int, int]],
     *,
     reason: str | None,
@@ -307,14 +309,18 @@ def _register(
         )
         for party, key, from_us, until_us in periods
     ]
-    first_party, first_key, *_ = periods[0]
-    details = {"keys": len(notes), "party": first_party[:DETAIL_MAX], "key": first_key}
-    with acting(config, act_name, details, reason) as act:
-        noted = run(_note(config, [signed_note(note, who.signer.sign) for note in notes]))
+
+    def outcome(noted: Sequence[Noted]) -> str:
         first, last = noted[0].offset, noted[-1].offset
         at = f"log offset {first}" if len(noted) == 1 else f"log offsets {first} to {last}"
-        act.outcome = f"{len(noted)} registered, at {at}"
-    _tell(act.outcome, noted, as_json)
+        return f"{len(noted)} registered, at {at}"
+
+    noted: list[Noted] = []
+    for some in _together([signed_note(note, who.signer.sign) for note in notes]):
+        noted += _log_act(config, act_name, some, reason, outcome)
+        if len(notes) > len(some):
+            err.print(f"{len(noted)} of {len(notes)} registered")
+    _tell(outcome(noted), noted, as_json)
 
 
 def _tell(outcome: str, noted: Sequence[Noted], as_json: bool) -> None:
@@ -324,7 +330,23 @@ def _tell(outcome: str, noted: Sequence[Noted], as_json: bool) -> None:
         out.print(outcome, markup=False)
 
 
-async def _note(config: Config, notes: Sequence[PartyNote]) -> list[Noted]:
+def _log_act(
+    config: Config,
+    act_name: PartyAct,
+    notes: Sequence[PartyNote],
+    reason: str | None,
+    outcome: Callable[[Sequence[Noted]], str],
+) -> list[Noted]:
+    """Log notes, as one act of the trail. Raises ConfigError, also where one had no effect."""
+    from replica.store.four_eyes import notes_details
+
+    with acting(config, act_name, notes_details(notes), reason, by_replica=True) as act:
+        noted = run(_note(config, act_name, notes, act.entry))
+        act.outcome = outcome(noted)
+    return noted
+
+
+async def _note(config: Config, act_name: PartyAct, notes: Sequence[PartyNote], entry: int | None) -> list[Noted]:
     """Where the notes are in the log. Raises ConfigError, also where one had no effect."""
     import aiohttp
 
@@ -332,15 +354,10 @@ async def _note(config: Config, notes: Sequence[PartyNote]) -> list[Noted]:
     from replica.notary.records import encode_record
     from replica.operators.admin import PARTIES_PATH, NotesAnswer, NotesCall
 
-    noted: list[Noted] = []
     async with aiohttp.ClientSession() as session:
         active = await _active(session, config)
-        for some in _together(notes):
-            call = NotesCall(active, tuple(encode_record(note).hex() for note in some))
-            answer = await ask_admin(session, config, active, call, NotesAnswer, path=PARTIES_PATH)
-            noted += answer.noted
-            if len(notes) > len(some):
-                err.print(f"{len(noted)} of {len(notes)} registered")
+    call = NotesCall(active, tuple(encode_record(note).hex() for note in notes), act_name, entry)
+    noted = (await ask_admin(config, active, call, NotesAnswer, path=PARTIES_PATH)).noted
     if lost := [one.offset for one in noted if not one.effective]:
         raise ConfigError(
             f"logged without effect at offset {lost[0]}: something else came before it; look: notary party list",
@@ -360,19 +377,20 @@ async def _everything(config: Config, whom: str | None) -> PartyPage:
     """All pages as one, from the active, or from the first replica that answers on this machine (None)."""
     import aiohttp
 
-    async with aiohttp.ClientSession() as session:
-        if whom is not None:
-            return await _pages(session, config, await _active(session, config))
-        refusal = ConfigError("no replica is configured")
-        for name in [one.name for one in config.replicas]:
-            try:
-                return await _pages(session, config, name)
-            except ConfigError as error:
-                refusal = error
-        raise refusal
+    if whom is not None:
+        async with aiohttp.ClientSession() as session:
+            active = await _active(session, config)
+        return await _pages(config, active)
+    refusal = ConfigError("no replica is configured")
+    for name in [one.name for one in config.replicas]:
+        try:
+            return await _pages(config, name)
+        except ConfigError as error:
+            refusal = error
+    raise refusal
 
 
-async def _pages(session: aiohttp.ClientSession, config: Config, name: str) -> PartyPage:
+async def _pages(config: Config, name: str) -> PartyPage:
     from replica.cli.admin_calls import ask_admin
     from replica.operators.admin import PARTY_LIST_PATH, PartyListCall
     from replica.operators.party_book import PartyPage
@@ -381,7 +399,7 @@ async def _pages(session: aiohttp.ClientSession, config: Config, name: str) -> P
     after = -1
     while True:
         call = PartyListCall(name, after)
-        page = await ask_admin(session, config, name, call, PartyPage, path=PARTY_LIST_PATH)
+        page = await ask_admin(config, name, call, PartyPage, path=PARTY_LIST_PATH)
         keys += page.keys
         if not page.more:
             return PartyPage(page.officers, page.acts, page.known_to, sorted(keys, key=_by_name), False)

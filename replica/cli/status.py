@@ -48,7 +48,6 @@ class Status:
 def show(config: ConfigChoice = None, follow: FollowOption = False, as_json: JsonOption = False) -> None:
     """Show replicas, roles, epoch, who holds the lock, how old its heartbeat is, positions and lag.
 
-    It names each replica's status page, which a browser on that replica's machine can open.
     Exit code 0 when a replica serves, else 1. With --follow it goes on until Ctrl-C: a line of JSON each time with
     --json, else a table that is renewed.
     """
@@ -158,13 +157,7 @@ def _document(path: Path, config: Config, status: Status) -> dict[str, Any]:
 
     document = asdict(status)
     document["replicas"] = {name: msgspec.to_builtins(health) for name, health in status.replicas.items()}
-    return {"config": str(path), "endpoint": config.endpoint_url, "status_pages": _status_pages(config), **document}
-
-
-def _status_pages(config: Config) -> dict[str, str]:
-    """Where each replica that has an admin listener shows its page to a browser on its own machine."""
-    urls = {address.name: config.admin_url(address.name) for address in config.replicas}
-    return {name: f"{url}/" for name, url in urls.items() if url is not None}
+    return {"config": str(path), "endpoint": config.endpoint_url, **document}
 
 
 def _render(path: Path, config: Config, status: Status) -> RenderableType:
@@ -232,8 +225,6 @@ def _facts(path: Path, config: Config, status: Status) -> Table:
         what, whose = ("service", "") if of_service else ("fail-over", f" for {status.pause['keeper']}")
         facts.add_row(f"[yellow]{what}[/]", f"[yellow]paused[/]{whose}: {escape(because)}")
     facts.add_row("health ports", ", ".join(f"{one.name} {one.host}:{one.health_port}" for one in config.replicas))
-    for name, url in _status_pages(config).items():
-        facts.add_row(f"status page of {name}", f"{url} on {config.replica(name).host}")
     facts.add_row("configuration", str(path))
     return facts
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, out, print_json, run
-from replica.cli.trailed import ReasonOption, acting
+from replica.cli.trailed import ConfirmOption, ProposeOption, ReasonOption, acting
+from replica.cli.trailed import propose as propose_act
 from replica.notary.errors import Code, ConfigError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 from replica.notary.tasks import cancelled
@@ -66,22 +67,30 @@ def switchover(
     if_active: IfActiveOption = None,
     at: AtOption = None,
     reason: ReasonOption = None,
+    propose: ProposeOption = False,
+    confirm: ConfirmOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Hand over to another replica, drained, and say who took over; undone when nobody can.
 
-    Run it on the active's machine: its admin listener takes calls from there only. Exit code 0 when the wanted replica
+    Run it on the active's machine: its admin listener is a socket there. Exit code 0 when the wanted replica
     is active, 1 when it is not: then the old one is active again, or the text says what to do.
     """
+    from replica.store.four_eyes import switchover_details
+
     settings = load(find_config(config))
     if to is not None:
         settings.candidate(to)  # now, and not when the time has come
     if if_active is not None:
         settings.replica(if_active)
+    asked = switchover_details(to)
+    if propose:
+        propose_act(settings, "switchover", asked, reason)
+        return
     if at is not None:
         run(_wait_until(read_time(at, datetime.now(UTC)), settings, to))
-    with acting(settings, "switchover", {"to": to, "if_active": if_active}, reason) as act:
-        outcome = run(_switch_over(settings, to, if_active))
+    with acting(settings, "switchover", asked, reason, confirm=confirm, by_replica=True) as act:
+        outcome = run(_switch_over(settings, to, if_active, act.entry))
         act.outcome, act.failed = outcome.text, not outcome.done
     if as_json:
         print_json(asdict(outcome))
@@ -146,7 +155,7 @@ def resume(config: ConfigChoice = None, *, service: ServiceOption = False, reaso
 # ---- switchover ----
 
 
-async def _switch_over(config: Config, to: str | None, if_active: str | None) -> Outcome:
+async def _switch_over(config: Config, to: str | None, if_active: str | None, entry: int | None) -> Outcome:
     import aiohttp
 
     from replica.cli.admin_calls import ask_admin
@@ -162,8 +171,8 @@ async def _switch_over(config: Config, to: str | None, if_active: str | None) ->
             return Outcome(False, f"{refusal}; nothing was done", active, active, 0.0)
         asked_at_s = monotonic()
         watching = asyncio.create_task(_watch_for_active(session, config, active))
-        call = SwitchoverCall(active, to)
-        asking = asyncio.create_task(ask_admin(session, config, active, call, SwitchoverAnswer, path=SWITCHOVER_PATH))
+        call = SwitchoverCall(active, to, entry)
+        asking = asyncio.create_task(ask_admin(config, active, call, SwitchoverAnswer, path=SWITCHOVER_PATH))
         try:
             answer = await _told_or_seen(asking, watching, active)
             now_active = await watching if answer.took_over_by is not None else active

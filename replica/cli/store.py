@@ -66,7 +66,7 @@ def prune(
 ) -> None:
     """Let old completions go: the active moves the bound, on the lock session, and this command deletes what is below.
 
-    Run it on the active's machine: its admin listener takes calls from there only. What deduplication may still ask for
+    Run it on the active's machine: its admin listener is a socket there. What deduplication may still ask for
     is never let go. May be stopped and repeated. Audit what is to go before: it cannot be audited again. Without a
     database the bound is said in the log, and each replica deletes in its own ledger.
     """
@@ -81,8 +81,8 @@ def prune(
     if propose:
         propose_act(settings, "prune", asked, reason)
         return
-    with acting(settings, "prune", asked, reason, confirm=confirm) as act:
-        call = PruneCall("", up_to, keep_s, act.entry if confirm is not None else None)
+    with acting(settings, "prune", asked, reason, confirm=confirm, by_replica=True) as act:
+        call = PruneCall("", up_to, keep_s, act.entry)
         pruned, deleted = run(_prune(settings, call, pruner))
         act.outcome = f"completions up to ledger offset {pruned.pruned_to} are pruned"
     if as_json:
@@ -109,7 +109,7 @@ async def _prune(config: Config, asked: PruneCall, pruner: str | None) -> tuple[
         if active is None:
             raise ConfigError("no replica is active: only the active one moves the bound", Code.NOT_POSSIBLE_NOW)
         call = msgspec.structs.replace(asked, replica=active)
-        pruned = await ask_admin(session, config, active, call, Pruned, path=PRUNE_PATH)
+        pruned = await ask_admin(config, active, call, Pruned, path=PRUNE_PATH)
     if isinstance(ledgers, EmbeddedLedgers):
         await ledgers.prune_all(pruned.pruned_to)
         return pruned, None

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from replica.store.trail import Entry, Head, Phase
 
 TRAIL_MAX_S = 10.0  # for one entry, connection and commit included
-DETAIL_MAX = 200  # characters of one argument
 TRIES_MAX = 20  # of a confirmation, while others add their entries
 
 ReasonOption = Annotated[str | None, typer.Option("--reason", help="Why, for the operators' trail.")]
@@ -74,11 +73,13 @@ def acting(
     reason: str | None,
     *,
     confirm: int | None = None,
+    by_replica: bool = False,
 ) -> Iterator[Acting]:
     """Say in the trail that an act begins, let it happen, and say how it ended.
 
-    `details`: its arguments; None are left out. Raises ConfigError (REASON_MISSING), and where the act needs its entry
-    TrailUnavailable, or FourEyesRefused: then nothing is done.
+    `details`: its arguments; None are left out. `by_replica`: a replica carries it out, and wants the entry. Raises
+    ConfigError (REASON_MISSING), and where the act needs its entry TrailUnavailable, or FourEyesRefused: then nothing
+    is done.
     """
     from replica.store.trail import Head
 
@@ -87,7 +88,7 @@ def acting(
         raise _four_eyes(f"{act} needs a second operator's consent: --propose, then --confirm")
     begun = _write(
         config,
-        needed or config.operators.trail_required,
+        needed or by_replica or config.operators.trail_required,
         lambda board: _begin(board, config, asked, confirm if needed else None),
     )
     now = Acting(begun.number if isinstance(begun, Head) else None)
@@ -288,6 +289,8 @@ def _head(line: bytes) -> Head:
 
 
 def _texts(details: Mapping[str, object]) -> dict[str, str]:
+    from replica.store.trail import DETAIL_MAX
+
     found = {name: _one_line(str(value)) for name, value in details.items() if value is not None}
     for name, text in found.items():
         if len(text) > DETAIL_MAX:

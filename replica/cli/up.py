@@ -112,15 +112,14 @@ async def _serve(settings: ClusterSettings) -> None:
 def show_where(cluster: LocalCluster, *more: str) -> None:
     """Print where the running cluster is, and how to use it. `more`: further lines."""
     here = Path.cwd()
-    config, first = cluster.config_path, cluster.config.replicas[0].name
+    config = cluster.config_path
     shown = config.relative_to(here) if config.is_relative_to(here) else config
     profile = profile_of(cluster.log_kind, embedded=cluster.embedded)
     out.print()
     if profile is not None:
         out.print(f"  [bold]{profile.value}[/]  is the profile, which this cluster keeps")
     out.print(f"  [bold]{cluster.endpoint}[/]  is the endpoint; curl {cluster.endpoint}/v1/notary")
-    out.print(f"  {cluster.config.admin_url(first)}/  is the status page of {first}, which shows all replicas")
-    out.print(f"  {shown}  is the configuration; in another terminal: notary try, notary status")
+    out.print(f"  {shown}  is the configuration; in another terminal: notary try, notary status, notary status-page")
     out.print(f"  {shown.parent}/parties/  has the keys of {len(cluster.parties)} registered parties")
     for folder, what in ({} if profile is None else profile.kept()).items():
         out.print(f"  {shown.parent}/{folder}/  {what}")

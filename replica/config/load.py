@@ -126,6 +126,7 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
             "notary_keys_file": None if config.notary_keys_file is None else absolute(config.notary_keys_file),
             "database": database,
             "api": api,
+            "admin": _with_absolute_files(config.admin, absolute),
             "archive": archive,
             "tables": _with_absolute_files(config.tables, absolute),
             "log_copy": _with_absolute_files(config.log_copy, absolute),

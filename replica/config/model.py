@@ -32,7 +32,7 @@ from replica.notary.loopback import is_loopback
 from replica.notary.operators import OperatorKey, read_operators
 from replica.notary.places import Remote, place_of
 from replica.notary.secret_files import read_secret
-from replica.settings import AdminSettings, CoreSettings, KmsSettings, OperatorsSettings, Pkcs11Settings
+from replica.settings import ADMIN_SOCKET, AdminSettings, CoreSettings, KmsSettings, OperatorsSettings, Pkcs11Settings
 from replica.store.open import kind_of, parse_conninfo, with_password
 from replica.store.sqlite.kind import SQLITE
 from replica.store.sqlite.tables import FILE
@@ -302,15 +302,12 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _replicas_are_apart(self) -> Self:
-        """Check ports: a replica's front ends share one port, so the kernel would let two replicas share it, too.
-
-        Admin ports are on loopback: replicas on different machines, by different addresses, may have the same one.
-        """
+        """Check ports: a replica's front ends share one port, so the kernel would let two replicas share it, too."""
         if any(set(replica.name) == {"."} for replica in self.replicas):
             raise ValueError("a replica's name is the name of its folder, so it cannot be '.' or '..'")
         taken = {(self.endpoint.host, self.endpoint.port): "the endpoint"}
         for replica in self.replicas:
-            for what in ("api_port", "proxy_port", "health_port", "admin_port"):
+            for what in ("api_port", "proxy_port", "health_port"):
                 port = getattr(replica, what)
                 user = f"{what} of {replica.name}"
                 if port is not None and (other := taken.setdefault((replica.host, port), user)) != user:
@@ -464,11 +461,10 @@ class Config(BaseSettings):
             raise ConfigError(f"{name} may not hold the lock (replicas.may_lead = false); name one that may: {able}")
         return found
 
-    def admin_url(self, name: str) -> str | None:
-        """The admin listener of one replica, from its own machine only; None: it has none. Raises ConfigError."""
-        port = self.replica(name).admin_port
-        host = f"[{self.admin.host}]" if ":" in self.admin.host else self.admin.host
-        return None if port is None else f"http://{host}:{port}"
+    def admin_socket(self, name: str) -> Path:
+        """The admin listener of one replica, on its own machine. Raises ConfigError."""
+        folder, found = self.admin.folder, self.replica(name).name
+        return self.replica_dir(found) / ADMIN_SOCKET if folder is None else folder / f"{found}.sock"
 
     def replica_dir(self, name: str) -> Path:
         """The folder of one replica's own data."""

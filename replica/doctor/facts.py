@@ -129,7 +129,6 @@ class ReplicaFacts:
     version: str = ""
     front_ends: int = 0
     front_ends_silent: int = 0  # connected to it, and not heard
-    has_admin_port: bool = True
     epoch: int = 0
     granted_by: str = ""  # the database that granted the epoch in force, as it has read its barrier
     index_digests: Mapping[str, str] = field(default_factory=dict)  # by the number of records that they cover

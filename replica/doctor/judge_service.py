@@ -311,17 +311,6 @@ def _front_ends(facts: Facts) -> Verdict:
     return ok("each replica that answers has some")
 
 
-@CHECKS.check("steering")
-def _steering(facts: Facts) -> Verdict:
-    """Every replica has its admin listener: it can be asked to hand over, and shows its status page."""
-    without = [replica.name for replica in facts.replicas if not replica.has_admin_port]
-    if without:
-        return warning(
-            f"{', '.join(without)} has no admin_port", "give it one: notary switchover and the status page need it"
-        )
-    return ok("each replica has an admin_port")
-
-
 @CHECKS.check("failover-paused")
 def _failover_paused(facts: Facts) -> Verdict:
     """Nobody left fail-over or service paused."""

@@ -205,9 +205,8 @@ async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddre
     asked_ns = time_ns()
     health = await fetch_health(session, address)
     answered_ns = time_ns()
-    steerable = address.admin_port is not None
     if health is None:
-        return ReplicaFacts(name=address.name, answers=False, has_admin_port=steerable, may_lead=address.may_lead)
+        return ReplicaFacts(name=address.name, answers=False, may_lead=address.may_lead)
     return ReplicaFacts(
         name=address.name,
         answers=True,
@@ -219,7 +218,6 @@ async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddre
         version=health.version,
         front_ends=health.front_ends,
         front_ends_silent=health.front_ends_silent,
-        has_admin_port=steerable,
         index_digests=health.index_digests,
         epoch=health.epoch,
         granted_by=health.granted_by,

@@ -25,7 +25,6 @@ from ledger_api.client.signing import Party
 from replica.config.load import load_config
 from replica.config.model import WITHOUT_DATABASE, Config
 from replica.health import ReplicaHealth
-from replica.link.settings import LINK_SOCKET
 from replica.local.forwarder import Forwarder
 from replica.local.haproxy import SOCKET_PATH_MAX, STATS_SOCKET, HaproxyServer
 from replica.local.health import fetch_health
@@ -44,6 +43,7 @@ from replica.log.open import open_log_admin
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.notary.errors import Code, NotaryError
 from replica.notary.socket_paths import check_socket_path
+from replica.settings import ADMIN_SOCKET
 from replica.store.sqlite.kind import SQLITE
 
 if TYPE_CHECKING:  # slow to import, with the clients of servers that an embedded participant has none of
@@ -161,7 +161,7 @@ class LocalCluster:
         Raises NotaryError. What was started is left to `stop`, also when this fails or is cancelled.
         """
         for number in range(1, self.settings.replicas + 1):
-            check_socket_path(self.folder / REPLICAS_FOLDER / f"r{number}" / LINK_SOCKET)
+            check_socket_path(self.folder / REPLICAS_FOLDER / f"r{number}" / ADMIN_SOCKET)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o755)  # Postgres may run as an account of its own
         self._stack.callback(_lock(self.folder / LOCK_NAME))
@@ -529,7 +529,7 @@ class LocalCluster:
     def _address(self, number: int, before: Mapping[str, Any]) -> dict[str, Any]:
         known = before.get("replicas", [])
         old = known[number - 1] if number <= len(known) else {}
-        wanted = ["api_port", "health_port", "admin_port"]
+        wanted = ["api_port", "health_port"]
         if self.settings.proxy_ports and not self.settings.machines:  # another machine's address is not loopback's
             wanted.append("proxy_port")
         ports = {name: self._port(old.get(name)) for name in wanted}

@@ -510,6 +510,16 @@ class Code(Enum):
         "This notary's operators say why; nothing was done",
         "Repeat the command with --reason TEXT.",
     )
+    NOT_AN_OPERATOR = (
+        0,
+        "This account may not watch or steer a replica; nothing was done",
+        "Run the command as the account that the replica runs as, or as a member of admin.group.",
+    )
+    NOT_IN_TRAIL = (
+        0,
+        "The operators' trail has no beginning of this act, made just now; nothing was done",
+        "Use the command, such as `notary switchover`: it writes the entry first. Clocks may differ by five minutes.",
+    )
     FOUR_EYES_NEEDED = (
         0,
         "A second operator must confirm this act; nothing was done",

@@ -1,4 +1,4 @@
-"""The admin listener, where operators watch and steer one replica. It listens on loopback only.
+"""The admin listener, where operators watch and steer one replica: a Unix socket.
 
     GET  /                      the status page, see replica/status_page
     POST /admin/v1/switchover   {"replica": "r1", "to": "r2"}   hand over; `to` may be left out
@@ -10,19 +10,20 @@
     GET  /node/network/removable_nodes   log nodes that may be switched off
     GET  /v1/log/VIEW.SEQNO     what became of an entry of that log: Unknown, Pending, Committed, Invalid
 
-A call names its replica, because on three machines the same loopback port belongs to three replicas. A browser that
-follows a foreign page is refused: it cannot send JSON across origins without a preflight, and its Host header names
-that page's host.
+A call that acts names its replica, and the entry of the operators' trail that begins the act: nothing is done without.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Protocol, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -34,15 +35,15 @@ from ha.errors import HaError
 from ha.health import never_cached, runner_of
 from replica.active.noting import Noted
 from replica.log.interface import ConsensusLog
-from replica.notary.errors import BadRequest, Code, NotActive, NotaryError, StoreMismatch
+from replica.notary.errors import BadRequest, Code, ConfigError, NotActive, NotaryError, StoreMismatch
 from replica.notary.one_value import check_keys
 from replica.notary.parties import PartyNote, decode_party_note
-from replica.notary.records import Undecodable
+from replica.notary.records import ActRecord, Undecodable
+from replica.notary.socket_paths import check_socket_path
 from replica.notary.untrusted import UNREADABLE
-from replica.notary.web_hosts import WebHosts
+from replica.operators.callers import caller_of, group_id_of, may_operate
 from replica.operators.party_book import PartyPage
-from replica.settings import AdminSettings
-from replica.store.four_eyes import prune_details
+from replica.store.four_eyes import notes_details, prune_details, switchover_details
 from replica.store.interface import Pruned
 
 log = structlog.get_logger()
@@ -59,17 +60,22 @@ _TRANSACTION = re.compile(r"([1-9]\d{0,15})\.([1-9]\d{0,15})")
 NOTES_MAX = 100  # in one call
 NOTE_HEX_MAX = 16_384  # the longest list of officers has 3,600 bytes
 _BODY_MAX_BYTES = 262_144
-_HERE = WebHosts()  # nothing but a loopback name
 ReplicaName = Annotated[str, msgspec.Meta(max_length=128)]  # a refusal repeats what was asked for
+EntryNumber = Annotated[int, msgspec.Meta(ge=1, le=2**53)] | None  # None: refused, with what to do
+PartyAct = Literal["party-officers", "party-add", "party-revoke", "party-rotate", "party-import"]
 CallT = TypeVar("CallT")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class SwitchoverCall(msgspec.Struct, forbid_unknown_fields=True):
-    """Asks `replica` to hand over, to a certain other one or to whichever comes first."""
+    """Asks `replica` to hand over, to a certain other one or to whichever comes first.
+
+    `entry`: where the operators' trail says that this act begins, as in all calls that act.
+    """
 
     replica: ReplicaName
     to: ReplicaName | None = None
+    entry: EntryNumber = None
 
 
 class SwitchoverAnswer(msgspec.Struct, frozen=True):
@@ -81,15 +87,12 @@ class SwitchoverAnswer(msgspec.Struct, frozen=True):
 
 
 class PruneCall(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Asks `replica` to let completions up to an offset go, None: all that are not needed; `keep_s` keeps more.
-
-    `entry`: where the operators' trail says that two operators want it.
-    """
+    """Asks `replica` to let completions up to an offset go, None: all that are not needed; `keep_s` keeps more."""
 
     replica: ReplicaName
     up_to: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
     keep_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
-    entry: Annotated[int, msgspec.Meta(ge=1, le=2**53)] | None = None
+    entry: EntryNumber = None
 
 
 class NotesCall(msgspec.Struct, forbid_unknown_fields=True):
@@ -101,6 +104,8 @@ class NotesCall(msgspec.Struct, forbid_unknown_fields=True):
         tuple[Annotated[str, msgspec.Meta(max_length=NOTE_HEX_MAX)], ...],
         msgspec.Meta(min_length=1, max_length=NOTES_MAX),
     ]
+    act: PartyAct
+    entry: EntryNumber = None
 
 
 class NotesAnswer(msgspec.Struct, frozen=True):
@@ -160,17 +165,10 @@ class Book(Protocol):
 
 
 class Consent(Protocol):
-    """Whether a second operator has confirmed an act."""
+    """Whether the operators' trail permits an act."""
 
     async def check(self, act: str, details: Mapping[str, str], entry: int | None) -> None:
-        """Raises NotaryError unless the operators' trail says so at that entry, or the act needs no consent."""
-
-
-class NoConsent:
-    """See Consent: no act needs one."""
-
-    async def check(self, act: str, details: Mapping[str, str], entry: int | None) -> None:
-        return
+        """Raises NotaryError unless it begins at that entry of the trail, with all that is asked of it. Once."""
 
 
 class Steering:
@@ -186,14 +184,14 @@ class Steering:
         *,
         registrar: Registrar,
         book: Book,
-        consent: Consent | None = None,
+        consent: Consent,
         barred: Collection[str] = (),
     ) -> None:
         """`barred`: the peers that may not hold the lock."""
         self._barred = barred
         self._registrar = registrar
         self._book = book
-        self._consent = consent or NoConsent()
+        self._consent = consent
         self._name = name
         self._pruner = pruner
         self._peers = peers
@@ -214,6 +212,7 @@ class Steering:
                 "MAY_NOT_LEAD",
                 f"{call.to} may not hold the lock (replicas.may_lead = false): name another one, or none",
             )
+        await self._require_entry("switchover", switchover_details(call.to), call.entry)
         log.info("switchover_asked", to=call.to)
         report = await self._elector.switchover(call.to)
         if report.outcome is Handover.NOT_ACTIVE:
@@ -224,10 +223,7 @@ class Steering:
     async def prune(self, call: PruneCall) -> Pruned:
         """Let completions go. Raises SteeringRefused when that is not safe, or cannot be done here and now."""
         self._require_name(call.replica)
-        try:
-            await self._consent.check("prune", prune_details(call.up_to, call.keep_s), call.entry)
-        except NotaryError as error:
-            raise SteeringRefused(error.code.name, error.detail) from error
+        await self._require_entry("prune", prune_details(call.up_to, call.keep_s), call.entry)
         try:
             pruned = await self._pruner.prune(call.up_to, call.keep_s)
         except (NotActive, HaError) as error:
@@ -249,6 +245,10 @@ class Steering:
             notes = [decode_party_note(bytes.fromhex(note)) for note in call.notes]
         except (ValueError, Undecodable) as error:
             raise SteeringRefused(Code.MALFORMED_REQUEST.name, f"a note cannot be read: {error}") from None
+        of_officers = call.act == "party-officers"  # one note: nothing goes in beside it
+        if any(isinstance(note, ActRecord) != of_officers for note in notes) or (of_officers and len(notes) > 1):
+            raise SteeringRefused(Code.MALFORMED_REQUEST.name, f"these notes are not what {call.act} logs")
+        await self._require_entry(call.act, notes_details(notes), call.entry)
         try:
             noted = await self._registrar.note(notes)
         except NotActive as error:
@@ -266,6 +266,12 @@ class Steering:
         except NotaryError as error:
             raise SteeringRefused(error.code.name, error.detail) from error
 
+    async def _require_entry(self, act: str, details: Mapping[str, str], entry: int | None) -> None:
+        try:
+            await self._consent.check(act, details, entry)
+        except NotaryError as error:
+            raise SteeringRefused(error.code.name, error.detail) from error
+
     def _require_name(self, replica: str) -> None:
         if replica != self._name:
             raise SteeringRefused("WRONG_REPLICA", f"this is {self._name}, not {replica}: call it on its machine")
@@ -279,20 +285,20 @@ class AdminListener:
         steering: Steering,
         status: Callable[[], Mapping[str, object]],
         page: Iterable[web.RouteDef],
-        settings: AdminSettings,
-        port: int,
+        path: Path,
+        group: str | None = None,
         *,
         consensus: ConsensusLog | None = None,
     ) -> None:
-        """`port` 0: any free one. `status`: the details of /health. `page`: the status page to serve.
-
-        `consensus`: a log on nodes of the participant's own.
+        """`status`: the details of /health. `page`: the status page to serve. `group`: whose members may call, beside
+        this account and root. `consensus`: a log on nodes of the participant's own.
         """
         self._consensus = consensus
         self._status = status
-        self._settings = settings
-        self._port = port
-        app = web.Application(client_max_size=_BODY_MAX_BYTES, middlewares=[_from_here_only])
+        self._path = path
+        self._group = group
+        self._group_id: int | None = None
+        app = web.Application(client_max_size=_BODY_MAX_BYTES, middlewares=[self._operators_only])
         app.router.add_post(SWITCHOVER_PATH, partial(_steered, SwitchoverCall, steering.switchover))
         app.router.add_post(PRUNE_PATH, partial(_steered, PruneCall, steering.prune))
         app.router.add_post(PARTIES_PATH, partial(_steered, NotesCall, steering.note))
@@ -305,15 +311,43 @@ class AdminListener:
         app.on_response_prepare.append(never_cached)
         self._runner = runner_of(app)
 
-    async def start(self) -> int:
-        """Listen; returns the port. Raises OSError when the port is taken."""
+    async def start(self) -> None:
+        """Listen. Replaces what an earlier core left at the path. Raises ConfigError."""
+        check_socket_path(self._path)
+        self._group_id = None if self._group is None else group_id_of(self._group)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._settings.host, self._port).start()
-        return int(self._runner.addresses[0][1])
+        await web.SockSite(self._runner, self._bound()).start()
 
     async def stop(self) -> None:
         """Stop listening and close what is open. May be repeated."""
         await self._runner.cleanup()
+        self._path.unlink(missing_ok=True)
+
+    def _bound(self) -> socket.socket:
+        listener, mask = socket.socket(socket.AF_UNIX), os.umask(0o177)
+        try:
+            self._path.unlink(missing_ok=True)
+            listener.bind(str(self._path))
+            if self._group_id is not None:
+                os.chown(self._path, -1, self._group_id)
+                self._path.chmod(0o660)
+        except OSError as error:
+            listener.close()
+            raise ConfigError(f"the admin listener cannot have {self._path}: {error.strerror}") from None
+        finally:
+            os.umask(mask)
+        return listener
+
+    @web.middleware
+    async def _operators_only(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError("the caller is gone")
+        caller = caller_of(transport.get_extra_info("socket"))
+        if not may_operate(caller, os.geteuid(), self._group_id):
+            log.warning("admin_call_refused", uid=caller.uid, pid=caller.pid)
+            return _json(Refusal(Code.NOT_AN_OPERATOR.name, f"account {caller.uid} may not steer"), status=403)
+        return await handler(request)
 
     async def _tell_status(self, _: web.Request) -> web.Response:
         return web.json_response(text=json.dumps(self._status()) + "\n")
@@ -375,13 +409,6 @@ def read_call(kind: type[CallT], body: bytes) -> CallT:
 
 async def _as_task(answer: Awaitable[object]) -> object:
     return await answer
-
-
-@web.middleware
-async def _from_here_only(request: web.Request, handler: Handler) -> web.StreamResponse:
-    if not _HERE.takes_host(request.headers.get("Host")):
-        return _json(Refusal(Code.WRONG_HOST.name, "call the admin listener by its loopback address"), status=403)
-    return await handler(request)
 
 
 def _json(document: Any, status: int = 200) -> web.Response:

@@ -1,4 +1,4 @@
-"""Four eyes: an act that a second operator must confirm. Pure.
+"""What the operators' trail must say before an act is carried out; four eyes: that a second operator confirms. Pure.
 
 One operator proposes the act with its arguments, in the trail; another one carries it out and names the proposal. Both
 sign with keys of their own: the name of an OS user proves nothing about a person.
@@ -8,11 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from hashlib import sha256
 
-from replica.notary.errors import Code, NotaryError
-from replica.store.trail import Entry
+from replica.notary.errors import Code, ConfigError, NotaryError
+from replica.notary.parties import PartyNote
+from replica.notary.records import RegistrationRecord
+from replica.store.trail import DETAIL_MAX, Entry
 
 EARLY_MAX = timedelta(minutes=5)  # a proposal may be so far ahead of the confirming machine's clock
+
+
+class NotInTrail(NotaryError):
+    """The operators' trail does not have the beginning of this act. Nothing was done."""
+
+    default_code = Code.NOT_IN_TRAIL
 
 
 class FourEyesRefused(NotaryError):
@@ -52,30 +61,59 @@ def check_confirmed(
 
 
 def check_begun(
-    entries: Sequence[Entry], begun: int, *, act: str, details: Mapping[str, str], now: datetime, within_s: float
+    entries: Sequence[Entry],
+    begun: int,
+    *,
+    act: str,
+    details: Mapping[str, str],
+    now: datetime,
+    reason_required: bool,
+    two_people: bool,
+    within_s: float,
 ) -> None:
-    """Raises FourEyesRefused unless the entry of that number began this act, confirmed, just now, and has not ended.
+    """Raises NotInTrail unless the entry of that number began this act, just now, and has not ended; ConfigError
+    (REASON_MISSING); and where two people must want it, FourEyesRefused.
 
-    `entries`: as of `check_confirmed`. For the replica that carries the act out: whoever calls it has no other proof.
+    `entries`: the trail from the entry, or from the proposal that it confirms, to its end. For the replica that carries
+    the act out: whoever calls it has no other proof.
     """
     entry = next((entry for entry in entries if entry.number == begun), None)
-    if entry is None or entry.phase != "begun" or entry.signer != "operator" or entry.of is None:
-        raise FourEyesRefused(f"entry {begun} of the operators' trail does not begin a confirmed act")
+    if entry is None or entry.phase != "begun":
+        raise NotInTrail(f"entry {begun} of the operators' trail does not begin an act")
     if entry.act != act or entry.details != dict(details):
-        raise _invalid(f"entry {begun} begins another act, or has other arguments")
+        raise NotInTrail(f"entry {begun} begins another act, or has other arguments")
     if abs(now - entry.at) > EARLY_MAX:
-        raise _invalid(f"entry {begun} is of {entry.at:%Y-%m-%d %H:%M:%S} UTC, which is not now")
+        raise NotInTrail(f"entry {begun} is of {entry.at:%Y-%m-%d %H:%M:%S} UTC, which is not now")
     if any(one.of == begun and one.phase in ("done", "failed") for one in entries):
-        raise _invalid(f"the act of entry {begun} has ended")
+        raise NotInTrail(f"the act of entry {begun} has ended")
+    if reason_required and not entry.reason:
+        raise ConfigError(f"entry {begun} of the operators' trail says no reason", Code.REASON_MISSING)
+    if not two_people:
+        return
+    if entry.signer != "operator" or entry.of is None:
+        raise FourEyesRefused(f"{act} needs a second operator's consent: --propose, then --confirm")
     before = [one for one in entries if one.number < begun]
     check_confirmed(
         before, entry.of, act=act, details=details, operator=entry.operator, now=entry.at, within_s=within_s
     )
 
 
+def switchover_details(to: str | None) -> dict[str, str]:
+    """The arguments of a hand-over as the trail has them: the command and the active must write the same."""
+    return {} if to is None else {"to": to}
+
+
 def prune_details(up_to: int | None, keep_s: float) -> dict[str, str]:
-    """The arguments of pruning as the trail has them: the command and the active must write the same."""
+    """Those of pruning, likewise."""
     return ({} if up_to is None else {"up_to": str(up_to)}) | {"keep_s": str(float(keep_s))}
+
+
+def notes_details(notes: Sequence[PartyNote]) -> dict[str, str]:
+    """Those of notes about officers and parties, likewise. The officer's signature is over all of each note."""
+    first, keys = notes[0], {"keys": str(len(notes))}
+    if isinstance(first, RegistrationRecord):
+        return {**keys, "party": first.party[:DETAIL_MAX], "key": first.party_key.hex()}
+    return {"sha256": sha256(first.body).hexdigest()}
 
 
 def _invalid(detail: str) -> FourEyesRefused:

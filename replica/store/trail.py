@@ -25,6 +25,7 @@ from replica.notary.untrusted import UNREADABLE
 LINE_MAX_BYTES = 4_000  # a VARCHAR2 of Oracle holds no more, an operators' word in the log a little more
 REASON_MAX = 200  # characters
 DETAILS_MAX = 16
+DETAIL_MAX = 200  # characters of one argument
 TAG = b"notary/trail/1\n"  # no other statement that a key of ours signs begins so
 BEFORE_THE_FIRST = bytes(DIGEST_BYTES).hex()
 _CUT = "..."

@@ -167,25 +167,33 @@ class FuzzedReplica:
 
     # ---- sockets ----
 
-    def http(self, raw: bytes, port: int | None = None) -> HttpAnswer:
-        """One HTTP exchange, whatever these bytes are; the request must end the connection."""
-        with socket.create_connection((self.address.host, port or self.address.api_port), ANSWER_MAX_S) as connection:
+    def http(self, raw: bytes, at: int | Path | None = None) -> HttpAnswer:
+        """One HTTP exchange at a port or a socket, whatever these bytes are; the request must end the connection."""
+        with self._connected(self.address.api_port if at is None else at) as connection:
             with suppress(BrokenPipeError, ConnectionResetError):  # refused in the middle: the answer may be there
                 connection.sendall(raw)
             return _read_answer(connection)
 
-    def post(self, path: str, body: bytes, port: int | None = None) -> HttpAnswer:
+    def _connected(self, at: int | Path) -> socket.socket:
+        if isinstance(at, int):
+            return socket.create_connection((self.address.host, at), ANSWER_MAX_S)
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(ANSWER_MAX_S)
+        connection.connect(str(at))
+        return connection
+
+    def post(self, path: str, body: bytes, at: int | Path | None = None) -> HttpAnswer:
         """POST of a JSON body."""
         return self.http(
             b"POST %b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
             b"Connection: close\r\n\r\n%b" % (path.encode(), len(body), body),
-            port,
+            at,
         )
 
-    def get(self, target: bytes, headers: bytes = b"", port: int | None = None) -> HttpAnswer:
+    def get(self, target: bytes, headers: bytes = b"", at: int | Path | None = None) -> HttpAnswer:
         """GET of a target, with header lines."""
         head = b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n%b\r\n" % (target, headers)
-        return self.http(head, port)
+        return self.http(head, at)
 
     def link(self, frame: bytes, ticket: int) -> str:
         """Send one frame as a front end; "answered", "cut", or "taken" when the core has something else to say."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest_asyncio
@@ -12,7 +14,7 @@ from aiohttp import ClientSession
 from playwright.async_api import expect
 
 from replica.operators.admin import AdminListener
-from replica.settings import AdminSettings
+from replica.status_page.door import StatusDoor
 from replica.status_page.routes import Epoch, StatusPage
 from replica.status_page.samples import SAMPLE_S, Reading
 from replica.telemetry.counts import LATENCY_BOUNDS_S
@@ -80,12 +82,16 @@ async def shown() -> AsyncIterator[Shown]:
         detail=lambda: source.detail,
         history=source.history,
     )
-    listener = AdminListener(steering_of_nobody(), lambda: source.detail, page.routes(), AdminSettings(), 0)
-    port = await listener.start()
-    sampling = asyncio.create_task(page.run())
-    yield Shown(f"http://127.0.0.1:{port}", source)
-    sampling.cancel()
-    await listener.stop()
+    with tempfile.TemporaryDirectory(prefix="page-") as folder:
+        path = Path(folder) / "admin.sock"
+        listener = AdminListener(steering_of_nobody(), lambda: source.detail, page.routes(), path)
+        await listener.start()
+        door = StatusDoor(path, 0)
+        sampling = asyncio.create_task(page.run())
+        yield Shown(await door.start(), source)
+        sampling.cancel()
+        await door.stop()
+        await listener.stop()
 
 
 async def test_the_page_shows_roles_charts_and_epochs(shown: Shown) -> None:

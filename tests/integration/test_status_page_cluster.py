@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from playwright.async_api import Page, expect
 from ledger_api.client import NotaryClient
 from replica.local.cluster import ClusterSettings, LocalCluster
 from replica.notary.answers import Notarised, Refused
+from replica.status_page.door import StatusDoor
 from tests.browser import browser_page, find_browser
 from tests.ends import guarded
 from tests.faults.load import client_load
@@ -63,6 +66,14 @@ async def explored(page: Page, cluster: LocalCluster) -> None:
     await expect(rows.first.locator("td").first).to_have_text("7", timeout=SHOWN_MAX_MS)
 
 
+@asynccontextmanager
+async def shown(cluster: LocalCluster, name: str) -> AsyncIterator[str]:
+    """The URL of a replica's status page, which counts once."""
+    door = StatusDoor(cluster.config.admin_socket(name), 0)
+    yield await door.start()
+    await door.stop()
+
+
 async def test_the_page_follows_a_fail_over(
     servers_folder: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -78,8 +89,8 @@ async def test_the_page_follows_a_fail_over(
         try:
             active = await cluster.wait_for_active()
             watched = (await cluster.passives())[0]
-            async with browser_page(height=SHORT) as (page, complaints):
-                await page.goto(f"{cluster.config.admin_url(watched.name)}/")
+            async with AsyncExitStack() as doors, browser_page(height=SHORT) as (page, complaints):
+                await page.goto(await doors.enter_async_context(shown(cluster, watched.name)))
                 state = page.locator("#state")
                 await expect(state).to_have_text(f"active: {active.name}", timeout=20_000)
                 await asyncio.sleep(LOAD_S)
@@ -92,7 +103,8 @@ async def test_the_page_follows_a_fail_over(
                 # the history is asked again after a few seconds: the new epoch has a line, and the old one an end
                 await expect(page.locator("#epochs tr:nth-child(2) td:nth-child(4)")).not_to_be_empty(timeout=20_000)
                 if RENEWING:
-                    await page.goto(f"{cluster.config.admin_url(successor.name)}/")  # which has latency to show
+                    url = await doors.enter_async_context(shown(cluster, successor.name))
+                    await page.goto(url)  # which has latency to show
                 await asyncio.sleep(LOAD_S / 4)
                 await page.screenshot(path=folder / "status-page.png", full_page=True)
                 await page.emulate_media(color_scheme="dark")

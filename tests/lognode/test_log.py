@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -28,7 +29,6 @@ from replica.log.raft.wire import name_of
 from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
 from replica.notary.words import UNSAID, NewWord, Word, replace, value_of
 from replica.operators.admin import AdminListener
-from replica.settings import AdminSettings
 from tests.lognode.real_nodes import GROUP, WAIT_S, free_ports
 from tests.steering import steering_of_nobody
 from tests.unit.log.test_contract import LogContract, TopicUnderTest, numbered, read_all
@@ -541,16 +541,17 @@ class TestAdmin:
 @asynccontextmanager
 async def admin_calls(log: RaftLog | None) -> AsyncIterator[Callable[[str], Awaitable[tuple[int, Any]]]]:
     """GET on the admin listener of a replica with this log."""
-    listener = AdminListener(steering_of_nobody(), dict, (), AdminSettings(), 0, consensus=log)
-    port = await listener.start()
-    async with aiohttp.ClientSession() as session:
+    with tempfile.TemporaryDirectory(prefix="log-") as folder:
+        listener = AdminListener(steering_of_nobody(), dict, (), Path(folder) / "admin.sock", consensus=log)
+        await listener.start()
+        async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(f"{folder}/admin.sock")) as session:
 
-        async def get(path: str) -> tuple[int, Any]:
-            async with session.get(f"http://127.0.0.1:{port}{path}") as answer:
-                return answer.status, await answer.json()
+            async def get(path: str) -> tuple[int, Any]:
+                async with session.get(f"http://localhost{path}") as answer:
+                    return answer.status, await answer.json()
 
-        yield get
-    await listener.stop()
+            yield get
+        await listener.stop()
 
 
 async def test_operators_see_the_consensus(topic_under_test: NodesHere) -> None:

@@ -116,7 +116,7 @@ async def test_replica_replacement(stage: Stage) -> None:
 @pytest.mark.thorough
 async def test_adding_a_replica(stage: Stage) -> None:
     """Goal: a fourth replica, without an error for anybody. Method: play the page, then let it take part."""
-    ports = {f"NEW_{use}_PORT": str(stage.cluster.free_port()) for use in ("API", "PROXY", "HEALTH", "ADMIN")}
+    ports = {f"NEW_{use}_PORT": str(stage.cluster.free_port()) for use in ("API", "PROXY", "HEALTH")}
     async with under_load(stage, "adding-a-replica"):
         variables = {"R": "r4", "NEW_HOST": "127.0.0.1", **ports}
         for section in ("Checks", "Steps", "Verification"):

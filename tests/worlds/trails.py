@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from nacl.signing import SigningKey
 
+from replica.config.model import Config
 from replica.store.trail import Entry, Head, Signatory, head_of, signed_line
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -60,3 +65,15 @@ class KeptHere:
             return False
         self.lines.append(line)
         return True
+
+
+def kept_here(patch: pytest.MonkeyPatch, lines: list[bytes] | None = None) -> KeptHere:
+    """The trail that commands read and write from now on."""
+    kept = KeptHere(lines)
+
+    @asynccontextmanager
+    async def board(_: str) -> AsyncIterator[KeptHere]:
+        yield kept
+
+    patch.setattr(Config, "ledgers", lambda *_: SimpleNamespace(board=board))
+    return kept

@@ -12,6 +12,7 @@ from pathlib import Path
 from queue import Queue
 from tempfile import TemporaryDirectory
 from threading import Thread
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,12 +26,12 @@ from replica.active.signer import create_key
 from replica.health import ReplicaHealth
 from replica.index.rocks import RocksIndex
 from replica.operators.admin import AdminListener, Steering
-from replica.settings import AdminSettings
-from tests.steering import NOBODY
+from tests.steering import NOBODY, Trail
 from tests.unit.cli.test_codes_that_people_see import told
 from tests.unit.cli.test_what_people_see import folder, free_port, see, write  # noqa: F401  (fixtures)
 from tests.worlds.archive_world import make_archive, some_log
 from tests.worlds.stores import MemoryStore
+from tests.worlds.trails import kept_here
 
 ARCHIVE_KEY = Ed25519PrivateKey.from_private_bytes(b"a" * 32)  # of the archives of the tests
 
@@ -78,9 +79,11 @@ def health_of(name: str, role: str) -> bytes:
     return msgspec.json.encode(health)
 
 
-def test_an_active_replica_whose_admin_listener_is_elsewhere(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_an_active_replica_whose_admin_listener_is_elsewhere(folder: Path, see, monkeypatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
     """Goal: one learns where to type it. Method: replicas that answer for their health, and for nothing else."""
-    other = '[[replicas]]\nname = "r2"\nhost = "127.0.0.1"\napi_port = 15995\nhealth_port = {}\nadmin_port = 15997\n'
+    kept_here(monkeypatch)
+    create_key(folder / "notary.key")
+    other = '[[replicas]]\nname = "r2"\nhost = "127.0.0.1"\napi_port = 15995\nhealth_port = {}\n'
     with web_server(health_of("r1", "active")) as first, web_server(health_of("r2", "passive")) as second:
         write(folder, "[database]", other.format(second) + "[database]", health=first)
         seen = see("switchover")
@@ -88,39 +91,42 @@ def test_an_active_replica_whose_admin_listener_is_elsewhere(folder: Path, see) 
 
 
 @contextmanager
-def admin_listener(steering: Steering) -> Iterator[int]:
-    """The port of a replica's own admin listener, in a thread."""
-    ready: Queue[tuple[int, asyncio.AbstractEventLoop, asyncio.Event]] = Queue()
+def admin_listener(steering: Steering, path: Path) -> Iterator[None]:
+    """A replica's own admin listener, in a thread."""
+    ready: Queue[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Queue()
 
     async def serve() -> None:
-        listener, over = AdminListener(steering, dict, (), AdminSettings(), 0), asyncio.Event()
-        ready.put((await listener.start(), asyncio.get_running_loop(), over))
+        listener, over = AdminListener(steering, dict, (), path), asyncio.Event()
+        await listener.start()
+        ready.put((asyncio.get_running_loop(), over))
         await over.wait()
         await listener.stop()
 
     thread = Thread(target=asyncio.run, args=(serve(),), daemon=True)
     thread.start()
-    port, loop, over = ready.get(timeout=10)
+    loop, over = ready.get(timeout=10)
     try:
-        yield port
+        yield
     finally:
         loop.call_soon_threadsafe(over.set)
         thread.join(10)
 
 
-def test_a_switchover_to_a_replica_that_may_not_lead(folder: Path, see) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+def test_a_switchover_to_a_replica_that_may_not_lead(folder: Path, see, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
     """Goal: the reason, and what to type instead. Method: the active replica refuses what the command's own copy of the
     configuration, an older one, would allow."""
-    steering = Steering("r1", ("r1", "r2"), NOBODY, lambda: False, NOBODY, registrar=NOBODY, book=NOBODY, barred={"r2"})
-    other = '[[replicas]]\nname = "r2"\nhost = "127.0.0.1"\napi_port = 15995\nhealth_port = {}\nadmin_port = 15997\n'
+    beside: dict[str, Any] = {"registrar": NOBODY, "book": NOBODY, "consent": Trail()}
+    kept_here(monkeypatch)
+    create_key(folder / "notary.key")
+    (folder / "data" / "r1").mkdir(parents=True)
+    steering = Steering("r1", ("r1", "r2"), NOBODY, lambda: False, NOBODY, **beside, barred={"r2"})
+    other = '[[replicas]]\nname = "r2"\nhost = "127.0.0.1"\napi_port = 15995\nhealth_port = {}\n'
     with (
         web_server(health_of("r1", "active")) as first,
         web_server(health_of("r2", "passive")) as second,
-        admin_listener(steering) as port,
+        admin_listener(steering, folder / "data" / "r1" / "admin.sock"),
     ):
         write(folder, "[database]", other.format(second) + "[database]", health=first)
-        toml = (folder / "notary.toml").read_text()
-        (folder / "notary.toml").write_text(toml.replace("admin_port = 15993", f"admin_port = {port}"))
         seen = see("switchover", "--to", "r2")
     assert (seen.code, told(seen.err, "NOT_POSSIBLE_NOW")) == (2, True), seen.err
     assert "r2 may not hold the lock (replicas.may_lead = false): name another one, or none (MAY_NOT_LEAD)" in seen.err

@@ -15,7 +15,7 @@ from replica.active.signer import create_key
 from replica.cli import audit
 from replica.notary.errors import Code
 from tests.unit.cli.test_what_people_see import folder, see, write  # noqa: F401  (fixtures)
-from tests.worlds.trails import PEOPLE, trail_of
+from tests.worlds.trails import PEOPLE, kept_here, trail_of
 
 OPERATORS = '[operators]\nfour_eyes = ["prune"]\nkeys_file = "operators.toml"\n{}\n[api]'
 
@@ -95,7 +95,9 @@ def test_codes_of_files_and_settings(folder: Path, see) -> None:  # type: ignore
     seen = see("keys", "show", "open.key")
     assert (seen.code, told(seen.err, "KEY_UNSAFE")) == (2, True)
     create_key(folder / "notary.key")
-    seen = see("store", "prune")
+    with pytest.MonkeyPatch.context() as patch:
+        kept_here(patch)
+        seen = see("store", "prune")
     assert (seen.code, told(seen.err, "NOT_POSSIBLE_NOW")) == (2, True)
     write(folder, 'conninfo = "host=127.0.0.1', 'conninfo = "host=db.example')
     seen = see("status")

@@ -230,19 +230,15 @@ def test_commands_use_the_configured_endpoint_and_files(tmp_path: Path) -> None:
     assert make_client("http://127.0.0.1:1", None)._connection.access == Access()
 
 
-@pytest.mark.parametrize(
-    ("host", "port", "url"),
-    [
-        ("127.0.0.1", 8083, "http://127.0.0.1:8083"),
-        ("localhost", 8083, "http://localhost:8083"),
-        ("::1", 8083, "http://[::1]:8083"),
-        ("127.0.0.1", None, None),
-    ],
-)
-def test_the_admin_listener_has_a_url_or_there_is_none(host: str, port: int | None, url: str | None) -> None:
-    """Goal: status page and calls are found on loopback of either kind. Method: each address that may be configured."""
-    config = _config(EXAMPLE | {"admin": {"host": host}, "replicas": [REPLICA | {"admin_port": port}]})
-    assert config.admin_url("r1") == url
+def test_the_admin_socket_lies_in_the_replicas_folder_or_where_a_group_may_enter() -> None:
+    """Goal: one place, that nobody else enters unless somebody says so. Method: none configured; both; one alone."""
+    config = _config(EXAMPLE)
+    assert config.admin_socket("r1") == config.replica_dir("r1") / "admin.sock"
+    shared = _config(EXAMPLE | {"admin": {"folder": "/run/notary", "group": "operators"}})
+    assert shared.admin_socket("r1") == Path("/run/notary/r1.sock")
+    for alone in ({"folder": "/run/notary"}, {"group": "operators"}):
+        with pytest.raises(ConfigError, match="go together"):
+            _config(EXAMPLE | {"admin": alone})
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,16 @@ from replica.operators.party_book import PartyKey, PartyPage
 from tests.unit.cli.test_codes_that_people_see import told
 from tests.unit.cli.test_what_people_see import folder, see, write  # noqa: F401  (fixtures)
 from tests.worlds.signed_notes import BERT, FINE, log_of, registration
+from tests.worlds.trails import kept_here
 
 PARTY, KEY, OTHER_KEY = "O=Bank A,L=London,C=GB", "ab" * 32, "cd" * 32
 FOR_EVER_US = 4 * 10**15
 
 
 @pytest.fixture
-def officer(folder: Path) -> str:  # noqa: F811
+def officer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:  # noqa: F811
     """Anna, whose key signs here; returns her public key."""
+    kept_here(monkeypatch)
     key = create_key(folder / "anna.key").hex()
     (folder / "operators.toml").write_text(f'[[operators]]\nname = "anna"\npublic_key = "{key}"\n')
     write(folder, "[api]", '[operators]\nkey_file = "anna.key"\nkeys_file = "operators.toml"\n[api]')
@@ -48,7 +50,7 @@ class Active:
     async def _healths(self, *_: object) -> dict[str, object]:
         return {"r1": SimpleNamespace(leads=True)}
 
-    async def _answer(self, _: object, __: object, name: str, call: object, *___: object, path: str) -> object:
+    async def _answer(self, _: object, name: str, call: object, *___: object, path: str) -> object:
         if isinstance(call, PartyListCall):
             return self.page
         if self.refusal:

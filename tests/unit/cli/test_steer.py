@@ -19,10 +19,9 @@ from replica.config.load import load_config
 from replica.health import ReplicaHealth
 from replica.notary.errors import ConfigError, NotActive
 from replica.operators.admin import PruneCall, Steering, SteeringRefused, SwitchoverAnswer, SwitchoverCall
-from replica.settings import AdminSettings
 from replica.store.bulletin import PastActivation
 from replica.store.interface import Pruned
-from tests.steering import NOBODY
+from tests.steering import NOBODY, Trail
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -127,9 +126,9 @@ def test_only_the_active_hands_over_before_its_pod_ends(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(steer, "healths_of", found)
     for name in ("r2", "r3", "r4"):
-        outcome = asyncio.run(steer._switch_over(config, None, name))
+        outcome = asyncio.run(steer._switch_over(config, None, name, 1))
         assert (outcome.done, outcome.text) == (True, f"{name} is not active: nothing to do")
-    outcome = asyncio.run(steer._switch_over(config, None, "r1"))
+    outcome = asyncio.run(steer._switch_over(config, None, "r1", 1))
     assert (outcome.done, outcome.text) == (False, "no other replica is ready to take over; nothing was done")
 
 
@@ -152,7 +151,7 @@ def test_a_former_active_that_cannot_see_the_lock_holds_nobody_up(
     monkeypatch.setattr(steer, "_watch_for_active", seen)
     monkeypatch.setattr(steer, "REPORT_MAX_S", 0.01)
     monkeypatch.setattr("replica.cli.admin_calls.ask_admin", silent)
-    outcome = asyncio.run(steer._switch_over(load_config(tmp_path / "notary.toml"), None, None))
+    outcome = asyncio.run(steer._switch_over(load_config(tmp_path / "notary.toml"), None, None, 1))
     assert (outcome.done, outcome.active) == (True, "r2")
     assert outcome.text.startswith("r2 took over from r1")
 
@@ -275,16 +274,16 @@ class Pruner:
 async def test_pruning_is_refused_when_it_is_not_safe_or_not_ours(call: PruneCall, active: bool, code: str) -> None:
     """Goal: nothing is pruned by mistake, and the bound is printed. Method: each reason alone, then both good
     calls."""
-    steering = Steering(
-        "r1", ("r1",), Elector(Handover.TAKEN_OVER), lambda: False, Pruner(active=active), registrar=NOBODY, book=NOBODY
-    )
+
+    def steering(pruner: Pruner) -> Steering:
+        elector = Elector(Handover.TAKEN_OVER)
+        return Steering("r1", ("r1",), elector, lambda: False, pruner, registrar=NOBODY, book=NOBODY, consent=Trail())
+
     with pytest.raises(SteeringRefused) as caught:
-        await steering.prune(call)
+        await steering(Pruner(active=active)).prune(call)
     assert caught.value.code == code
     assert code != "UNSAFE_TO_PRUNE" or "70" in str(caught.value)
-    willing = Steering(
-        "r1", ("r1",), Elector(Handover.TAKEN_OVER), lambda: False, Pruner(), registrar=NOBODY, book=NOBODY
-    )
+    willing = steering(Pruner())
     assert (await willing.prune(PruneCall("r1", 5))).pruned_to == 5
     assert (await willing.prune(PruneCall("r1"))).pruned_to == 70
 
@@ -307,17 +306,10 @@ async def test_a_replica_refuses_what_it_cannot_do(
     elector = Elector(outcome)
     with pytest.raises(SteeringRefused) as caught:
         names = ("r1", "r2", "r3")
-        steering = Steering(
-            "r1", names, elector, lambda: paused, Pruner(), registrar=NOBODY, book=NOBODY, barred={"r3"}
-        )
+        beside: dict[str, Any] = {"registrar": NOBODY, "book": NOBODY, "consent": Trail()}
+        steering = Steering("r1", names, elector, lambda: paused, Pruner(), **beside, barred={"r3"})
         await steering.switchover(call)
     assert caught.value.code == code
     assert elector.asked == (["r2"] if code == "NOT_ACTIVE" else [])
     if code == "MAY_NOT_LEAD":
         assert str(caught.value) == "r3 may not hold the lock (replicas.may_lead = false): name another one, or none"
-
-
-def test_the_admin_listener_is_never_open_to_the_network() -> None:
-    """Goal: no steering from afar without tokens. Method: an address that is not loopback."""
-    with pytest.raises(ValueError, match="loopback"):
-        AdminSettings(host="0.0.0.0")

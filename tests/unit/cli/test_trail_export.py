@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from replica.config.model import Config
 from replica.store.trail import head_of
 from tests.unit.cli.test_codes_that_people_see import told
 from tests.unit.cli.test_what_people_see import folder, see  # noqa: F401  (fixtures)
-from tests.worlds.trails import PEOPLE, KeptHere, line_after, trail_of
+from tests.worlds.trails import PEOPLE, KeptHere, kept_here, line_after, trail_of
 
 LINES = trail_of(
     {"act": "pause"},
@@ -28,14 +24,7 @@ CURSOR = "siem.cursor"
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> KeptHere:
     """The trail that the command reads."""
-    trail = KeptHere(LINES[:3])
-
-    @asynccontextmanager
-    async def board(_: str) -> AsyncIterator[KeptHere]:
-        yield trail
-
-    monkeypatch.setattr(Config, "ledgers", lambda *_: SimpleNamespace(board=board))
-    return trail
+    return kept_here(monkeypatch, LINES[:3])
 
 
 def numbers(text: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import socket
 import sys
@@ -11,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Thread
 
-import aiohttp
 import pytest
 from rich.console import Console
 
@@ -27,7 +27,6 @@ from replica.log.kafka.contract import LogTopics, TopicFacts, refuse_lost, refus
 from replica.log.kafka.settings import KafkaSettings
 from replica.notary.errors import Code, ConfigError, LogCopyRefused, PlaceAccessDenied, Retry
 from replica.operators.admin import SWITCHOVER_PATH, SwitchoverAnswer, SwitchoverCall
-from tests.closing import listening
 
 CONFIG = """data_dir = "data"
 notary_key_file = "notary.key"
@@ -38,7 +37,6 @@ name = "r1"
 host = "127.0.0.1"
 api_port = 15991
 health_port = {health_port}
-admin_port = 15993
 [database]
 conninfo = "host=127.0.0.1 port={database_port} dbname=notary user=notary connect_timeout=2"
 password_file = "database.password"
@@ -136,7 +134,11 @@ def test_the_release_is_printed(see) -> None:  # type: ignore[no-untyped-def]
         ("port = 15999", "prot = 15999", "endpoint.prot: there is no such setting; did you mean port?"),
         ("data_dir =", "datadir =", "datadir: there is no such setting; did you mean data_dir?"),
         ("[api]", "[election]\nlease = 3\n[api]", "election.lease: there is no such setting; did you mean lease_s?"),
-        ("admin_port", "adminport", "replicas.0.adminport: there is no such setting; did you mean admin_port?"),
+        (
+            "[database]",
+            "maylead = true\n[database]",
+            "replicas.0.maylead: there is no such setting; did you mean may_lead?",
+        ),
         ("[api]", "[elections]\n[api]", "elections: there is no such setting; did you mean election?"),
         ("[api]", "[api]\nzzz = 1", "api.zzz: there is no such setting"),
         ('host = "127.0.0.1"\n', "", "replicas.0.host is required"),
@@ -288,21 +290,18 @@ async def test_a_replica_that_refuses_says_what_to_do(folder: Path) -> None:
         writer.write(head + body)
         await writer.drain()
 
-    async with aiohttp.ClientSession() as session, listening(refuse, "127.0.0.1") as port:
-        write(folder, "admin_port = 15993", f"admin_port = {port}")
-        call = SwitchoverCall("r1", None)
+    async def ask() -> ConfigError:
         with pytest.raises(ConfigError) as refused:
-            await ask_admin(
-                session, load_config(folder / "notary.toml"), "r1", call, SwitchoverAnswer, path=SWITCHOVER_PATH
-            )
-        assert refused.value.code is Code.NOT_POSSIBLE_NOW
-        assert refused.value.detail.startswith("r1: nobody may take over while fail-over is paused: notary resume")
-        write(folder, "admin_port = 15993", f"admin_port = {free_port()}")
-        with pytest.raises(ConfigError) as unreached:
-            await ask_admin(
-                session, load_config(folder / "notary.toml"), "r1", call, SwitchoverAnswer, path=SWITCHOVER_PATH
-            )
-        assert unreached.value.code is Code.REPLICA_UNREACHABLE
+            call = SwitchoverCall("r1", None, 1)
+            await ask_admin(load_config(Path("notary.toml")), "r1", call, SwitchoverAnswer, path=SWITCHOVER_PATH)
+        return refused.value
+
+    (folder / "data" / "r1").mkdir(parents=True)
+    async with await asyncio.start_unix_server(refuse, folder / "data" / "r1" / "admin.sock"):
+        refused = await ask()
+    assert refused.code is Code.NOT_POSSIBLE_NOW
+    assert refused.detail.startswith("r1: nobody may take over while fail-over is paused: notary resume")
+    assert (await ask()).code is Code.REPLICA_UNREACHABLE
 
 
 def test_runbooks_are_read_wherever_the_release_is_installed(folder: Path, see) -> None:  # type: ignore[no-untyped-def]

@@ -305,7 +305,6 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("versions", Severity.WARNING, replicas({"version": "1.1"}), "rolling upgrade"),
     ("front-ends", Severity.PROBLEM, replicas({"front_ends": 0}), "front_end_ended"),
     ("front-ends", Severity.PROBLEM, replicas({"front_ends": 0, "front_ends_silent": 2}), "started anew"),
-    ("steering", Severity.WARNING, replicas({"has_admin_port": False}), "admin_port|switchover"),
     ("operators-trail", Severity.PROBLEM, database(trail_problem="entry 7 is missing"), "exports"),
     ("failover-paused", Severity.WARNING, database(paused_because="new disks"), "notary resume"),
     ("haproxy-configuration", Severity.PROBLEM, balancer(refused="unknown keyword"), "notary haproxy check"),

@@ -12,7 +12,7 @@ import pytest
 from tests.runbooks import pages
 from tests.runbooks.pages import RUNBOOKS, SECTIONS, names, read_page
 
-TOLD_ON_THE_PAGE = {"NEW_HOST", "NEW_API_PORT", "NEW_PROXY_PORT", "NEW_HEALTH_PORT", "NEW_ADMIN_PORT"}
+TOLD_ON_THE_PAGE = {"NEW_HOST", "NEW_API_PORT", "NEW_PROXY_PORT", "NEW_HEALTH_PORT"}
 
 
 @pytest.mark.parametrize("name", names())
