@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ha.raft import committing, quorums, reading
+from ha.raft import committing, quorums
 from ha.raft.messages import AppendEntries, AppendResponse, Entry, Expelled, Kind, NodeId, TxId
 from ha.raft.state import Leadership, Peer, State
 
@@ -182,7 +182,7 @@ def receive_response(s: State, src: NodeId, message: AppendResponse) -> None:
     if not s.is_leader or peer is None:
         return
     peer.ack_age_ms = 0
-    reading.note_answer(s, peer, message)
+    note_round(s, peer, message)
     if message.success:
         held_back = peer.probe_idx is not None or s.settings.unacknowledged_max > 0
         _acknowledged(s, peer, message)
@@ -223,3 +223,10 @@ def _step_back(s: State, peer: Peer, estimate: TxId) -> bool:
         peer.probe_idx = idx
     peer.sent_idx = idx
     return True
+
+
+def note_round(s: State, peer: Peer, message: AppendResponse) -> None:
+    """Record which question for the log's end a peer has answered: see reading.py. In this view the answer shows that
+    the node followed no later leader when it saw the round."""
+    if message.view == s.view:
+        peer.round = max(peer.round, message.round)

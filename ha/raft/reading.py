@@ -8,8 +8,8 @@ leader had committed anything when the question came, because that would have ne
 from __future__ import annotations
 
 from ha.raft import leading, quorums
-from ha.raft.messages import AppendResponse, NodeId
-from ha.raft.state import Peer, State
+from ha.raft.messages import NodeId
+from ha.raft.state import State
 
 
 def ask(s: State) -> int | None:
@@ -23,12 +23,6 @@ def ask(s: State) -> int | None:
     s.round += 1
     leading.send_all(s)
     return s.round
-
-
-def note_answer(s: State, peer: Peer, message: AppendResponse) -> None:
-    """Record an answer. In this view it shows that the node followed no later leader when it saw the round."""
-    if message.view == s.view:
-        peer.round = max(peer.round, message.round)
 
 
 def answered_round(s: State) -> int:

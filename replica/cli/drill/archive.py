@@ -10,13 +10,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from time import monotonic, time_ns
 
-import msgspec
-
 from replica.checker.history import HistoryWriter
 from replica.cli.common import DATA_FOLDER, say
 from replica.cli.demo.phases import PhaseResult, Phases
 from replica.cli.demo.requests import DemoRequest, find_requests
-from replica.cli.drill.report import Failure
+from replica.cli.drill.report import DrillReport
 from replica.cli.steps import notary
 from replica.local.cluster import LOG_FOLDER, ClusterSettings, LocalCluster, remove_cluster
 from replica.local.postgres import PostgresServer
@@ -31,42 +29,6 @@ FOLDER = DATA_FOLDER / "drill"
 SITE = DATA_FOLDER / "drill-second-site"
 REQUESTS_MAX = 1_200
 LOST_EVERY = 6  # the last sixth of the requests comes after the last copy, so that there is something to lose
-
-
-class DrillReport(msgspec.Struct, kw_only=True):
-    """What the drill found. Times in seconds.
-
-    `covered`: notarised transactions that the copied archive had; `kept`: those still answered as before;
-    `protected`: those whose states cannot be spent again. `lost`: notarised after the last copy, which nobody has.
-    `recovery_point_s`: from the last archived record to the loss.
-    """
-
-    covered: int
-    kept: int
-    protected: int
-    lost: int
-    lost_found: int
-    completions: int
-    recovery_point_records: int
-    recovery_point_s: float
-    recovery_time_s: float
-    steps_s: dict[str, float]
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing that the copied archive covered was lost."""
-        return self.covered > 0 and self.kept == self.covered and self.protected == self.covered
-
-    def failure(self) -> Failure:
-        """The same as a row of the table."""
-        return Failure(
-            failure="site-archive",
-            what=f"site and log gone; the archive was copied {self.recovery_point_s:.0f} s before",
-            acknowledged=self.covered + self.lost + self.lost_found,
-            lost=self.lost + self.covered - self.kept,
-            lost_though_kept=self.covered - min(self.kept, self.protected),
-            rto_s=self.recovery_time_s,
-        )
 
 
 class Restored(LocalCluster):

@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from replica.cli.common import make_table, out
 from replica.local.recording import RecordingClient
 from replica.notary.answers import Notarised
-
-if TYPE_CHECKING:
-    from replica.cli.drill.archive import DrillReport
 
 ASKED_AT_A_TIME = 16
 
@@ -38,6 +34,42 @@ class Failure(msgspec.Struct, kw_only=True, frozen=True):
     def passed(self) -> bool:
         """Whether nothing was lost that the participant promises to keep."""
         return self.acknowledged > 0 and self.lost_though_kept == 0
+
+
+class DrillReport(msgspec.Struct, kw_only=True):
+    """What the drill found. Times in seconds.
+
+    `covered`: notarised transactions that the copied archive had; `kept`: those still answered as before;
+    `protected`: those whose states cannot be spent again. `lost`: notarised after the last copy, which nobody has.
+    `recovery_point_s`: from the last archived record to the loss.
+    """
+
+    covered: int
+    kept: int
+    protected: int
+    lost: int
+    lost_found: int
+    completions: int
+    recovery_point_records: int
+    recovery_point_s: float
+    recovery_time_s: float
+    steps_s: dict[str, float]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing that the copied archive covered was lost."""
+        return self.covered > 0 and self.kept == self.covered and self.protected == self.covered
+
+    def failure(self) -> Failure:
+        """The same as a row of the table."""
+        return Failure(
+            failure="site-archive",
+            what=f"site and log gone; the archive was copied {self.recovery_point_s:.0f} s before",
+            acknowledged=self.covered + self.lost + self.lost_found,
+            lost=self.lost + self.covered - self.kept,
+            lost_though_kept=self.covered - min(self.kept, self.protected),
+            rto_s=self.recovery_time_s,
+        )
 
 
 async def find_lost(client: RecordingClient, acknowledged: Mapping[bytes, int]) -> dict[bytes, int]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from replica.log.kafka.brokers import Brokers
 from replica.log.kafka.librdkafka import PARTITION, client_config, connect, says_no_topic
 from replica.log.kafka.pointers import Pointer, name_payload, payload_topic
 from replica.log.kafka.settings import KafkaSettings
-from replica.log.kafka.topic import TopicAdmin
 from replica.notary.errors import Code, LogRefused, LogUnavailable
 from replica.notary.tasks import cancelled
 
@@ -94,11 +94,11 @@ class _Asked:
 
 
 async def _end_by(asked: _Asked, settings: KafkaSettings, topic: str, partition: int) -> int:
-    admin = TopicAdmin(_only(settings, asked.addresses[agreed(asked.views).broker]))
+    brokers = Brokers(_only(settings, asked.addresses[agreed(asked.views).broker]))
     try:
-        return await admin.end_of(topic, partition)
+        return await brokers.end_of(topic, partition)
     finally:
-        await admin.close()
+        await brokers.close()
 
 
 async def _ask_all(

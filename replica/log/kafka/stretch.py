@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from replica.log.admin import Header, Stretch
+from replica.log.kafka.agreement import refuse_lost_payload
 from replica.log.kafka.librdkafka import PARTITION, connect, consumer_config, error_in, meaning_of, passes_by_itself
 from replica.log.kafka.payloads import PayloadLate, Payloads
 from replica.log.kafka.pointers import Pointer, pointer_in
@@ -51,8 +52,6 @@ def read_stretch(settings: KafkaSettings, first: int, end: int) -> Iterator[Stre
 
 def _refuse_lost(settings: KafkaSettings, pointer: Pointer) -> None:
     """Ask all brokers whether a payload is lost, as a replica's reader does. On a thread of its own, without a loop."""
-    from replica.log.kafka.agreement import refuse_lost_payload  # which asks the topic's admin, and that imports this
-
     with ThreadPoolExecutor(1) as pool:
         pool.submit(asyncio.run, refuse_lost_payload(settings, pointer)).result()
 

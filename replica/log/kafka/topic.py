@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TypeVar
 
 import structlog
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Node, TopicCollection, TopicPartition
+from confluent_kafka import KafkaException, Node, TopicCollection
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     DescribeClusterResult,
-    ListOffsetsResultInfo,
     NewTopic,
     OffsetSpec,
     ResourceType,
@@ -25,6 +23,7 @@ from confluent_kafka.admin import (
 )
 
 from replica.log.admin import LogSurvey, Stretch
+from replica.log.kafka.brokers import LOOK_AGAIN_S, Brokers
 from replica.log.kafka.contract import (
     REPLICATION_FACTOR,
     LogTopics,
@@ -39,15 +38,10 @@ from replica.log.kafka.librdkafka import (
     PARTITION,
     TopicHidden,
     TopicMissing,
-    WrongBroker,
-    answer,
     client_config,
     connect,
     error_in,
-    in_words,
-    is_refusal,
     meaning_of,
-    says_nothing,
 )
 from replica.log.kafka.pointers import payload_topic
 from replica.log.kafka.settings import KafkaSettings
@@ -55,10 +49,6 @@ from replica.log.kafka.stretch import read_stretch
 from replica.notary.errors import LogRefused, LogUnavailable
 
 log = structlog.get_logger()
-
-_LOOK_AGAIN_S = 0.05
-
-_T = TypeVar("_T")
 
 
 async def create_topic(settings: KafkaSettings) -> str:
@@ -102,20 +92,12 @@ def has_payload_topic(settings: KafkaSettings) -> bool:
         raise meaning_of(error_in(exception), f"looking for topic {name}") from None
 
 
-class TopicAdmin:
-    """Asks the brokers about the topics of one log, without blocking.
-
-    Each question raises TopicMissing, and LogUnavailable when no answer comes within `answer_max_s`. The latter names
-    what kept the client from the brokers: a refused log-in, a certificate, an address. The client connects with the
-    first question and is kept from then on, because dropping it fails every question in progress.
-    """
+class TopicAdmin(Brokers):
+    """Asks the brokers about the topics of one log, and creates and mends them."""
 
     def __init__(self, settings: KafkaSettings) -> None:
-        self._settings = settings
+        super().__init__(settings)
         self._topic, self._payload_topic = settings.topic, payload_topic(settings.topic)
-        self._kept: AdminClient | None = None
-        self._answered = False  # whether the kept client has had an answer
-        self._trouble: KafkaError | None = None  # the client's error since the last question
 
     async def topic_id(self) -> str:
         """The identity of the log's topic."""
@@ -173,13 +155,9 @@ class TopicAdmin:
         """The offset that the next record will get."""
         return await self.end_of(self._topic, PARTITION)
 
-    async def end_of(self, topic: str, partition: int) -> int:
-        """The offset that the next record of this partition will get."""
-        return (await self._offset(topic, partition, OffsetSpec.latest())).offset  # type: ignore[no-untyped-call]
-
     async def end_and_term(self) -> tuple[int, int]:
         """The offset that the next record will get, and the leader's epoch, which counts the log's leaders."""
-        found = await self._offset(self._topic, PARTITION, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        found = await self.offset(self._topic, PARTITION, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         return found.offset, -1 if found.leader_epoch is None else found.leader_epoch
 
     async def create(self) -> str:
@@ -213,8 +191,8 @@ class TopicAdmin:
         """Change settings of a topic. Raises LogUnavailable, also without the right to."""
         entries = [ConfigEntry(name, to, incremental_operation=AlterConfigOpType.SET) for name, to in changes.items()]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        asked = self._client().incremental_alter_configs([resource], request_timeout=self._settings.answer_max_s)
-        await self._answer(asked[resource], f"setting {', '.join(changes)} of topic {topic}")
+        asked = self.client().incremental_alter_configs([resource], request_timeout=self._settings.answer_max_s)
+        await self.answered(asked[resource], f"setting {', '.join(changes)} of topic {topic}")
 
     async def _wait_until_told(self, topic: str, changes: Mapping[str, str]) -> None:
         """Return once a broker reports the change: each learns of it a moment after the controller has made it."""
@@ -222,7 +200,7 @@ class TopicAdmin:
         while not changes.items() <= (await self.facts(topic)).settings.items():
             if time.monotonic() >= until_s:
                 raise LogUnavailable(f"topic {topic} was changed, but the brokers do not report it yet")
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            await asyncio.sleep(LOOK_AGAIN_S)
 
     def stretch(self, first: int, end: int) -> Iterator[Stretch]:
         """See `LogAdmin.stretch`: over a consumer of its own."""
@@ -247,8 +225,8 @@ class TopicAdmin:
             single = self._settings.single_broker
             config = topic_config(self._settings)
             new = NewTopic(topic, partitions, 1 if single else REPLICATION_FACTOR, config=config)
-            asked = self._client().create_topics([new], operation_timeout=self._settings.answer_max_s)
-            await self._answer(asked[topic], f"creating topic {topic}")
+            asked = self.client().create_topics([new], operation_timeout=self._settings.answer_max_s)
+            await self.answered(asked[topic], f"creating topic {topic}")
             await self._wait_until_known(topic, partitions)
             log.info("topic_created", topic=topic, single_broker=single)
 
@@ -261,58 +239,28 @@ class TopicAdmin:
             except TopicMissing:
                 if time.monotonic() >= until_s:
                     raise
-                await asyncio.sleep(_LOOK_AGAIN_S)
-
-    async def close(self) -> None:
-        """Drop the client. May be repeated; the next question makes another client."""
-        dropped, self._kept, self._trouble = [self._kept], None, None
-        await asyncio.to_thread(dropped.clear)  # waits for the client's own threads
+                await asyncio.sleep(LOOK_AGAIN_S)
 
     async def _describe(self, topic: str) -> TopicDescription:
         def ask(client: AdminClient) -> Future[TopicDescription]:
             return client.describe_topics(TopicCollection([topic]), request_timeout=self._settings.answer_max_s)[topic]
 
-        return await self._read(ask, f"looking for topic {topic}")
+        return await self.read(ask, f"looking for topic {topic}")
 
     async def _brokers(self) -> list[Node]:
         def ask(client: AdminClient) -> Future[DescribeClusterResult]:
             return client.describe_cluster(request_timeout=self._settings.answer_max_s)
 
-        return (await self._read(ask, "asking the brokers about themselves")).nodes
+        return (await self.read(ask, "asking the brokers about themselves")).nodes
 
     async def _config(self, resource: ConfigResource) -> dict[str, ConfigEntry]:
         def ask(client: AdminClient) -> Future[dict[str, ConfigEntry]]:
             return client.describe_configs([resource], request_timeout=self._settings.answer_max_s)[resource]
 
-        return await self._read(ask, f"reading the settings of {resource.restype.name.lower()} {resource.name}")
+        return await self.read(ask, f"reading the settings of {resource.restype.name.lower()} {resource.name}")
 
     async def _first_of(self, topic: str, partition: int) -> int:
-        return (await self._offset(topic, partition, OffsetSpec.earliest())).offset  # type: ignore[no-untyped-call]
-
-    async def _offset(self, topic: str, number: int, spec: OffsetSpec) -> ListOffsetsResultInfo:
-        if not self._answered:
-            await asyncio.to_thread(self._wait_for_a_broker, topic)
-        partition = TopicPartition(topic, number)
-
-        def ask(client: AdminClient) -> Future[ListOffsetsResultInfo]:
-            level, max_s = IsolationLevel.READ_COMMITTED, self._settings.answer_max_s
-            return client.list_offsets({partition: spec}, isolation_level=level, request_timeout=max_s)[partition]
-
-        found = await self._read(ask, f"reading an offset of topic {topic}")
-        if found.offset < 0:  # the result when a broker does not answer in time; no error is raised
-            raise LogUnavailable(f"reading an offset of topic {topic}: the leader did not answer")
-        return found
-
-    def _wait_for_a_broker(self, topic: str) -> None:
-        """Wait until a new client is connected: asked for an offset before, it may wait for the whole time, and fail.
-
-        Any broker answers this. Others of our questions wait for the controller, which an offset does not need.
-        """
-        try:
-            self._client().list_topics(topic, timeout=self._settings.answer_max_s)
-        except KafkaException as exception:
-            raise meaning_of(error_in(exception), f"looking for the leader of topic {topic}") from None
-        self._answered = True
+        return (await self.offset(topic, partition, OffsetSpec.earliest())).offset  # type: ignore[no-untyped-call]
 
     async def _wait_until_known(self, topic: str, partitions: int) -> None:
         try:
@@ -325,47 +273,6 @@ class TopicAdmin:
                             return
                     except (TopicMissing, LogUnavailable):
                         pass
-                    await asyncio.sleep(_LOOK_AGAIN_S)
+                    await asyncio.sleep(LOOK_AGAIN_S)
         except TimeoutError:
             raise LogUnavailable(f"topic {topic} was created but has no leader yet") from None
-
-    async def _read(self, ask: Callable[[AdminClient], Future[_T]], doing: str) -> _T:
-        """The answer to a question that changes nothing: asked again while the wrong broker gets it."""
-        until_s = time.monotonic() + self._settings.answer_max_s
-        while True:
-            try:
-                return await self._answer(ask(self._client()), doing)
-            except WrongBroker:
-                if time.monotonic() >= until_s:
-                    raise
-                await asyncio.sleep(_LOOK_AGAIN_S)
-
-    async def _answer(self, future: Future[_T], doing: str) -> _T:
-        """Raises WrongBroker, LogUnavailable with what the client met, and the other errors of `meaning_of`."""
-        try:
-            found = await answer(future, doing, self._settings.answer_max_s)
-        except WrongBroker:
-            raise
-        except LogUnavailable as error:
-            if self._kept is not None:
-                self._kept.poll(0)
-            if self._trouble is None:
-                raise
-            raise LogUnavailable(f"{error.detail}; {in_words(self._trouble)}") from None
-        self._trouble, self._answered = None, True
-        return found
-
-    def _client(self) -> AdminClient:
-        if self._kept is None:
-            quiet = {"error_cb": self._note_trouble, "log_level": 0}  # our exception has what it would log
-            self._kept, self._answered = connect(AdminClient, client_config(self._settings) | quiet), False
-        self._kept.poll(0)  # processes what the client has reported since the last question
-        return self._kept
-
-    def _note_trouble(self, error: KafkaError) -> None:
-        """Called by `poll`. A question that fails because of this error only times out: this keeps the cause.
-
-        It is kept until a question is answered: the client does not repeat what it has reported.
-        """
-        if self._trouble is None or is_refusal(error) or says_nothing(self._trouble):
-            self._trouble = error

@@ -24,21 +24,21 @@ def _(_: Any) -> Any:
     return answered_round
 
 
-@mutant("any_answer_answers", "Only answers to what was sent after the question count", reading, "note_answer")
+@mutant("any_answer_answers", "Only answers to what was sent after the question count", leading, "note_round")
 def _(_: Any) -> Any:
-    def note_answer(s: State, peer: Peer, message: AppendResponse) -> None:
+    def note_round(s: State, peer: Peer, message: AppendResponse) -> None:
         if message.view == s.view:
             peer.round = s.round
 
-    return note_answer
+    return note_round
 
 
-@mutant("answers_of_any_view", "Answers to an earlier leadership do not count", reading, "note_answer")
+@mutant("answers_of_any_view", "Answers to an earlier leadership do not count", leading, "note_round")
 def _(_: Any) -> Any:
-    def note_answer(s: State, peer: Peer, message: AppendResponse) -> None:
+    def note_round(s: State, peer: Peer, message: AppendResponse) -> None:
         peer.round = max(peer.round, message.round)
 
-    return note_answer
+    return note_round
 
 
 @mutant("old_messages_answer", "A message of an earlier leadership answers no round of this one", following, "_refuse")

@@ -15,7 +15,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPar
 from confluent_kafka.admin import ListOffsetsResultInfo
 from pydantic import ValidationError
 
-from replica.log.kafka import topic
+from replica.log.kafka import brokers
 from replica.log.kafka.agreement import View, _ask_all, agreed, most_lack, settles
 from replica.log.kafka.contract import (
     LogTopics,
@@ -203,7 +203,7 @@ class SilentLeader:
 async def test_no_answer_is_not_taken_for_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: silence is no empty log. Method: a client that reports what librdkafka reports for a frozen leader."""
     admin = TopicAdmin(KafkaSettings(bootstrap_servers="a:1"))
-    monkeypatch.setattr(admin, "_client", SilentLeader)
+    monkeypatch.setattr(admin, "client", SilentLeader)
     for ask in (admin.end_offset, admin.first_offset):
         with pytest.raises(LogUnavailable, match="did not answer"):
             await ask()
@@ -231,7 +231,7 @@ class NewClient(SilentLeader):
 async def test_a_new_client_is_connected_before_it_is_asked_for_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: a busy machine is no outage. Method: a client that fails when asked at once; it is waited for only once."""
     admin, client = TopicAdmin(KafkaSettings(bootstrap_servers="a:1")), NewClient()
-    monkeypatch.setattr(admin, "_client", lambda: client)
+    monkeypatch.setattr(admin, "client", lambda: client)
     assert [await admin.end_offset(), await admin.first_offset(), client.connections] == [7, 7, 1]
 
 
@@ -258,7 +258,7 @@ class RefusedClient:
 
 async def test_a_refused_log_in_is_not_told_as_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: a wrong password is named. Method: a client that is refused, as librdkafka reports it: by the way."""
-    monkeypatch.setattr(topic, "connect", lambda kind, config: RefusedClient(config))
+    monkeypatch.setattr(brokers, "connect", lambda kind, config: RefusedClient(config))
     admin = TopicAdmin(KafkaSettings(bootstrap_servers="a:1"))
     with pytest.raises(LogUnavailable, match=r"Timed out.*; authentication failed: invalid credentials$"):
         await admin.server_count()
@@ -438,10 +438,10 @@ async def test_the_cause_is_kept_until_a_question_is_answered(order: list[int]) 
         never: Future[int] = Future()
         never.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT, "timed out")))
         with pytest.raises(LogUnavailable, match="_TRANSPORT: refused"):
-            await admin._answer(never, "asking")
+            await admin.answered(never, "asking")
     answered: Future[int] = Future()
     answered.set_result(1)
-    assert await admin._answer(answered, "asking") == 1
+    assert await admin.answered(answered, "asking") == 1
     assert admin._trouble is None
 
 
@@ -519,7 +519,7 @@ async def test_a_question_that_the_wrong_broker_got_is_asked_again(monkeypatch: 
 
         def list_topics(self, *_: object, **__: object) -> None: ...
 
-    monkeypatch.setattr("replica.log.kafka.topic.AdminClient", lambda _: Client())
+    monkeypatch.setattr("replica.log.kafka.brokers.AdminClient", lambda _: Client())
     admin = TopicAdmin(KafkaSettings(bootstrap_servers="127.0.0.1:1", topic="t", single_broker=True))
     assert await admin.facts() == TopicFacts("id", 1, 1, {"retention.ms": "-1"})
     assert (await admin.server_count(), await admin.end_and_term()) == (1, (7, 2))
