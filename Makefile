@@ -60,7 +60,7 @@ test-oracle: setup ## The conformance suite on a real Oracle: DSN=oracle://USER:
 bench: setup ## Measure throughput, latency and outages; writes build/bench.json
 	@$(BIN)/python -m tests.bench $(ARGS)
 
-bench-pipeline: setup ## Measure the data pipeline against replay, DuckDB, Polars and the notary; writes build/bench-pipeline.json
+bench-pipeline: setup ## Measure the data pipeline against replay and the notary; writes build/bench-pipeline.json
 	@$(BIN)/python -m tests.bench.pipeline $(ARGS)
 
 FAULTS_PROFILE = $(filter-out kafka,$(or $(LOG),kafka)$(if $(filter all,$(SERVING)),-workers))
@@ -152,7 +152,7 @@ install: setup-tests ## Follow both install pages on real servers, and start the
 	@$(BIN)/pytest -q -rs tests/integration/test_install.py tests/integration/test_image.py tests/integration/test_image_of_the_whole.py $(ARGS)
 
 split-topics: setup-tests ## Large requests in a second topic, the slow tests: every job, the runbook, a lost broker; about 5 min
-	@$(BIN)/pytest -q -m slow tests/pipeline/test_split_topics.py tests/runbooks/test_split_topics.py tests/integration/test_log_kafka.py tests/integration/test_local_servers.py $(ARGS)
+	@$(BIN)/pytest -q -m slow tests/pipeline/test_split_topics.py tests/runbooks/test_split_topics.py tests/integration/test_log_kafka.py $(ARGS)
 
 lake: setup-tests ## The pipeline in the users' lake: real S3 and HDFS, Delta, a metastore and Kafka's security on Spark, a Spark cluster, YARN; needs Go and Maven
 	@scripts/versitygw/build.sh

@@ -24,7 +24,6 @@ from tests.bench.profiles import measure_profiles
 from tests.bench.report import Report
 from tests.bench.rival import alternative, measure_rival
 from tests.bench.scale import measure_scale
-from tests.bench.service import measure_service
 from tests.bench.sizes import FULL, QUICK, Sizes
 from tests.bench.sizing import measure_sizing
 from tests.bench.sizing_page import add_target
@@ -42,7 +41,6 @@ PICTURES = Path("build/bench/pictures")  # those of the documentation are in doc
     RIVAL,
     OPEN,
     CURVE,
-    SERVICE,
     FAIL_OVER,
     DISCONNECTED,
     SWITCHOVER,
@@ -57,7 +55,6 @@ PICTURES = Path("build/bench/pictures")  # those of the documentation are in doc
     "rival",
     "open",
     "curve",
-    "service",
     "fail-over",
     "disconnected",
     "switchover",
@@ -67,7 +64,7 @@ PICTURES = Path("build/bench/pictures")  # those of the documentation are in doc
     "profiles",
     "workers",
 )
-SPEED = {THROUGHPUT, STREAM, RIVAL, OPEN, CURVE, SERVICE}
+SPEED = {THROUGHPUT, STREAM, RIVAL, OPEN, CURVE}
 
 
 def main() -> int:
@@ -161,8 +158,6 @@ async def measure_speed(parts: set[str], sizes: Sizes, report: Report, pictures:
                 async with alternative(cluster, best) as (endpoint, _):
                     curves["alternative"] = await measure_curve(endpoint, load, "alternative", sizes, report)
                 draw_curve(curves, pictures, report)
-        if SERVICE in parts:
-            await measure_service(cluster, sizes, report)
 
 
 def _millions(text: str) -> tuple[int, ...]:

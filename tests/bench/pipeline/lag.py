@@ -27,7 +27,6 @@ from tests.bench.pipeline.steady import RATE_PER_S, generate, lags_s
 from tests.bench.report import Report
 
 INTERVAL_S = 5.0  # as `tables.interval_s` is by default
-LAG_GOAL_S = 10.0
 ENDS_MAX_S = 120.0  # after the last record was due
 
 

@@ -134,7 +134,6 @@ def test_each_test_is_quick_or_of_the_rest(tmp_path: Path) -> None:
     samples = 'def test_quick(): times("quick")\n@pytest.mark.thorough\ndef test_rest(): times("rest")\n'
     assert run_script(tmp_path / "quick", samples) == Ran(0, "repeated: 0", {"quick": 1})
     assert run_script(tmp_path / "rest", samples, "clients", "--rest").runs == {"rest": 1}
-    assert run_script(tmp_path / "all", samples, "clients", "--all").runs == {"quick": 1, "rest": 1}
 
 
 def test_a_quick_test_that_computes_for_long_fails_and_one_that_waits_does_not(tmp_path: Path) -> None:
