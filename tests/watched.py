@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,14 +21,12 @@ STOP_MAX_S = 30.0  # longer than the watch gives its replicas
 class RunningWatch:
     """The watch over these replicas of a cluster. What it says is appended to `log_path`."""
 
-    def __init__(
-        self, cluster: LocalCluster, *names: str, machine: Machine = THIS_MACHINE, env: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, cluster: LocalCluster, *names: str, machine: Machine = THIS_MACHINE) -> None:
         self.names = names
         self.log_path = cluster.folder / f"watch-{'-'.join(names)}.log"
         options = [word for name in names for word in ("--name", name)]
         argv = [sys.executable, "-m", "replica.cli", "watch", "--config", str(cluster.config_path), *options]
-        command = Command(name="watch", argv=argv, log_path=self.log_path, env=env or {}, enter=machine.enter)
+        command = Command(name="watch", argv=argv, log_path=self.log_path, enter=machine.enter)
         self._process = ManagedProcess(command)
         self._cluster = cluster
         self._said_before = self.log_path.stat().st_size if self.log_path.exists() else 0

@@ -117,7 +117,6 @@ class LocalCluster:
         self._stack = AsyncExitStack()
         self._ports = PortReservation()
         self._http: aiohttp.ClientSession | None = None
-        self._ways: dict[str, dict[str, str]] = {}
 
     # ---- where everything is ----
 
@@ -335,8 +334,6 @@ class LocalCluster:
                 self._database_server(STANDBY_FOLDER, "db2") if self.settings.database_standby else None
             )
         log_starts = self._prepare_log_servers()
-        names = [f"r{number}" for number in range(1, self.settings.replicas + 1)]
-        self._ways = {name: self._ways_of(name) for name in names}
         if not self.embedded:
             self._stack.push_async_callback(self._stopped, "Postgres", self.postgres.stop)
         try:
@@ -422,8 +419,7 @@ class LocalCluster:
         for address in self.config.replicas:
             folder = self.config.replica_dir(address.name)
             machine = self._machine(address.name)
-            env = self._ways[address.name]
-            replica = ReplicaProcess(address, self.config_path, folder, self._say, machine=machine, env=env)
+            replica = ReplicaProcess(address, self.config_path, folder, self._say, machine=machine)
             self.replicas[address.name] = replica
             replica.start()
         self._say(
@@ -471,20 +467,7 @@ class LocalCluster:
         change or leave out later stays so."""
         if self.embedded:
             return {} if before else WITHOUT_DATABASE
-        return {"database": {"conninfo": self._database_conninfo(THIS_MACHINE), "scope": DATABASE}}
-
-    def _ways_of(self, name: str) -> dict[str, str]:
-        """A replica's environment, with the addresses by which only its own machine reaches the others."""
-        machine = self._machine(name)
-        if machine.way is None:
-            return {}
-        database = self._database_conninfo(machine)
-        log = (
-            {"NOTARY_LOG__POSTGRES__CONNINFO": database}
-            if self.log_kind == "postgres"
-            else {"NOTARY_LOG__KAFKA__BOOTSTRAP_SERVERS": self.kafka.serve(name, machine, self._ports.take)}
-        )
-        return {"NOTARY_DATABASE__CONNINFO": database, **log}
+        return {"database": {"conninfo": self._database_conninfo(), "scope": DATABASE}}
 
     def _log_values(self, before: Mapping[str, Any]) -> dict[str, Any]:
         match self.log_kind:
@@ -495,7 +478,7 @@ class LocalCluster:
                 return self.memory_log.settings()
             case "postgres":
                 values = {
-                    "conninfo": self._database_conninfo(THIS_MACHINE),
+                    "conninfo": self._database_conninfo(),
                     "password_file": self._files.password_file(ROLE),
                     "single_server": self.postgres_standby is None,
                 }
@@ -520,11 +503,11 @@ class LocalCluster:
             case "postgres":
                 return ()
 
-    def _database_conninfo(self, client: Machine) -> str:
+    def _database_conninfo(self) -> str:
         from replica.local.database import conninfo_of
 
         servers = [server for server in (self.postgres, self.postgres_standby) if server is not None]
-        return conninfo_of(servers, client)
+        return conninfo_of(servers)
 
     def _address(self, number: int, before: Mapping[str, Any]) -> dict[str, Any]:
         known = before.get("replicas", [])

@@ -8,7 +8,6 @@ from psycopg.conninfo import make_conninfo
 
 from ha.lock.ids import Counter, lock_id
 from replica.local.kept import Say
-from replica.local.machine import Machine
 from replica.local.participant import DATABASE, OWNER, READER, ROLE, ParticipantFiles
 from replica.local.postgres import PostgresServer
 from replica.log.open import open_log_admin
@@ -51,10 +50,10 @@ async def make_log(server: PostgresServer, files: ParticipantFiles) -> None:
     await grant(dsn, writers=(ROLE,))
 
 
-def conninfo_of(servers: Sequence[PostgresServer], client: Machine) -> str:
+def conninfo_of(servers: Sequence[PostgresServer]) -> str:
     """Where a client finds whichever of these servers is the primary."""
     return make_conninfo(
-        host=",".join(client.reach(server.machine.address, server.port) for server in servers),
+        host=",".join(server.machine.address for server in servers),
         port=",".join(str(server.port) for server in servers),
         dbname=DATABASE,
         user=ROLE,

@@ -33,7 +33,6 @@ class HaproxyServer:
         check_socket_path(Path(settings.stats_socket), SOCKET_PATH_MAX)
         self.folder = folder.absolute()
         self.settings = settings
-        self._machine = machine
         self.runtime = HaproxyRuntime(settings.stats_socket)
         self.config_path = self.folder / "haproxy.cfg"
         argv = [str(find_haproxy()), "-W", "-f", str(self.config_path)]
@@ -98,18 +97,9 @@ class HaproxyServer:
     async def _put_config(self, settings: HaproxySettings) -> None:
         """Put the configuration in place once `haproxy -c` has accepted it."""
         candidate = self.config_path.with_suffix(".new")
-        write(self._as_reached(settings), candidate)
+        write(settings, candidate)
         await check_config(candidate, log_path=self.folder / "haproxy-check.log")
         candidate.replace(self.config_path)
-
-    def _as_reached(self, settings: HaproxySettings) -> HaproxySettings:
-        """The settings with the address at which this machine reaches each replica, for all of its ports."""
-        found = []
-        for replica in settings.replicas:
-            ports = (replica.proxy_port or replica.api_port, replica.health_port)
-            hosts = [self._machine.reach(replica.host, port) for port in ports]
-            found.append(replica.model_copy(update={"host": hosts[0]}))
-        return settings.model_copy(update={"replicas": tuple(found)})
 
     def _write_state(self, state: str) -> None:
         Path(self.settings.state_file).write_text(state)

@@ -7,7 +7,7 @@ import os
 import shutil
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -65,7 +65,6 @@ class KafkaBroker:
         self.port = port
         self.controller_port = controller_port
         self.topics_deletable = False  # written into its settings by the next `format`
-        self.further: dict[str, tuple[int, str]] = {}  # listeners by name: the port, the address that clients get
         self._libs = libs
         self.process = ManagedProcess(self._command(f"kafka-{node_id}", "kafka.Kafka", str(self._properties_path)))
 
@@ -101,18 +100,15 @@ class KafkaBroker:
         copies = min(3, cluster_size)
         in_sync = max(1, copies - 1)
         address = self.machine.address
-        listeners = {"PLAINTEXT": (self.port, address), **self.further}
-        own = [f"{name}://{address}:{port}" for name, (port, _) in listeners.items()]
+        listener = f"PLAINTEXT://{address}:{self.port}"
         settings = {
             "process.roles": "broker,controller",
             "node.id": self.node_id,
             "controller.quorum.voters": voters,
             "controller.listener.names": "CONTROLLER",
-            "listeners": ",".join([*own, f"CONTROLLER://{address}:{self.controller_port}"]),
-            "advertised.listeners": ",".join(
-                f"{name}://{advertised}:{port}" for name, (port, advertised) in listeners.items()
-            ),
-            "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in (*listeners, "CONTROLLER")),
+            "listeners": f"{listener},CONTROLLER://{address}:{self.controller_port}",
+            "advertised.listeners": listener,
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "log.dirs": self.folder / "data",
             # A topic that appears by itself would have none of the contract's settings.
             "auto.create.topics.enable": "false",
@@ -162,20 +158,6 @@ class KafkaCluster:
     def bootstrap_servers(self) -> str:
         """What a client is configured with: `host:port`, comma-separated."""
         return ",".join(f"{broker.machine.address}:{broker.port}" for broker in self.brokers)
-
-    def serve(self, client: str, machine: Machine, take_port: Callable[[], int]) -> str:
-        """Give the clients on one machine a listener of their own at each broker. Returns their bootstrap servers.
-
-        A broker answers with the addresses of the listener that a client connects to. So clients that reach the brokers
-        by their own way need their own listener. Call it before `start`.
-        """
-        found = []
-        for broker in self.brokers:
-            port = take_port()
-            advertised = machine.reach(broker.machine.address, port)
-            broker.further[client.upper()] = (port, advertised)
-            found.append(f"{advertised}:{port}")
-        return ",".join(found)
 
     def allow_deletion(self, allowed: bool = True) -> None:
         """Set whether topics may be deleted, from the brokers' next start on. By default they may not."""

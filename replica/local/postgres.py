@@ -95,8 +95,7 @@ class PostgresServer:
             partial.mkdir(mode=0o700)
             self._give(partial)
             _write_secret(self._password_path, primary._superuser_password())
-            host = self.machine.reach(primary.machine.address, primary.port)
-            source = make_conninfo(primary.dsn(), host=host, application_name=name)
+            source = make_conninfo(primary.dsn(), host=primary.machine.address, application_name=name)
             argv = [str(find_binaries() / "pg_basebackup"), f"--pgdata={partial}", f"--dbname={source}"]
             argv += ["--write-recovery-conf", "--checkpoint=fast", "--wal-method=stream"]
             await run_to_end(self._command("pg_basebackup", argv), INITDB_MAX_S)

@@ -27,10 +27,8 @@ class ReplicaProcess(KeptProcess):
         say: Say,
         *,
         machine: Machine = THIS_MACHINE,
-        env: Mapping[str, str] | None = None,
     ) -> None:
         self._machine = machine
-        self._env = env or {}  # on top of our own, whatever release is installed
         self._config_path = config_path
         self.address = address
         super().__init__(self._command(folder / "replica.log", Path(sys.executable), {}), say)
@@ -58,4 +56,4 @@ class ReplicaProcess(KeptProcess):
     def _command(self, log_path: Path, python: Path, env: Mapping[str, str], module: str = COMMAND_LINE) -> Command:
         name = self.address.name
         argv = module_argv(module, "replica", "--config", str(self._config_path), "--name", name, python=python)
-        return Command(name=name, argv=argv, log_path=log_path, env={**self._env, **env}, enter=self._machine.enter)
+        return Command(name=name, argv=argv, log_path=log_path, env=env, enter=self._machine.enter)

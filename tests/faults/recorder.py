@@ -23,7 +23,6 @@ import pytest
 
 from replica.local.cluster import LocalCluster
 from tests.faults.audit import Violation, audit
-from tests.faults.lab.network import kind_of_network
 from tests.faults.load import ClientLoad, LoadBroken, outage_around
 from tests.faults.report import SHARED_MACHINE_PATIENCE, ScenarioResult, add_to_report, line_of, report_path, result
 from tests.log_kind import profile_of
@@ -218,6 +217,5 @@ def _conditions(log: str) -> dict[str, str]:
         "python": platform.python_version(),
         "processors": str(os.cpu_count()),
         "log.kind": log,
-        "network": kind_of_network(),
         "load average at the end": f"{os.getloadavg()[0]:.1f}",
     }

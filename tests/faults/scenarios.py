@@ -22,8 +22,8 @@ from tests.faults.load import ClientLoad, LoadBroken, Outage, client_load, outag
 
 BEFORE_S = 1.0  # of load before the fault
 AFTER_S = 1.0  # and after another replica serves
-FROZEN_BEYOND_LEASE_S = 2.0
-ZOMBIE_WATCHED_S = 3.0
+FROZEN_BEYOND_LEASE_S = 1.0
+ZOMBIE_WATCHED_S = 2.0
 RETURN_MAX_S = 120.0
 
 Fault = Callable[[ReplicaProcess], None]

@@ -34,18 +34,11 @@ SESSIONS = """
 """
 
 
-PROFILES = [("postgres", "one"), ("postgres", "all"), ("raft", "one")]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=PROFILES, ids="-".join)
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["one", "all"])
 async def cluster(servers_folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[LocalCluster]:
-    log, serving = request.param
+    serving: str = request.param
     settings = ClusterSettings(
-        folder=servers_folder / f"ended-{log}-{serving}",
-        replicas=2,
-        parties=1,
-        log=log,
-        further={"serving": serving},
+        folder=servers_folder / f"ended-{serving}", replicas=2, parties=1, log="postgres", further={"serving": serving}
     )
     async with guarded(LocalCluster(settings)) as running:
         yield running
@@ -68,7 +61,7 @@ async def ended_and_back(cluster: LocalCluster) -> None:
     await asyncio.sleep(QUESTION_MAX_S)
     ended = sessions(cluster, end=True)
     before = {pid: name for pid, name in ended.items() if pid in lasting}
-    assert len(before) >= (8 if cluster.settings.log == "postgres" else 3)
+    assert len(before) >= 8
 
     async def back() -> bool:
         now = sessions(cluster)

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
 
-from replica.local.kafka import KafkaCluster
 from replica.local.ports import PortReservation
 from replica.local.postgres import PostgresServer
 from replica.local.process import descendants
@@ -112,53 +110,3 @@ async def test_a_folder_that_the_server_cannot_reach_is_no_obstacle(folder: Path
     finally:
         await server.remove()
     assert not data.parent.exists()
-
-
-@pytest.mark.thorough
-@pytest.mark.kafka
-async def test_kafka_keeps_its_topics_and_records(folder: Path, ports: PortReservation) -> None:
-    """Goal: a second start reuses the storage. Method: produce, kill the broker, start it again, consume."""
-    numbers = [ports.take(), ports.take()]
-    cluster = KafkaCluster(folder / "kafka", numbers)
-    await cluster.start()
-    try:
-        await cluster.create_topic("kept")
-        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
-        producer.produce("kept", b"record")
-        assert producer.flush(10) == 0
-        await cluster.brokers[0].process.kill()
-        cluster = KafkaCluster(folder / "kafka", numbers)
-        await cluster.start()
-        assert await asyncio.to_thread(_first_record, cluster.bootstrap_servers, "kept") == b"record"
-    finally:
-        await cluster.remove()
-
-
-@pytest.mark.kafka
-@pytest.mark.slow
-async def test_three_brokers_serve_on_without_one(folder: Path, ports: PortReservation) -> None:
-    """Goal: an acknowledged record survives a broker. Method: three brokers, kill the leader, produce, read."""
-    cluster = KafkaCluster(folder / "kafka", [ports.take() for _ in range(6)])
-    await cluster.start()
-    try:
-        await cluster.create_topic("kept")
-        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "log_level": 2})
-        producer.produce("kept", b"before")
-        assert producer.flush(10) == 0
-        leader = cluster.admin().list_topics("kept", timeout=10).topics["kept"].partitions[0].leader
-        await cluster.brokers[leader - 1].process.kill()
-        producer.produce("kept", b"after")
-        assert await asyncio.to_thread(producer.flush, 60) == 0
-        assert await asyncio.to_thread(_first_record, cluster.bootstrap_servers, "kept") == b"before"
-    finally:
-        await cluster.remove()
-
-
-def _first_record(bootstrap_servers: str, topic: str) -> bytes | None:
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "g", "log_level": 2})
-    try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        message = consumer.poll(30)
-        return None if message is None else message.value()
-    finally:
-        consumer.close()

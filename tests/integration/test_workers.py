@@ -12,7 +12,6 @@ from itertools import count
 from pathlib import Path
 
 import aiohttp
-import psycopg
 import pytest
 
 from ledger_api.client import NotaryClient, Result, RetryPolicy
@@ -32,10 +31,6 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-END_WRITERS = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE application_name = 'notary_log' AND query LIKE 'CALL notary_log.append_and_commit%'
-"""
 WAIT_S = 90.0  # for what is no promise: the machine may be busy
 _numbers = count(1)
 ONE_TRY = RetryPolicy(deadline_s=0.0, attempt_max_s=10.0)
@@ -162,32 +157,6 @@ async def test_clients_of_others_see_nothing_of_a_holder_that_is_frozen(cluster:
         finally:
             holder.thaw()
     assert await leads_another(cluster, holder.name)
-
-
-@pytest.mark.not_on("kafka", "its client connects again by itself")
-@pytest.mark.not_on("raft", "the log is in no database")
-async def test_a_broken_connection_to_the_log_costs_no_service(cluster: LocalCluster) -> None:
-    """Goal: a worker whose writer has ended writes over another connection, and nobody is refused. Method: end the
-    server's processes of all idle writers of the log, three times; then a client with one try at each replica."""
-    endpoints = {name: f"http://{one.address.host}:{one.address.api_port}" for name, one in cluster.replicas.items()}
-    async with AsyncExitStack() as stack:
-        clients = [
-            await stack.enter_async_context(NotaryClient(endpoint, policy=ONE_TRY)) for endpoint in endpoints.values()
-        ]
-
-        async def ask_all() -> list[Result]:
-            return [answer for client in clients for answer in [await client.submit(fresh(cluster))]]
-
-        assert all(isinstance(answer, Notarised) for answer in await ask_all())
-        for _ in range(3):
-            async with await psycopg.AsyncConnection.connect(cluster.postgres.dsn(), autocommit=True) as owner:
-                ended = await (await owner.execute(END_WRITERS)).fetchall()
-            assert len(ended) >= len(endpoints)
-            assert await all_serve(cluster)
-            await asyncio.sleep(0.5)
-            answers = await ask_all()
-            promised(all(isinstance(answer, Notarised) for answer in answers), str(answers))
-            assert await all_serve(cluster)
 
 
 async def test_calls_that_waited_for_a_frozen_worker_are_judged_when_it_thaws(cluster: LocalCluster) -> None:

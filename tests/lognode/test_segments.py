@@ -53,8 +53,7 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         log.read(95, 101)
 
 
-@pytest.mark.thorough
-@settings(deadline=None)
+@settings(deadline=None, max_examples=20)
 @given(st.integers(1, 400), st.integers(0, 400), st.sampled_from([SMALL, 2**14]))
 def test_records_are_counted_without_what_is_between_them(written: int, cut: int, segment_bytes: int) -> None:
     """Goal: an offset names a record, an index an entry; both ways. Method: many entries, a cut, opened again."""

@@ -1,7 +1,7 @@
 """The lab: a whole participant like the reference deployment's, every part on a machine of its own.
 
 A primary and a synchronous standby unless there is no database, three brokers where the log is on Kafka, three replicas
-with a log node each where it is on those, HAProxy. Machines are made by `network`.
+with a log node each where it is on those, HAProxy. Machines are made by `namespaces`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from replica.local.cluster import STANDBY_NAME, ClusterSettings, LocalCluster, L
 from replica.local.kafka import KafkaBroker
 from replica.local.postgres import PostgresServer
 from replica.local.process import ServerFailed
-from tests.faults.lab.network import Network
+from tests.faults.lab.namespaces import Namespaces
 from tests.watched import RunningWatch
 
 REPLICAS = ("r1", "r2", "r3")
@@ -35,10 +35,10 @@ NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Lab(LocalCluster):
-    """A cluster whose machines can be cut off from one another: see `network`."""
+    """A cluster whose machines can be cut off from one another: see `namespaces`."""
 
     def __init__(
-        self, folder: Path, network: Network, log: LogKind, embedded: bool, further: Mapping[str, Any] = NO_SETTINGS
+        self, folder: Path, network: Namespaces, log: LogKind, embedded: bool, further: Mapping[str, Any] = NO_SETTINGS
     ) -> None:
         """`further`: settings on top of a cluster's own, nested as in the configuration file."""
         settings = ClusterSettings(
@@ -93,7 +93,7 @@ class Lab(LocalCluster):
 
     def watch(self, name: str) -> RunningWatch:
         """A watch for a replica, not started yet, on the replica's own machine."""
-        return RunningWatch(self, name, machine=self.network.machine(name), env=self._ways[name])
+        return RunningWatch(self, name, machine=self.network.machine(name))
 
     # ---- the brokers ----
 

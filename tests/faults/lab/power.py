@@ -14,7 +14,7 @@ from replica.local.log_nodes import FOLDER as NODES_FOLDER
 from replica.local.postgres import PostgresServer
 from tests.faults.lab.brokers import START_MAX_S
 from tests.faults.lab.lab import BALANCER, BROKERS, DATABASES, REPLICAS, Lab, machines_of
-from tests.faults.lab.network import Network
+from tests.faults.lab.namespaces import Namespaces
 from tests.lossy_disk import LossyDisks, freeze
 
 _DATABASE_FOLDERS = dict(zip((POSTGRES_FOLDER, STANDBY_FOLDER), DATABASES, strict=True))
@@ -32,7 +32,7 @@ class LabOnDisks(Lab):
         self,
         disks: LossyDisks,
         folder: Path,
-        network: Network,
+        network: Namespaces,
         log: LogKind,
         embedded: bool,
         further: Mapping[str, Any],

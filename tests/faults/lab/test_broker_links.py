@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
-slow = pytest.mark.slow  # CI plays one cut of the leader and one of the active
+slow = pytest.mark.slow  # CI plays one cut of the leader and one of the active, each once
 ISOLATED_GOAL_S = 15.0  # Kafka elects after 1.5 s and more, and each client finds out for itself
 HEALED_GOAL_S = 2.0
 REPLICA_GOAL_S = 4.5  # as for a replica that is cut off from all brokers
@@ -61,12 +61,18 @@ async def served_meanwhile(now: Scene, fault_ns: int) -> None:
 @pytest.mark.scenario(
     "F26", "the partition's leader is cut off from the other brokers only", outage_goal_s=ISOLATED_GOAL_S
 )
-@pytest.mark.parametrize("way", ["both", pytest.param("out", marks=slow), pytest.param("in", marks=slow)])
-async def test_a_leader_without_its_peers_is_left(lab: Lab, scenario: Scenario, way: str) -> None:
-    """Goal: all find the new leader, although the old one answers. Method: drop packets between brokers, for two
+@pytest.mark.parametrize(
+    ("way", "times"),
+    [
+        pytest.param("both", 1, marks=pytest.mark.short, id="both, once"),
+        *(pytest.param(way, 2, marks=slow, id=way) for way in ("both", "out", "in")),
+    ],
+)
+async def test_a_leader_without_its_peers_is_left(lab: Lab, scenario: Scenario, way: str, times: int) -> None:
+    """Goal: all find the new leader, although the old one answers. Method: drop packets between brokers, for one or two
     leaders in turn; few epochs are spent."""
     async with scene(lab, scenario) as now:
-        for _ in range(2):
+        for _ in range(times):
             await now.active_replica()
             leader, epoch_before, fault_ns = lab.leader(), now.claims.newest_epoch, monotonic_ns()
             with cut_off(lab, leader, way):
@@ -139,10 +145,13 @@ async def test_a_leader_without_the_controller_is_left(lab: Lab, scenario: Scena
 
 
 @pytest.mark.scenario("F28", "the active is cut off from the partition's leader only", outage_goal_s=REPLICA_GOAL_S)
-async def test_an_active_without_the_leader_hands_over(lab: Lab, scenario: Scenario) -> None:
+@pytest.mark.parametrize(
+    "times", [pytest.param(1, marks=pytest.mark.short, id="once"), pytest.param(2, marks=slow, id="twice")]
+)
+async def test_an_active_without_the_leader_hands_over(lab: Lab, scenario: Scenario, times: int) -> None:
     """Goal: a peer that reaches the leader leads. Method: drop packets between those two; two other brokers answer."""
     async with scene(lab, scenario) as now:
-        for _ in range(2):
+        for _ in range(times):
             active = await now.active_replica()
             cut = lab.network.cut([active.name], [machine_of(lab.leader())])
             await now.replaced(cut, active, "cut off from the leader")

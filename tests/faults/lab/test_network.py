@@ -1,21 +1,19 @@
-"""Both networks do what scenarios rely on: a cut drops all between those it names, and nothing else."""
+"""The network does what scenarios rely on: a cut drops all between those it names, and nothing else."""
 
 from __future__ import annotations
 
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from replica.local.process import SoftwareMissing
 from tests.faults.lab.namespaces import Namespaces
-from tests.faults.lab.network import Network
-from tests.faults.lab.proxied import Proxied
 
 PORT = 4_007
-NO_PRIVILEGE = "NO NAMESPACES HERE: the lab's scenarios go through a proxy"
+NO_PRIVILEGE = "NO NAMESPACES HERE: the lab's scenarios fail"
 _ECHO = f"""
 import socket, sys, threading
 def echo(taken):
@@ -34,7 +32,7 @@ with socket.create_connection((sys.argv[1], {PORT}), 0.5) as asked:
 """
 
 
-def started(network: Network) -> Network:
+def started(network: Namespaces) -> Namespaces:
     """A running network; the test is skipped with a reason where none can be built."""
     try:
         network.start()
@@ -44,33 +42,30 @@ def started(network: Network) -> Network:
     return network
 
 
-@pytest.fixture(params=[Namespaces, Proxied])
-def network(request: pytest.FixtureRequest) -> Iterator[Network]:
+@pytest.fixture
+def network() -> Iterator[Namespaces]:
     """Three hosts; a server answers on `a`, and the other two can reach it."""
-    kind: Callable[[tuple[str, ...]], Network] = request.param
-    network = started(kind(("a", "b", "c")))
+    network = started(Namespaces(("a", "b", "c")))
     place = network.machine("a")
     try:
         argv = [*place.enter, sys.executable, "-c", _ECHO, place.address]
         with subprocess.Popen(argv, stdout=subprocess.PIPE) as server:
             assert server.stdout is not None
             server.stdout.readline()
-            for name in ("b", "c"):
-                network.machine(name).reach(place.address, PORT)
             yield network
             server.kill()
     finally:
         network.stop()
 
 
-def reached(network: Network, name: str) -> bool:
+def reached(network: Namespaces, name: str) -> bool:
     """Whether a host has an answer from `a`."""
     client = network.machine(name)
-    argv = [*client.enter, sys.executable, "-c", _ASK, client.reach(network.machine("a").address, PORT)]
+    argv = [*client.enter, sys.executable, "-c", _ASK, network.machine("a").address]
     return subprocess.run(argv, capture_output=True, check=False).returncode == 0
 
 
-def reached_from_here(network: Network) -> bool:
+def reached_from_here(network: Namespaces) -> bool:
     """Whether this process reaches it."""
     try:
         socket.create_connection((network.machine("a").address, PORT), 0.5).close()
@@ -79,7 +74,7 @@ def reached_from_here(network: Network) -> bool:
     return True
 
 
-def test_only_those_named_in_a_cut_notice_it(network: Network) -> None:
+def test_only_those_named_in_a_cut_notice_it(network: Namespaces) -> None:
     """Goal: a cut is between some and others, and ends. Method: ask from everywhere, before, during and after."""
     assert reached(network, "b")
     with network.cut(["b"], ["a"]):
@@ -87,7 +82,7 @@ def test_only_those_named_in_a_cut_notice_it(network: Network) -> None:
     assert reached(network, "b")
 
 
-def test_cuts_overlap(network: Network) -> None:
+def test_cuts_overlap(network: Namespaces) -> None:
     """Goal: what one cut holds is not let through by the end of another. Method: the outer one outlives the inner."""
     with network.cut(["b"], ["a"]):
         with network.cut(["b", "c"], ["a"]):
@@ -96,7 +91,7 @@ def test_cuts_overlap(network: Network) -> None:
     assert reached(network, "b")
 
 
-def test_an_unplugged_host_reaches_nobody(network: Network) -> None:
+def test_an_unplugged_host_reaches_nobody(network: Namespaces) -> None:
     """Goal: no link, no answer, and all is well afterwards. Method: ask from it and from another one."""
     with network.unplugged("b"):
         assert (reached(network, "b"), reached(network, "c")) == (False, True)
@@ -104,7 +99,7 @@ def test_an_unplugged_host_reaches_nobody(network: Network) -> None:
 
 
 def test_nobody_reaches_an_unplugged_host() -> None:
-    """Goal: no carrier, no connection. Method: namespaces; a listener in one; connect from here, during and after."""
+    """Goal: no carrier, no connection. Method: a listener in one; connect from here, during and after."""
     network = started(Namespaces(("a",)))
     place = network.machine("a")
     try:
@@ -120,20 +115,10 @@ def test_nobody_reaches_an_unplugged_host() -> None:
         network.stop()
 
 
-def test_two_networks_of_one_process_leave_each_other_alone(network: Network) -> None:
+def test_two_networks_of_one_process_leave_each_other_alone(network: Namespaces) -> None:
     """Goal: the lab outlives what else is tested here. Method: build another one with the same names, and remove it."""
-    names = ("a", "b")
-    started(Namespaces(names) if isinstance(network, Namespaces) else Proxied(names)).stop()
+    started(Namespaces(("a", "b"))).stop()
     assert reached(network, "b")
-
-
-def test_a_proxy_says_what_it_cannot_cut() -> None:
-    """Goal: no scenario passes on a cut that is none. Method: two hosts whom no proxy stands between."""
-    network = Proxied(("a", "b"))
-    with pytest.raises(SoftwareMissing, match="cannot cut a off from b"), network.cut(["a"], ["b"]):
-        pass
-    with pytest.raises(SoftwareMissing, match="cannot cut a off"), network.unplugged("a"):
-        pass
 
 
 def test_a_lab_whose_process_was_killed_is_removed_by_the_next() -> None:
@@ -167,7 +152,7 @@ socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", (sys.argv[1], {POR
 """
 
 
-def heard(network: Network, speaker: str, hearer: str) -> bool:
+def heard(network: Namespaces, speaker: str, hearer: str) -> bool:
     """Whether one packet of a host reaches another."""
     here, there = network.machine(speaker), network.machine(hearer)
     with subprocess.Popen([*there.enter, sys.executable, "-c", _HEAR, there.address], stdout=subprocess.PIPE) as ear:
@@ -178,7 +163,7 @@ def heard(network: Network, speaker: str, hearer: str) -> bool:
 
 
 def test_one_way_can_be_cut_alone() -> None:
-    """Goal: half a connection. Method: namespaces; a packet each way, during the cut and after it."""
+    """Goal: half a connection. Method: a packet each way, during the cut and after it."""
     network = started(Namespaces(("a", "b")))
     try:
         with network.cut(["a"], ["b"], one_way=True):
@@ -189,7 +174,7 @@ def test_one_way_can_be_cut_alone() -> None:
 
 
 def test_a_slow_link_delays_and_loses_and_spares_the_others() -> None:
-    """Goal: a bad line between those named. Method: namespaces; time an echo; lose all; ask another host."""
+    """Goal: a bad line between those named. Method: time an echo; lose all; ask another host."""
     network = started(Namespaces(("a", "b", "c")))
     place = network.machine("a")
     try:
@@ -210,12 +195,3 @@ def test_a_slow_link_delays_and_loses_and_spares_the_others() -> None:
                 server.kill()
     finally:
         network.stop()
-
-
-def test_a_proxy_says_that_it_cuts_both_ways_and_loses_nothing() -> None:
-    """Goal: no scenario passes on a fault that is none. Method: ask a proxy for both."""
-    network = Proxied(("a", "b"))
-    with pytest.raises(SoftwareMissing, match="both ways"), network.cut(["a"], ["b"], one_way=True):
-        pass
-    with pytest.raises(SoftwareMissing, match="loses no packets"), network.slowed(["a"], ["b"], 0.1, 0.05):
-        pass

@@ -19,7 +19,7 @@ import pytest_asyncio
 from replica.local.cluster import LogKind
 from tests.ends import none_ends_unasked
 from tests.faults.lab.lab import machines_of
-from tests.faults.lab.network import network_of
+from tests.faults.lab.namespaces import Namespaces
 from tests.faults.lab.power import LabOnDisks, machines_with_disks
 from tests.faults.renewed import Renewed
 from tests.log_kind import is_embedded, log_of, serving_of
@@ -33,7 +33,7 @@ async def running(
     """A lab, on a short path that other accounts may enter."""
     parent = Path(tempfile.mkdtemp(prefix="notary-lab-"))
     parent.chmod(0o755)
-    network = network_of(machines_of(log, embedded))
+    network = Namespaces(machines_of(log, embedded))
     try:
         with lossy_disks(*machines_with_disks(log, embedded), kind=disks_kind) as disks:
             network.start()

@@ -9,7 +9,6 @@ import pytest
 
 from replica.local import postgres
 from replica.local.kafka import KafkaCluster, find_java, find_libs
-from replica.local.machine import Machine
 from replica.local.postgres import find_binaries
 from replica.local.process import Command, ServerFailed, SoftwareMissing
 
@@ -67,24 +66,6 @@ def test_each_broker_needs_two_ports(tmp_path: Path) -> None:
     for ports in ([], [1, 2, 3]):
         with pytest.raises(ServerFailed, match="each broker needs two"):
             KafkaCluster(tmp_path, ports, libs=tmp_path)
-
-
-def test_brokers_tell_a_client_with_ways_of_its_own_the_addresses_it_reaches(tmp_path: Path) -> None:
-    """Goal: one client's way to a broker is no other's. Method: two machines with ways; read a broker's settings."""
-    kafka = KafkaCluster(tmp_path, [1, 2], libs=tmp_path)
-    ports = iter((11, 12))
-    for name, way in (("r1", "127.0.0.2"), ("r2", "127.0.0.3")):
-        machine = Machine(way=lambda address, port, way=way: way)
-        assert kafka.serve(name, machine, lambda: next(ports)) == f"{way}:{11 if name == 'r1' else 12}"
-    lines = kafka.brokers[0].properties("1@127.0.0.1:2", 1).splitlines()
-    settings = dict(line.split("=", 1) for line in lines)
-    assert settings["listeners"] == (
-        "PLAINTEXT://127.0.0.1:1,R1://127.0.0.1:11,R2://127.0.0.1:12,CONTROLLER://127.0.0.1:2"
-    )
-    assert settings["advertised.listeners"] == "PLAINTEXT://127.0.0.1:1,R1://127.0.0.2:11,R2://127.0.0.3:12"
-    assert settings["listener.security.protocol.map"].split(",") == [
-        f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "R1", "R2", "CONTROLLER")
-    ]
 
 
 def test_three_brokers_survive_the_loss_of_one(tmp_path: Path) -> None:
