@@ -17,7 +17,7 @@ from replica.index.interface import OFFSET_END
 from replica.index.newest import officers_of
 from replica.notary.errors import Code, NotaryError
 from replica.notary.note_signatures import note_signature_holds
-from replica.notary.parties import PartyNote, entry_key_of, has_effect, registration_id, why_no_effect, why_not_together
+from replica.notary.parties import PartyNote, entry_key_of, registration_id, why_no_effect, why_not_together
 from replica.notary.records import RegistrationRecord
 
 NOTE_MAX_S = 10.0  # until all notes of a call are read back
@@ -116,7 +116,7 @@ class Noting:
 
     def _had_effect(self, note: PartyNote, offset: int) -> bool:
         (value,) = self._parts.index.lookup([entry_key_of(note, offset)])
-        return has_effect(note, value)
+        return value is not None
 
 
 def _seen(future: asyncio.Future[int]) -> None:

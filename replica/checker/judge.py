@@ -228,11 +228,10 @@ class ReferenceJudge:
 
     def _name_officers(self, act: ActRecord) -> None:
         """Noted under rules 2 as well, so that rules 3 find them."""
-        follows = act.replaces == self.acts_on_officers
-        self.acts_on_officers += 1
         named = _officers_in(act.body)
-        if follows and named and act.public_key in (self.officers if self.officers else named):
+        if act.replaces == self.acts_on_officers and named and act.public_key in (self.officers or named):
             self.officers = named
+            self.acts_on_officers += 1
 
     def _request(self, record: RequestRecord, barrier: BarrierRecord, request: Request, digest: bytes) -> Judged:
         if record.sequence in self.sequences:

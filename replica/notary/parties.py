@@ -55,7 +55,7 @@ class Differences(NamedTuple):
 
 
 class Officers(NamedTuple):
-    """The officers in force, by their keys, and the number of acts about them so far; each names that number."""
+    """The officers in force, by their keys, and how many acts about them had an effect; the next one names that."""
 
     acts: int = 0
     keys: frozenset[bytes] = frozenset()
@@ -152,8 +152,8 @@ def in_force_after(
     registered: Mapping[bytes, bytes],
     lost: Mapping[bytes, bytes] = MappingProxyType({}),
 ) -> tuple[Officers, dict[bytes, bytes]]:
-    """The officers after these notes of the log, and the entries that the index gets from them. The order is the log's.
-    Each act about the officers gives an entry as well, so that an index knows the officers at its position.
+    """The officers after these notes of the log, and the entries that the index gets of those with an effect. The order
+    is the log's.
 
     `officers` are those in force before the first note; `registered` has the newest value before it of each of
     `pairs_of` that has one. `lost`: what lost records between the notes gave the index, which is returned as well.
@@ -177,9 +177,9 @@ class _Walk:
     def note(self, record: NoteRecord, offset: int) -> None:
         at = offset.to_bytes(8, "big")
         if isinstance(record, ActRecord) and record.name == OFFICERS:
-            self.officers = _officers_after(self.officers, record)
-            body = encode_officers(self.officers.keys) if self.officers.keys else b""
-            self.added[OFFICERS_KEY + at] = self.officers.acts.to_bytes(8, "big") + body + at
+            if (after := _officers_after(self.officers, record)) is not None:
+                self.officers = after
+                self.added[OFFICERS_KEY + at] = after.acts.to_bytes(8, "big") + record.body + at
         elif isinstance(record, RegistrationRecord) and record.public_key in self.officers.keys:
             pair = _pair_of(record)
             before = registrations_in(self.registered.get(pair))
@@ -251,13 +251,6 @@ def why_not_together(notes: Sequence[PartyNote]) -> str | None:
     return None if len(set(pairs)) == len(pairs) else "one key is registered twice: send the second one after the first"
 
 
-def has_effect(note: PartyNote, value: bytes | None) -> bool:
-    """Whether a note of the log had an effect, by the index's value of its `entry_key_of`."""
-    if value is None or isinstance(note, RegistrationRecord):
-        return value is not None
-    return decode_officers_entry(value).keys == decode_officers(note.body)
-
-
 def differences(file: Mapping[Pair, PeriodUs], in_log: Mapping[Pair, PeriodUs], now_us: int) -> Differences:
     """What a registry file says otherwise than the newest registrations. Beginnings before now are as good as each
     other, because a registration never begins earlier than it is signed."""
@@ -278,10 +271,10 @@ def _offset_in(value: bytes) -> int:
     return int.from_bytes(value[-8:], "big")
 
 
-def _officers_after(officers: Officers, act: ActRecord) -> Officers:
-    """Only an officer replaces the officers, once all acts before are known. The first ones name themselves."""
-    acts = officers.acts + 1
+def _officers_after(officers: Officers, act: ActRecord) -> Officers | None:
+    """Only an officer replaces the officers, who knew of all acts before. The first ones name themselves. None: it has
+    no effect, and is not counted, so that nobody but an officer uses up a number that an officer signed."""
     named = decode_officers(act.body)
     if named is None or act.replaces != officers.acts or not may_sign(act, officers):
-        return Officers(acts, officers.keys)
-    return Officers(acts, named)
+        return None
+    return Officers(officers.acts + 1, named)

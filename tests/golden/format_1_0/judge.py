@@ -97,7 +97,7 @@ class Reader:
         if self.offset == 0:
             self.genesis = _genesis(record)
             self.entries[b"\x02"] = raw
-            self._heard(_OFFICERS, "", b"", pack(self.genesis[3]), effect=True)
+            self._note(_OFFICERS, "", b"", pack(self.genesis[3]))
             return Decision(GENESIS)
         if not isinstance(record, list) or len(raw) > self.genesis[4][1]:
             raise NotCanonical("no array, or above the limit")
@@ -135,7 +135,7 @@ class Reader:
             if _offset_in(value) == self.offset:
                 assert key not in self.entries
                 self.entries[key] = value
-                self.generation += key.startswith(_subject(_GENERATION, "", b"")) and value[8] == 1
+                self.generation += key.startswith(_subject(_GENERATION, "", b""))
         return Decision(LOST)
 
     def _barrier(self, record: list[Any]) -> Decision:
@@ -188,10 +188,10 @@ class Reader:
             assert known is not None
             decision.first_success = _offset_in(known)
             return DEDUPLICATED
-        registered = self._newest(_subject(_REGISTRATION, tx.party, record[8]), effective=True)
+        registered = self._newest(_subject(_REGISTRATION, tx.party, record[8]))
         if registered is None:
             return PARTY_UNKNOWN
-        _, from_us, until_us = _registration_body(registered[9:-8])
+        _, from_us, until_us = _registration_body(registered[8:-8])
         if not from_us <= self.stamp_us < until_us:
             return KEY_NOT_VALID
         if counts and accepted is not None:
@@ -241,22 +241,24 @@ class Reader:
         about = _registration_body(body)[0] if kind == _REGISTRATION else b""
         if before != self._notes(kind, subject, about):
             return Decision(NOTE_IDLE)
-        officers = self._newest(_subject(_OFFICERS, "", b""), effective=True)
+        officers = self._newest(_subject(_OFFICERS, "", b""))
         assert officers is not None
-        effect = kind == _ACT or record[11] in unpack(officers[9:-8])
+        if kind != _ACT and record[11] not in unpack(officers[8:-8]):
+            return Decision(NOTE_IDLE)
         if kind == _GENERATION:
-            effect = effect and unpack(body)[0] == self.generation
-            self.generation += effect
-        self._heard(kind, subject, about, body, effect=bool(effect))
-        return Decision(NOTE if effect else NOTE_IDLE)
+            if unpack(body)[0] != self.generation:
+                return Decision(NOTE_IDLE)
+            self.generation += 1
+        self._note(kind, subject, about, body)
+        return Decision(NOTE)
 
     def _notes(self, kind: int, subject: str, about: bytes) -> int:
         newest = self._newest(_subject(kind, subject, about))
         return 0 if newest is None else _number(newest[:8])
 
-    def _heard(self, kind: int, subject: str, about: bytes, body: bytes, *, effect: bool) -> None:
+    def _note(self, kind: int, subject: str, about: bytes, body: bytes) -> None:
         number = _u8(self._notes(kind, subject, about) + 1)
-        self._put(_subject(kind, subject, about) + _u8(self.offset), number + bytes([effect]) + body)
+        self._put(_subject(kind, subject, about) + _u8(self.offset), number + body)
 
     # ---- what is kept ---------------------------------------------------------------------------------------------
 
@@ -268,10 +270,8 @@ class Reader:
         assert key not in self.entries
         self.entries[key] = value + _u8(self.offset)
 
-    def _newest(self, prefix: bytes, *, effective: bool = False) -> bytes | None:
+    def _newest(self, prefix: bytes) -> bytes | None:
         found = [key for key in self.entries if key.startswith(prefix) and len(key) in (len(prefix), len(prefix) + 8)]
-        if effective:
-            found = [key for key in found if self.entries[key][8] == 1]
         return self.entries[max(found)] if found else None
 
     def _leaf(self, decision: Decision) -> bytes:

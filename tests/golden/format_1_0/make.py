@@ -23,7 +23,7 @@ from tests.golden.format_1_0.tree import root
 VECTORS = Path(__file__).parents[1] / "vectors" / "format_1_0.json"
 LEDGER, ANCESTOR, ACTIVATION, OTHER_ACTIVATION = bytes([1] * 16), bytes([2] * 16), bytes([3] * 16), bytes([4] * 16)
 BANK, USER, LOG_ID = "O=Bank A, L=London, C=GB", "app-1", "kafka-topic-id"
-SALVAGE, LOST_AT = bytes([9] * 32), 33
+SALVAGE, LOST_AT = bytes([9] * 32), 34
 BEGIN_US, HOUR_US = 1_790_000_000_000_000, 3_600_000_000
 
 
@@ -122,7 +122,7 @@ def salvaged() -> list[tuple[bytes, bytes]]:
     pair = b"n\1" + len(BANK).to_bytes(2, "big") + BANK.encode() + PARTY.key
     return [
         (b"c" + tx_format.change_id(tx), tx.tx_id + content + judged + (20).to_bytes(8, "big") + at),
-        (pair + at, (4).to_bytes(8, "big") + b"\1" + registration + at),
+        (pair + at, (4).to_bytes(8, "big") + registration + at),
         (b"s" + salvaged_source(), tx.tx_id + at),
         (b"t" + tx.tx_id, content + one + judged + at),
     ]
@@ -172,9 +172,10 @@ def sample_log() -> Log:
     log.append(log.records[2])  # played again as it stands: repeat
     fields = unpack(log.records[2])
     assert isinstance(fields, list)
-    log.append(log.record(3, *fields[5:]))  # played again with a new number: not heard
-    log.append(log.note(1, BANK, 2, pack([PARTY.key, 0, NEVER]), by=BOB))  # heard, no officer's: no effect
-    log.append(log.note(1, BANK, 2, pack([PARTY.key, 0, NEVER])))  # its number is used: not heard
+    log.append(log.record(3, *fields[5:]))  # played again with a new number: without effect
+    log.append(log.note(1, BANK, 2, pack([PARTY.key, 0, NEVER]), by=BOB))  # no officer's: without effect
+    log.append(log.note(1, BANK, 2, pack([PARTY.key, 0, NEVER])))  # whose number nobody else used up
+    log.append(log.note(1, BANK, 2, pack([PARTY.key, 0, 0])))  # its number is used: without effect
     log.append(log.note(2, "site/halt", 0, b"\x01"))
     log.append(log.note(3, "", 0, pack([0, 4, bytes(32), [7, 9], None, ["east", 2]])))
     lost_us = log.stamp_us + HOUR_US

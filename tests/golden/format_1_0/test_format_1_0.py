@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
 from itertools import product
+from typing import cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -15,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tests.golden.format_1_0 import judge, make, proofs
 from tests.golden.format_1_0 import transaction as tx_format
 from tests.golden.format_1_0.judge import Reader, Refused
-from tests.golden.format_1_0.packing import NotShortest, pack, unpack
+from tests.golden.format_1_0.packing import NotShortest, Value, pack, unpack
 from tests.golden.format_1_0.transaction import NEVER, NotCanonical, Owner
 from tests.golden.format_1_0.tree import node, root, root_of
 
@@ -70,19 +71,18 @@ def test_copies_of_a_log_have_the_same_tree() -> None:
     assert copy.entries == log.reader.entries
 
 
-def test_a_signed_note_has_one_moment_only() -> None:
-    """One that had no effect, as its signer was no officer, has none when the signer becomes one."""
+def test_a_note_without_effect_uses_up_no_number() -> None:
+    """One of who is no officer yet has its effect once he is one, unless another one had it meanwhile."""
     log = make.Log()
     log.append(make.genesis())
     log.append(make.barrier(1, make.ACTIVATION, [0, "postgres", "1", 1]))
-    early = log.note(1, make.BANK, 0, pack([make.PARTY.key, 0, 9]), by=make.BOB)
-    fields = unpack(early)
-    assert isinstance(fields, list)
-    assert log.append(early).outcome == judge.NOTE_IDLE
+    early = [log.note(1, make.BANK, 0, pack([key, 0, 9]), by=make.BOB) for key in (make.PARTY.key, make.ALICE.key)]
+    again = [log.record(3, *cast("list[Value]", unpack(one))[5:]) for one in early]
+    assert [log.append(one).outcome for one in early] == [judge.NOTE_IDLE] * 2
+    assert log.append(log.note(1, make.BANK, 0, pack([make.ALICE.key, 0, 0]))).outcome == judge.NOTE
     officers = pack(sorted([make.OFFICER.key, make.BOB.key]))
     assert log.append(log.note(0, "", 1, officers)).outcome == judge.NOTE  # the genesis was the first
-    assert log.append(log.record(3, *fields[5:])).outcome == judge.NOTE_IDLE
-    assert log.append(log.note(1, make.BANK, 1, pack([make.PARTY.key, 0, 9]), by=make.BOB)).outcome == judge.NOTE
+    assert [log.append(one).outcome for one in again] == [judge.NOTE, judge.NOTE_IDLE]
 
 
 def test_a_clone_for_a_rehearsal_reads_the_past_and_refuses_what_was_signed_for_the_original() -> None:
@@ -278,7 +278,7 @@ def test_a_lost_record_that_no_position_could_hold_is_void(lost: bytes) -> None:
 
 
 def test_what_a_salvage_carries_counts_behind_it() -> None:
-    """A spent state, a command, and that three notes of the pair were heard before the salvage's."""
+    """A spent state, a command, and that three notes of the pair had an effect before the salvage's."""
     log = _behind_a_loss(judged_us=make.BEGIN_US)
     taken = make.transaction(41, make.salvaged_source())
     assert log.append(log.request(taken)).outcome == judge.CONFLICT
@@ -293,15 +293,15 @@ def test_what_a_salvage_carries_counts_behind_it() -> None:
 
 def test_a_generation_that_ended_in_a_lost_record_has_ended() -> None:
     body, at = pack([0, 4, bytes(32), None, None, None]), make.LOST_AT.to_bytes(8, "big")
-    ended = (b"n\3\0\0" + at, (1).to_bytes(8, "big") + b"\1" + body + at)
+    ended = (b"n\3\0\0" + at, (1).to_bytes(8, "big") + body + at)
     log = _begun({make.SALVAGE: [ended]})
     while log.reader.offset < make.LOST_AT - 1:
         log.append(log.record(2))
     log.append(make.lost_record(make.LOST_AT, make.BEGIN_US))
     assert unpack(log.reader.position)[11] == 1
-    assert log.append(log.note(3, "", 1, body)).outcome == judge.NOTE_IDLE  # heard, but of a generation that ended
+    assert log.append(log.note(3, "", 1, body)).outcome == judge.NOTE_IDLE  # of a generation that ended
     later = pack([1, 4, bytes(32), None, None, None])
-    assert log.append(log.note(3, "", 2, later)).outcome == judge.NOTE
+    assert log.append(log.note(3, "", 1, later)).outcome == judge.NOTE
 
 
 def test_the_roots_of_a_position_are_those_of_its_own_tree() -> None:
