@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
@@ -77,17 +76,6 @@ def _key_file(folder: Path) -> Path:
     path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     path.chmod(0o600)
     return path
-
-
-@pytest.mark.thorough
-async def test_the_readmes_example_notarises(tmp_path: Path, language: str) -> None:
-    """Goal: the README works as printed. Method: run its example."""
-    async with ApiWorld(tmp_path, Ledger()).serve() as world:
-        words = (world.endpoint, bytes(NOTARY_KEY.verify_key).hex(), BANK.name, str(_key_file(tmp_path)))
-        async with running(language, "notarise", *words) as program:
-            said = [line async for line in program.lines()]
-    assert said[0] == "notarised at offset 1"
-    assert len(said) == 2
 
 
 async def read_on(world: ApiWorld, language: str, count: int, *kept: str) -> list[dict[str, Any]]:

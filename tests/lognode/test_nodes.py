@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from replica.log.raft.client import CallFailed, LogClient
-from replica.notary.errors import LogUnavailable
+from replica.log.raft.client import CallFailed
 from tests.certificates import Authority
-from tests.lognode.real_nodes import GROUP, WAIT_S, Nodes, bodies_of, freeze
+from tests.lognode.real_nodes import WAIT_S, Nodes, bodies_of, freeze
 
 pytestmark = pytest.mark.slow  # `make lognode`: nothing runs on the log node yet
 
@@ -344,13 +343,3 @@ async def test_no_second_log_is_begun_beside_one_and_none_that_was_disturbs_it(n
             await client.change([client.node_id, ids["r2"], ids["r3"]])
     await client.close()
     assert any("this node has" in line["why"] for line in nodes.lines("r2", "log_link_refused"))
-
-
-async def test_another_group_is_refused(nodes: Nodes) -> None:
-    """Goal: a client of another log gets the reason. Method: connect with another group's name."""
-    nodes.start("r1", "--new-group")
-    await nodes.until(lambda states: "r1" in states)
-    with pytest.raises(LogUnavailable, match="group 'other', this node belongs to 'tests'"):
-        await LogClient.connect(nodes.addresses["r1"], "other")
-    assert GROUP != "other"
-    assert nodes.lines("r1", "log_link_refused")[0]["why"].startswith("group 'other'")

@@ -16,21 +16,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ledger_api.client.retry import RetryPolicy
 from replica import cli
-from replica.cli import config, doctor, history, log, log_node_members, party, status, trail
-from replica.cli.budget import FAULTS, failover_budget
+from replica.cli import doctor, history, party, trail
 from replica.cli.common import PIPE_WIDTH, fixed_width, make_table
 from replica.config.load import load_config
 from replica.config.model import Config
 from replica.doctor.verdict import Finding, Severity
-from replica.health import ReplicaHealth, Scrubbed
-from replica.log.raft.members import Standing
-from replica.log.raft.operating import Membership
 from replica.operators.party_book import PartyPage
 from replica.store.bulletin import PastActivation
 from tests.unit.cli.test_what_people_see import CONFIG
-from tests.worlds.trails import trail_of
 
 WIDTH = 80
 LONG = "/var/lib/notary/replicas/r1/index is open to other users of this machine, which may read every state and party"
@@ -117,20 +111,6 @@ def test_doctor(terminal: Any, settings: Config, monkeypatch: pytest.MonkeyPatch
     assert "2 checks: 1 problem, 1 warning, 0 well" in shown.shown.getvalue()
 
 
-def test_status(settings: Config) -> None:
-    """Goal: each replica on a line of its own. Method: an active and a passive with large positions."""
-    facts: dict[str, Any] = {"version": "0.2", "ready": True, "epoch": 14, "reaches_log": True, "front_ends": 2}
-    facts |= {"applied_offset": 1_498_378, "lag_records": 0, "lock_owner": None, "hold_down_s": 0.0, "ledger_end": None}
-    facts |= {"activation_steps_s": {}, "lock_answer_age_s": 0.02, "scrub": Scrubbed(0, 1, 0.0, 60.0)}
-    for role in ("active", "passive"):
-        health = ReplicaHealth(replica="r1", role=role, active=role == "active", **facts)
-        table = status._replicas(settings, status.Status({"r1": health}, None, None, None, None, None, None, []))
-        check(table)
-        shown = io.StringIO()
-        Console(file=shown, width=WIDTH).print(table)
-        assert len(shown.getvalue().splitlines()) == 2, shown.getvalue()
-
-
 def test_history(terminal: Any, settings: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: times and reasons in full. Method: epochs of six digits, one that ended and one that was found over."""
     shown = terminal(history)
@@ -155,24 +135,6 @@ def test_history(terminal: Any, settings: Config, monkeypatch: pytest.MonkeyPatc
     assert "2026-11-22 " in shown.shown.getvalue(), "a moment is broken over two lines"
     assert "1970" not in shown.shown.getvalue()
     assert "max 30:00:00.000" in shown.shown.getvalue(), "how long at most, where nobody saw the end"
-
-
-def test_trail(terminal: Any, settings: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: who did what and why, in full. Method: entries with a long reason and many arguments."""
-    shown = terminal(trail)
-    lines = trail_of({"reason": LONG}, {"who": "ben", "act": "restore-adopt", "details": {"salvage": TX}})
-
-    def answer(work: Any) -> list[bytes]:
-        work.close()
-        return lines
-
-    monkeypatch.setattr(trail, "load", lambda _: settings)
-    monkeypatch.setattr(trail, "find_config", lambda _: Path("notary.toml"))
-    monkeypatch.setattr(trail, "run", answer)
-    trail.show()
-    (table,) = shown.tables
-    assert table.row_count == 2
-    check(table)
 
 
 def test_an_empty_trail_says_so(terminal: Any, settings: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,38 +168,6 @@ def test_a_log_without_parties_says_whose_keys_count(
     party.show()
     assert f"the keys in {settings.api.registry_path} count" in " ".join(shown.shown.getvalue().split())
     assert shown.tables == []
-
-
-def test_log_members(terminal: Any) -> None:
-    """Goal: each node's whole id. Method: long ids, one configuration in force and one pending."""
-    shown = terminal(log_node_members)
-    nodes = [f"log-node-{number}.notary.example/3f2a9c{number}e" for number in range(5)]
-    whole = Standing(frozenset(nodes[:3]), frozenset(nodes[:2]))
-    pending = Standing(frozenset(nodes), frozenset(nodes))
-    log_node_members._show(Membership(nodes[0], 7, (whole, pending), tuple(nodes), ()), False)
-    (table,) = shown.tables
-    check(table)
-
-
-def test_log_tail(terminal: Any) -> None:
-    """Goal: whole transaction ids. Method: a record with a long text."""
-    shown = terminal(log)
-    log._show(
-        log.Line(1_498_378_123, "registration", "3f2a9c1e", 1_234_567, 1_767_323_045_000_006, f"{TX} {LONG}"), False
-    )
-    (table,) = shown.tables
-    check(table)
-
-
-def test_config_check(terminal: Any, settings: Config) -> None:
-    """Goal: the safety argument's figures and reasons in full. Method: the rules, and each fault's budget."""
-    shown = terminal(config)
-    config._print_rules(settings)
-    for fault in FAULTS:
-        config._print(failover_budget(settings.election, settings.haproxy_settings(), RetryPolicy(), fault, None))
-    assert len(shown.tables) == 1 + len(FAULTS)
-    for table in shown.tables:
-        check(table)
 
 
 def test_a_table_that_cuts_is_found() -> None:
