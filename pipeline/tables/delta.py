@@ -40,13 +40,15 @@ from replica.notary.position import BEGIN
 
 DAY = "day"
 REQUEST_MAX_S = 120
+CHECKPOINT_COMMITS = 100  # at Delta's own 10 every tenth batch on Spark takes half as long again
+_KEEPING = PostCommitHookProperties(cleanup_expired_logs=False)
 _OF_LOG = "log "  # and its topic id: the description of a table
 _NOTE = "userMetadata"  # of a commit, as `DESCRIBE HISTORY` shows it
 
 
 class Table:
     """One table of one log, in a place of its own, which is made if there is none. Columns that others added to it
-    stay, and are empty in new rows; columns of ours that it lacks are added by the next append.
+    stay, and are empty in new rows; columns of ours that it lacks are added.
 
     Raises ConfigError when the table is of another log or of an earlier release, PlaceUnavailable and PlaceAccessDenied
     when it cannot be read, and ConfigError (PLACE_UNSAFE) for a store that overwrites: two writers could both append.
@@ -66,9 +68,13 @@ class Table:
             description = self._table.metadata().description
         if description != log:
             raise ConfigError(f"the table {place} is of {description}, not of {log}: name another folder")
-        _refuse_other_columns(place, schema, self._table.schema())
+        lacking = _lacking_columns(place, schema, self._table.schema())
         if isinstance(place, Remote):
             _refuse_unsafe(place, self._table.version())
+        if lacking:
+            with as_ours(place):
+                fields = list(Schema.from_arrow(pa.schema(lacking)).fields)
+                self._table.alter.add_columns(fields, post_commithook_properties=_KEEPING)
 
     @property
     def offset(self) -> int:
@@ -122,7 +128,8 @@ class Table:
         """
         if offset <= self.offset:
             return
-        missing = _without_known_comments(rows, self._table).filter(pc.greater(rows["log_offset"], self.offset))
+        no_comments = pa.schema([field.remove_metadata() for field in rows.schema])  # the table's owner may word others
+        missing = rows.cast(no_comments).filter(pc.greater(rows["log_offset"], self.offset))
         noted = [Transaction(_application(self._topic_id), offset)]
         append_id, before = uuid4().hex, self._table.version()
         properties = CommitProperties({_NOTE: commit_note("process", append_id)}, app_transactions=noted)
@@ -134,7 +141,7 @@ class Table:
                     mode="append",
                     schema_mode="merge",
                     commit_properties=properties,
-                    post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+                    post_commithook_properties=_KEEPING,
                 )
                 self._table.update_incremental()
         except ArchiveContended:
@@ -236,6 +243,7 @@ def _made(place: Place, schema: pa.Schema, description: str) -> DeltaTable:
         partition_by=[DAY],
         name=name,
         description=description,
+        configuration={"delta.checkpointInterval": str(CHECKPOINT_COMMITS)},
         storage_options=_options(place),
     )
     return opened(place)
@@ -248,22 +256,16 @@ def _options(place: Place) -> dict[str, str] | None:
     return {"conditional_put": "etag", "timeout": f"{REQUEST_MAX_S}s"}
 
 
-def _without_known_comments(rows: pa.Table, table: DeltaTable) -> pa.Table:
-    """Rows without comments on columns that the table has: Delta refuses an append that words one otherwise, as a later
-    release or the table's owner may."""
-    known = {field.name for field in table.schema().fields}
-    return rows.cast(pa.schema([one.remove_metadata() if one.name in known else one for one in rows.schema]))
-
-
-def _refuse_other_columns(place: Place, wanted: pa.Schema, found: Schema) -> None:
-    """A column that a table lacks can be added to it only if older rows may be null there."""
+def _lacking_columns(place: Place, wanted: pa.Schema, found: Schema) -> list[pa.Field]:
+    """The columns that a table lacks; each can be added only if older rows may be null there."""
     known = {field.name for field in found.fields}
-    lacking = [field.name for field in wanted if field.name not in known and not field.nullable]
-    if lacking:
+    lacking = [field for field in wanted if field.name not in known]
+    if never_null := [field.name for field in lacking if not field.nullable]:
         raise ConfigError(
-            f"the table {place} has no column {lacking[0]}: an earlier release made it."
+            f"the table {place} has no column {never_null[0]}: an earlier release made it."
             " Remove the tables, or name another folder: `notary tables run` makes them again from the log"
         )
+    return lacking
 
 
 def _refuse_unsafe(place: Remote, version: int) -> None:

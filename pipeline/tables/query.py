@@ -4,10 +4,10 @@ The query begins after the position of the job's index, with a checkpoint that g
 was done, and Spark's checkpoint would be a third opinion. The index is written after the last table, as the other
 engine does, so whatever is killed, the next query judges again what the tables may lack.
 
-Delta's writer makes one commit of each table, which notes the log offset that it reaches. It replaces the rows of its
-range of offsets: a JVM that outlived its job, or another writer, may have committed some of them since the table was
-looked at. Verdicts are determined by the log, so what is replaced is the same; and of two that commit at the same time
-Delta refuses one.
+Delta's writer makes one commit of each table, which appends rows and notes the log offset that it reaches. A JVM that
+outlived its job, or another writer, may have committed some of the rows since the table was looked at. So the noted
+offset is read again in the commit's own transaction; and of two transactions that read it at the same time Delta
+refuses one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Lock
-from time import monotonic, thread_time
-from typing import NamedTuple
+from time import monotonic, thread_time, time
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
@@ -45,17 +45,16 @@ from pipeline.tables.dense import (
     row_batches,
     rows_of_few,
 )
-from pipeline.tables.rows import REQUESTS, SCHEMAS
+from pipeline.tables.rows import REQUESTS
 from pipeline.tables.write import Judged, OnStep, OrderedJudge
 from replica.notary.errors import ArchiveContended, ConfigError
 from replica.notary.places import Remote
 
 BATCH_RECORDS = 50_000  # in one batch, which also bounds the memory of the driver
-LOG_OFFSET = SCHEMAS[REQUESTS].names[0]
+QUERY = "notary-tables"  # its name, also in the history of the tables
 _POLL_S = 0.2
 _KEPT = StorageLevel.MEMORY_AND_DISK
 COMMITS_AT_ONCE = 4  # most of a commit is waiting for the disk and for Spark
-COMMITS_MAX = 3  # of one batch, where others change the table meanwhile
 _CONTENDED = "DELTA_CONCURRENT"
 
 
@@ -134,17 +133,15 @@ class SparkWriter:
             session = records.sparkSession
             for name in self._written_at_once(session, frames, judged.offset):
                 self._on_step(name)
-                self._look_ahead(session, name)
-            replace_rows(self._tables[REQUESTS], last, judged.offset)
+            append_rows(self._tables[REQUESTS], last, judged.offset)
             self._on_step(REQUESTS)
-            self._look_ahead(session, REQUESTS)
 
     def _written_at_once(self, session: SparkSession, frames: Mapping[str, DataFrame], offset: int) -> Iterator[str]:
         """Write tables side by side; each one's name when it is written.
 
         Raises what a table's writing raises, after all have ended.
         """
-        write = inheritable_thread_target(session)(replace_rows)
+        write = inheritable_thread_target(session)(append_rows)
         names = {self._threads.submit(write, self._tables[name], rows, offset): name for name, rows in frames.items()}
         try:
             for future in as_completed(names):
@@ -153,46 +150,41 @@ class SparkWriter:
         finally:
             wait(names)
 
-    def _look_ahead(self, session: SparkSession, name: str) -> None:
-        """Let Delta read a table's log now, while other tables are written or the next batch is judged: it is almost
-        half of a commit. What goes wrong here does so again in that commit."""
-        look = inheritable_thread_target(session)(session.sql)
-        self._threads.submit(look, "DESCRIBE DETAIL delta.`" + _location(self._tables[name]) + "`")
-
 
 def _of_table(name: str, rows: DataFrame, few: pa.Table) -> DataFrame:
     of_table = rows.where(F.col(name).isNotNull()).select(f"{name}.*")
     return of_table.unionByName(rows.sparkSession.createDataFrame(few)) if len(few) else of_table
 
 
-def replace_rows(table: Table, rows: DataFrame, offset: int) -> None:
+def append_rows(table: Table, rows: DataFrame, offset: int) -> None:
     """Add rows after those that the table has, and note that it now has all up to this log offset.
 
-    Raises ArchiveContended when another writer was first.
+    Delta's data frame writer takes no offset that the table must be at, so this is what it does inside. Raises
+    ArchiveContended when another writer was first.
     """
     if offset <= (reached := table.offset):
         return
-    writer = (
-        rows.coalesce(1)
-        .write.format("delta")
-        .mode("overwrite")
-        .option("replaceWhere", f"{LOG_OFFSET} > {reached} AND {LOG_OFFSET} <= {offset}")
-        .option("mergeSchema", "true")
-        .option("txnAppId", table.application)
-        .option("txnVersion", str(offset))
-        .option("userMetadata", commit_note("spark", uuid4().hex))
-    )
-    for _ in range(COMMITS_MAX):
-        try:
-            writer.save(_location(table))
-        except Exception as error:
-            if _CONTENDED not in str(error):
-                raise
-        table.look_again()
-        if table.offset != reached:
-            break  # else what came in between has no rows of the log, as a compaction
-    if table.offset != offset:
-        raise ArchiveContended(f"{table.place}: another process brought it to offset {table.offset}, not {offset}")
+    session = rows.sparkSession
+    jvm: Any = session._jvm
+    sql = jvm.org.apache.spark.sql
+    sql.classic.SparkSession.setActiveSession(session._jsparkSession)  # Delta asks for this thread's
+    delta = sql.delta
+    commit = delta.DeltaLog.forTable(session._jsparkSession, _location(table)).startTransaction()
+    if (now := commit.txnVersion(table.application)) != reached:
+        raise ArchiveContended(f"{table.place}: another process brought it to offset {now} from {reached}")
+    files = commit.writeFiles(rows.coalesce(1)._jdf)
+    some = jvm.scala.Option.apply
+    noted = delta.actions.SetTransaction(table.application, offset, some(int(time() * 1_000)))
+    note = some(commit_note("spark", uuid4().hex))
+    append = sql.streaming.OutputMode.Append()
+    what = getattr(delta, "DeltaOperations$StreamingUpdate")(append, QUERY, offset, note)
+    try:
+        commit.commit(files.appended(noted), what)
+    except Exception as error:
+        if _CONTENDED in str(error):
+            raise ArchiveContended(f"{table.place}: another process writes this table") from None
+        raise
+    table.look_again()
 
 
 def _location(table: Table) -> str:
@@ -210,7 +202,7 @@ def run_query(frame: DataFrame, writer: SparkWriter, *, interval_s: float | None
     trigger = {"availableNow": True} if interval_s is None else {"processingTime": f"{interval_s} seconds"}
     with TemporaryDirectory(prefix="notary-tables-") as folder, explained():
         query = (
-            frame.writeStream.queryName("notary-tables")
+            frame.writeStream.queryName(QUERY)
             .foreachBatch(writer.batch)
             .option("checkpointLocation", on_this_machine(Path(folder).absolute()))
             .trigger(**trigger)

@@ -70,11 +70,11 @@ REBUILD = [
 ]
 
 TABLES = [  # on Spark: how many tables have the batch's rows when the job is killed
-    ("pipeline.tables.query:replace_rows-1", 0),
-    ("pipeline.tables.query:replace_rows+1", 1),
-    ("pipeline.tables.query:replace_rows+2", 2),
-    ("pipeline.tables.query:replace_rows+3", 3),
-    ("pipeline.tables.query:replace_rows+4", 4),
+    ("pipeline.tables.query:append_rows-1", 0),
+    ("pipeline.tables.query:append_rows+1", 1),
+    ("pipeline.tables.query:append_rows+2", 2),
+    ("pipeline.tables.query:append_rows+3", 3),
+    ("pipeline.tables.query:append_rows+4", 4),
     ("pipeline.tables.write:OrderedJudge.advance-1", 5),
     ("pipeline.tables.write:OrderedJudge.advance+1", 5),
 ]
@@ -167,7 +167,7 @@ def test_a_query_that_is_killed_with_commits_in_flight(tmp_path: Path, done: int
     many tables are written; the other engine goes on at once, as a service manager would have it."""
     place, index = _log_of_two_files(tmp_path)
     arguments = {"place": str(place), "index": str(index), "log": (tmp_path / "log").as_uri()}
-    point = f"pipeline.tables.query:replace_rows+{done}"
+    point = f"pipeline.tables.query:append_rows+{done}"
     assert killed_at(point, "tables_on_spark", commits_at_once=COMMITS_AT_ONCE, **arguments) == -signal.SIGKILL
     _go_on(place, index)
     _each_row_is_there_once(tmp_path)

@@ -19,7 +19,9 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.session import delta_jars
-from pipeline.tables.query import Batch, SparkWriter, replace_rows, run_query
+from pipeline.tables import query
+from pipeline.tables.delta import commit_note
+from pipeline.tables.query import Batch, SparkWriter, append_rows, run_query
 from pipeline.tables.rows import COMPLETIONS, REQUESTS, SCHEMAS, VERDICTS
 from pipeline.tables.upkeep import KEPT_MIN_H, Retention, maintain
 from pipeline.tables.write import OnStep, open_judge, open_writer
@@ -118,24 +120,64 @@ def test_a_job_that_dies_after_any_step_is_gone_on_with(
         assert found_in(folder) == expected, last
 
 
+def behind_another_name(folder: Path) -> Path:
+    """A folder of another job, with an index of its own and the same tables."""
+    (theirs := folder / "theirs").mkdir()
+    (theirs / "tables").symlink_to(folder / "tables")
+    return theirs
+
+
 @pytest.mark.thorough
+@pytest.mark.parametrize(("when", "theirs_end"), [("before", 8), ("before", 16), ("during", 8)])
 def test_rows_that_came_since_a_table_was_opened_are_not_there_twice(
-    spark: SparkSession, tmp_path: Path, expected: dict[str, list[str]]
+    spark: SparkSession,
+    tmp_path: Path,
+    expected: dict[str, list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    when: str,
+    theirs_end: int,
 ) -> None:
     """Goal: a JVM that outlived its job, or a writer on another machine, doubles nothing. Method: another job brings
-    the tables further after this one has opened them; this one ends, and a new one goes on."""
+    the tables further after this one has opened them, before the first transaction begins or just before its commit;
+    this one ends, and a new one goes on."""
     append(spark, tmp_path, 4)
+    theirs = behind_another_name(tmp_path)
+
+    def noting(*given: str) -> str:
+        monkeypatch.setattr(query, "commit_note", commit_note)
+        append_here(theirs, theirs_end)
+        return commit_note(*given)
+
     with writing(tmp_path) as (writer, _):
-        (tmp_path / "theirs" / "tables").parent.mkdir()
-        (tmp_path / "theirs" / "tables").symlink_to(tmp_path / "tables")
-        append_here(tmp_path / "theirs", 8)
-        writer.batch(frame_of(spark, VALUES, 4, 12), 0)
-    with writing(tmp_path) as (writer, _):
-        append_here(tmp_path / "theirs", 16)
-        with pytest.raises(ArchiveContended, match="to offset 15"):
-            writer.batch(frame_of(spark, VALUES, 12, 14), 0)
+        if when == "before":
+            append_here(theirs, theirs_end)
+        else:
+            monkeypatch.setattr(query, "commit_note", noting)
+        with pytest.raises(ArchiveContended, match="another process"):
+            writer.batch(frame_of(spark, VALUES, 4, 12), 0)
     append(spark, tmp_path, len(VALUES))
     assert found_in(tmp_path) == expected
+
+
+@pytest.mark.thorough
+def test_a_compaction_between_look_and_commit_is_no_other_writer(
+    spark: SparkSession, tmp_path: Path, expected: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: upkeep does not end the job. Method: every table is maintained before each commit of a batch."""
+    append_here(tmp_path, 3)
+    append_here(tmp_path, 6)
+    joined = Counter[str]()
+
+    def noting(*given: str) -> str:
+        for name in SCHEMAS:
+            found = maintain(tmp_path / "tables", name, Retention(KEPT_MIN_H))
+            joined[name] += found.files_before - found.files
+        return commit_note(*given)
+
+    monkeypatch.setattr(query, "COMMITS_AT_ONCE", 1)  # one compaction at a time
+    monkeypatch.setattr(query, "commit_note", noting)
+    append(spark, tmp_path, len(VALUES))
+    assert joined[REQUESTS] > 0 and found_in(tmp_path) == expected
 
 
 @pytest.mark.thorough
@@ -149,7 +191,7 @@ def test_a_table_that_has_the_rows_gets_no_commit(spark: SparkSession, tmp_path:
     with open_judge(tmp_path / "tables", tmp_path / "other", TOPIC) as (tables, _):
         table = tables[VERDICTS]
         place = DeltaTable(str(tmp_path / "tables" / VERDICTS))
-        replace_rows(table, spark.createDataFrame(place.to_pyarrow_table()), 5)
+        append_rows(table, spark.createDataFrame(place.to_pyarrow_table()), 5)
         assert DeltaTable(str(tmp_path / "tables" / VERDICTS)).version() == place.version()
 
 
