@@ -93,10 +93,11 @@ class Notes(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What a replica reads, writes and signs with."""
+    """What a replica reads, writes and signs with. `require` raises where it may not serve from that log."""
 
     name: str
     request_log: RequestLog
+    require: Callable[[RequestLog], Awaitable[object]]
     index: Index
     salvages: Salvages
     signer: Signer
@@ -175,6 +176,7 @@ class Participant(Generic[SessionT]):
             room=self._room,
             on_assured=self._on_assured,
             on_opened=self._compare_again,
+            require=resources.require,
         )
         self._mark_check = MarkCheck(
             request_log, self.follower, self.marks, salvages, clock=clock, retry_s=settings.log_retry_s

@@ -38,6 +38,7 @@ from replica.index.rocks import RocksIndex
 from replica.link.interface import PeerSeen
 from replica.link.settings import LINK_SOCKET, LinkSettings
 from replica.link.unix_server import LinkServer
+from replica.log.beginning import genesis_of
 from replica.log.interface import ConsensusLog, RequestLog
 from replica.log.open import open_log, open_log_admin
 from replica.log.raft.log_settings import RaftLogSettings
@@ -206,6 +207,7 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
         Resources(
             name=settings.name,
             request_log=request_log,
+            require=genesis_of,
             index=index,
             salvages=start.salvages,
             signer=start.signer,

@@ -34,6 +34,7 @@ from pipeline.jobs.verdicts import conflicting_states, lost_verdicts, requests, 
 from pipeline.judging.lost import Lost, described, lost_ranges
 from pipeline.judging.plan import counted, void_reasons
 from replica.notary.errors import LogRefused
+from replica.notary.parties import PartyNote
 from replica.notary.position import BEGIN, Position, decode_position
 from replica.notary.records import record_digest
 from replica.notary.salvage import NO_SALVAGES, Salvages
@@ -208,7 +209,7 @@ class _Auditing:
             from_offset=self._after + 1,
             outcomes={row.outcome: row["count"] for row in self._decided.groupBy("outcome").count().collect()},
             voids=self._voids(),
-            notes=sum(note.offset > self._after for note in self._plan.notes),
+            notes=sum(isinstance(note.record, PartyNote) for note in self._plan.notes if note.offset > self._after),
             trail_entries=None if self._scope.trail is None else len(self._scope.trail.entries),
             epochs=[(offset, barrier.epoch, barrier.replica) for offset, barrier in self._plan.barriers],
             completions=self._completions,

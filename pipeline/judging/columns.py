@@ -16,6 +16,7 @@ import pyarrow as pa
 from pipeline.judging.cursor import PADDING, Array, Walk, gather, printable, spread, text_in
 from replica.notary.canonical import REQUEST_TAG, change_id
 from replica.notary.errors import BadRequest
+from replica.notary.genesis import decode_genesis
 from replica.notary.records import (
     ACTIVATION_ID_BYTES,
     NO_OFFSET,
@@ -28,7 +29,7 @@ from replica.notary.records import (
 from replica.notary.requests import ID_MAX_BYTES, PARTY_MAX_BYTES, STATE_REF_BYTES, STATES_LIMIT
 from replica.notary.terms import FOR_EVER_US, request_in
 
-UNDECODABLE, BARRIER, REQUEST, BAD_REQUEST, NOTE = range(5)
+UNDECODABLE, BARRIER, REQUEST, BAD_REQUEST, NOTE, GENESIS = range(6)
 """Kinds of record. BAD_REQUEST: a request record whose request is not canonical. NOTE: it counts without a verdict, as
 signs of life do, too."""
 
@@ -156,6 +157,8 @@ def decode(first_offset: int, values: pa.Array) -> Columns:
 
     barriers = [(first_offset + row, record) for block in blocks for row, record in block.barriers]
     arrays = {name: joined(name) for name in _DECODED}
+    if first_offset == 0 and len(values) and decode_genesis(values[0].as_py() or b"") is not None:
+        arrays["kind"][0] = GENESIS
     return Columns(raw, first_offset, value_at, value_bytes, barriers=barriers, **arrays)
 
 

@@ -20,13 +20,14 @@ from operator import attrgetter, itemgetter
 import msgspec
 import numpy as np
 
-from pipeline.judging.columns import BARRIER, NOTE, REQUEST, UNDECODABLE, Columns
+from pipeline.judging.columns import BARRIER, GENESIS, NOTE, REQUEST, UNDECODABLE, Columns
 from pipeline.judging.cursor import Array
 from pipeline.judging.ranges import Ranges, common, of_numbers, union, within
 from replica.index.compare import recorded_at
 from replica.index.interface import NOTHING
 from replica.notary.counted import CountedNote
 from replica.notary.errors import FormatUnknown, InvariantBroken
+from replica.notary.genesis import GenesisRecord, decode_genesis
 from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, is_leased, witness_in
 from replica.notary.parties import (
     OFFICERS_KEY,
@@ -41,7 +42,6 @@ from replica.notary.position import BEGIN, POSITION_VERSION, Position
 from replica.notary.reading import VoidReason, are_known, read_records
 from replica.notary.records import (
     BarrierRecord,
-    NoteRecord,
     decode_record,
     encode_record,
     format_named,
@@ -211,7 +211,7 @@ def counted(columns: Columns, rules: Sequence[Rule]) -> Counted:
         stamps = np.where(counts[start:end], columns.stamp_us[start:end], 0)
         highest[start:end] = np.maximum(np.maximum.accumulate(stamps), rule.stamp_us)
     requests = np.flatnonzero(counts[columns.rows])
-    notes = np.flatnonzero(counts & (columns.kind == NOTE))
+    notes = np.flatnonzero(counts & (columns.kind == NOTE) | (columns.kind == GENESIS))
     return Counted(requests, highest[columns.rows[requests]], notes)
 
 
@@ -305,7 +305,7 @@ class _Making:
                     self.stamp_us = max(self.stamp_us, run.stamp_us)
                     self.counted_offset = max(self.counted_offset, run.newest_offset)
             self.rules.append(Rule(stretch.first_offset, activation_id, repeats, stamp_us))
-            if activation_id and stretch.notes:
+            if stretch.notes:
                 self._take_notes(note for note in stretch.notes if _counts(note, activation_id, repeats))
         self.offset, self.digest = found.end_offset - 1, found.last_digest
 
@@ -345,8 +345,7 @@ class _Making:
             self.registered[key[:-8]] = value
 
     def _take_notes(self, notes: Iterable[Note]) -> None:
-        decoded = [(note.offset, decode_record(note.value, format_named(note.value))) for note in notes]
-        counting = [CountedNote(at, one, self.stamp_us) for at, one in decoded if isinstance(one, NoteRecord)]
+        counting = [CountedNote(note.offset, _decoded(note), self.stamp_us) for note in notes]
         before = {pair: self.registered[pair] for pair in pairs_of(counting) if pair in self.registered}
         self.officers, added = in_force_after(self.officers, counting, before)
         for key, value in added.items():
@@ -382,8 +381,16 @@ def _counts(note: Note, activation_id: bytes, repeats: Ranges) -> bool:
     return note.activation_id == activation_id and not within(np.array([note.sequence]), repeats)[0]
 
 
+def _decoded(note: Note) -> GenesisRecord | PartyNote:
+    found = decode_genesis(note.value) or decode_record(note.value, format_named(note.value))
+    assert isinstance(found, GenesisRecord | PartyNote)  # _notes
+    return found
+
+
 def _notes(columns: Columns, start: int, end: int) -> Iterator[Note]:
-    """Acts and registrations between two rows."""
+    """The genesis, which no activation wrote, and what counts as it does between two rows."""
+    if start == 0 and len(columns) and columns.kind[0] == GENESIS:
+        yield Note(columns.first_offset, GenesisRecord.activation_id, GenesisRecord.sequence, columns.value(0))
     rows = start + np.flatnonzero(columns.kind[start:end] == NOTE)
     firsts: dict[bytes, set[int]] = {}
     for row in rows.tolist():

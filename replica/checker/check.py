@@ -33,6 +33,7 @@ from replica.checker.history import Event
 from replica.checker.judge import (
     Judged,
     JudgedBarrier,
+    JudgedGenesis,
     JudgedLost,
     JudgedNote,
     JudgedRequest,
@@ -127,6 +128,8 @@ def _count(judged: Judged, tally: Counter[str], voids: Counter[str], summary: Su
         tally[judged.outcome] += 1
     elif isinstance(judged, JudgedNote):
         tally["SIGN_OF_LIFE" if isinstance(judged.record, SignOfLifeRecord) else "NOTE"] += 1
+    elif isinstance(judged, JudgedGenesis):
+        tally["GENESIS"] += 1
     elif isinstance(judged, JudgedLost):
         tally["LOST"] += 1
     elif isinstance(judged, JudgedBarrier):

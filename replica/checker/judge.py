@@ -60,6 +60,14 @@ class JudgedBarrier(msgspec.Struct, frozen=True, gc=False):
     repeated: bool
 
 
+class JudgedGenesis(msgspec.Struct, frozen=True, gc=False):
+    """The first record of a log: which ledger it is, and the public keys of its first officers."""
+
+    offset: int
+    ledger_id: bytes
+    officers: tuple[bytes, ...]
+
+
 class JudgedNote(msgspec.Struct, frozen=True, gc=False):
     """Any other record that counts; it has no verdict. `judged_us`: the highest stamp before it."""
 
@@ -114,7 +122,7 @@ class JudgedLost(msgspec.Struct, frozen=True, gc=False):
     content_digest: bytes | None
 
 
-Judged = JudgedLost | JudgedVoid | JudgedBarrier | JudgedNote | JudgedRequest
+Judged = JudgedLost | JudgedVoid | JudgedGenesis | JudgedBarrier | JudgedNote | JudgedRequest
 
 
 class ReferenceJudge:
@@ -147,8 +155,8 @@ class ReferenceJudge:
             raise InvariantBroken(f"the log goes from offset {self.offset} to {offset}")
         self.offset = offset
         barrier = self.barrier
-        if salvage_named(offset, value) is not None:
-            return self._lost(self._salvages.entries_of([(offset, value)]))
+        if (found := self._of_no_format(value)) is not None:
+            return found
         try:
             record = decode_record(value, 0 if barrier is None else barrier.record_format)
             if isinstance(record, BarrierRecord):
@@ -160,6 +168,15 @@ class ReferenceJudge:
             return self._without_verdict(record, barrier)
         except (Undecodable, BadRequest):
             return JudgedVoid(offset, UNDECODABLE)
+
+    def _of_no_format(self, value: bytes) -> Judged | None:
+        """What is no record of a format: the genesis, or a lost record."""
+        if self.offset == 0 and (genesis := _genesis_in(value)) is not None:
+            self.officers, self.acts_on_officers = list(genesis.officers), 1
+            return genesis
+        if salvage_named(self.offset, value) is not None:
+            return self._lost(self._salvages.entries_of([(self.offset, value)]))
+        return None
 
     def _lost(self, entries: Mapping[bytes, bytes]) -> Judged:
         digest = tx_id = None
@@ -229,7 +246,7 @@ class ReferenceJudge:
     def _name_officers(self, act: ActRecord) -> None:
         """Noted under rules 2 as well, so that rules 3 find them."""
         named = _officers_in(act.body)
-        if act.replaces == self.acts_on_officers and named and act.public_key in (self.officers or named):
+        if act.replaces == self.acts_on_officers and named and act.public_key in self.officers:
             self.officers = named
             self.acts_on_officers += 1
 
@@ -344,6 +361,13 @@ def _claimed(barrier: BarrierRecord) -> int | None:
 def _pair_of(party: str, public_key: bytes) -> bytes:
     """What identifies a key of a party."""
     return sha256(b"notary/party-key/1" + _lengths_and(party) + public_key).digest()
+
+
+def _genesis_in(value: bytes) -> JudgedGenesis | None:
+    """The head of an array of four, kind 8, layout 1, 16 bytes with their head; then the keys as in `_officers_in`."""
+    officers = _officers_in(b"\x92\x01" + value[21:])
+    is_genesis = value[:5] == b"\x94\x08\x01\xc4\x10" and officers
+    return JudgedGenesis(0, value[5:21], tuple(officers)) if is_genesis else None
 
 
 def _officers_in(body: bytes) -> list[bytes]:

@@ -76,12 +76,12 @@ _BESIDE = {
     " (kafka-ca.pem)",
     Profile.POSTGRES: "the passwords, and the API's certificate and key (api.crt, api.key; chmod 600)",
 }
-_NODES_MAKE_LOG = "notary log-node on each machine, --new-group on the first; notary log create"
+_NODES_MAKE_LOG = "notary log-node on each machine, --new-group on the first; notary log create --officer ..."
 _MAKE_LOG = {
     Profile.RAFT: _NODES_MAKE_LOG,
     Profile.EMBEDDED: _NODES_MAKE_LOG,
-    Profile.REFERENCE: "notary topic create; notary topic access",
-    Profile.POSTGRES: "notary log create --owner ...; notary log roles",
+    Profile.REFERENCE: "notary topic create --officer ...; notary topic access",
+    Profile.POSTGRES: "notary log create --owner ... --officer ...; notary log roles",
 }
 _ONLY_WITH_DATABASE = ("Roles and database", "Tables and grants")  # steps
 _MARKS = {True: "[green]done[/]", False: "[bold red]missing[/]", None: "[dim]not seen[/]"}

@@ -110,6 +110,7 @@ async def _lines(log: RequestLog, first: int, end: int | None) -> AsyncIterator[
 def describe(offset: int, value: bytes) -> Line:
     """The fields of a record for display. Pure. A record that cannot be decoded is shown as undecodable."""
     from replica.notary.errors import BadRequest
+    from replica.notary.genesis import decode_genesis
     from replica.notary.records import (
         BarrierRecord,
         RequestRecord,
@@ -120,6 +121,9 @@ def describe(offset: int, value: bytes) -> Line:
     )
     from replica.notary.terms import request_in
 
+    if offset == 0 and (genesis := decode_genesis(value)) is not None:
+        text = f"ledger {genesis.ledger_id.hex()}, first officers {', '.join(key.hex() for key in genesis.officers)}"
+        return Line(offset, "genesis", "", None, None, text)
     try:
         record = decode_record(value, format_named(value))
         if isinstance(record, BarrierRecord):

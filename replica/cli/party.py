@@ -23,7 +23,7 @@ from replica.cli.common import (
     print_json,
     run,
 )
-from replica.cli.trailed import ReasonOption, Who, acting, who_acts
+from replica.cli.trailed import ReasonOption, acting, key_in, officer_here, officer_keys
 from replica.notary.errors import BadRequest, Code, ConfigError
 
 if TYPE_CHECKING:
@@ -69,8 +69,6 @@ def show(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     names = {one.public_key: one.name for one in settings.operator_keys()}
     for key in page.officers:
         out.print(f"officer {key} {names.get(key, '')}".rstrip(), markup=False)
-    if not page.officers:
-        out.print("the log has no officers yet: `notary party officers` puts the first ones in force")
     table = make_table("party", "key", "in force", "registered by", "log offset")
     for one in page.keys:
         add_texts(table, one.party, one.key, _period(one, now_us), one.operator, str(one.offset))
@@ -92,18 +90,15 @@ def officers(
 ) -> None:
     """Put a list of officers in force in place of the one before: only their registrations have an effect.
 
-    The first officers name themselves: the key in operators.key_file must be in the list. After that an officer signs.
-    Run it on the active's machine.
+    An officer in force signs: operators.key_file. The genesis named the first ones. Run it on the active's machine.
     """
     from replica.notary.note_signatures import signed_note
-    from replica.notary.parties import OFFICERS, OFFICERS_MAX, encode_officers
+    from replica.notary.parties import OFFICERS, encode_officers
     from replica.notary.records import ActRecord
 
     settings = load(find_config(config))
-    named = {_officer(settings, key) for key in keys}
-    if len(named) > OFFICERS_MAX:
-        raise ConfigError(f"{len(named)} officers, the limit is {OFFICERS_MAX}")
-    who = _officer_here(settings)
+    named = officer_keys(settings, keys)
+    who = officer_here(settings)
     page = run(_everything(settings, "active"))
     note = ActRecord(
         *_NOWHERE,
@@ -224,8 +219,6 @@ async def unregistered(config: Config) -> str | None:
 
     page = await _everything(config, None)
     missing = differences(periods_in(config.api.registry_path), _in_log(page.keys), time.time_ns() // 1_000).missing
-    if not page.officers:
-        return "no officers are in force: notary party officers, notary party import"
     if missing:
         party, key = missing[0]
         return f"the log lacks {len(missing)} keys of the registry, as {key.hex()} of {party!r}: notary party import"
@@ -254,29 +247,6 @@ def _period_us(from_: str | None, until: str | None) -> tuple[int, int]:
 _NOWHERE = (2, bytes(16), 0)  # format, activation and sequence number: the replica gives a note its place in the log
 
 
-def _officer(config: Config, key: str) -> bytes:
-    """The public key of an officer to be, from hexadecimal or a name in operators.keys_file. Raises ConfigError."""
-    person = [one.public_key for one in config.operator_keys() if one.name == key and one.until is None]
-    return _key(person[0] if person else key)
-
-
-def _key(text: str) -> bytes:
-    from replica.notary.requests import PUBLIC_KEY_BYTES
-    from replica.notary.texts import bytes_from_hex
-
-    try:
-        return bytes_from_hex("a public key", text.lower(), PUBLIC_KEY_BYTES)
-    except BadRequest as error:
-        raise ConfigError(f"{text}: {error.detail}") from None
-
-
-def _officer_here(config: Config) -> Who:
-    who = who_acts(config)
-    if who.kind != "operator":
-        raise ConfigError("an officer signs with a key of one's own: set operators.key_file and operators.keys_file")
-    return who
-
-
 def _register(
     config: Config,
     page: PartyPage,
@@ -292,14 +262,14 @@ def _register(
     from replica.notary.note_signatures import signed_note
     from replica.notary.records import RegistrationRecord
 
-    who = _officer_here(config)
+    who = officer_here(config)
     numbers = {(one.party, one.key): one.number for one in page.keys}
     notes = [
         RegistrationRecord(
             *_NOWHERE,
             0,
             check_party(party),
-            _key(key),
+            key_in(key),
             numbers.get((party, key.lower()), 0),
             from_us,
             until_us,

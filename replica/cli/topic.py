@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replica.cli.common import ConfigChoice, find_config, load, out, run
-from replica.cli.log_set_up import check_log, create_log
+from replica.cli.log_set_up import EmptyOption, OfficerOption, check_log, create_log, tell_ledger
 
 if TYPE_CHECKING:
     from replica.config.model import Config
@@ -17,15 +17,17 @@ app = typer.Typer(help="Create, check and repair the request log's topic.", no_a
 
 
 @app.command()
-def create(config: ConfigChoice = None) -> None:
-    """Create the topic with the settings of the contract; one that exists is checked and left as it is.
+def create(config: ConfigChoice = None, officer: OfficerOption = None, to_restore: EmptyOption = False) -> None:
+    """Create the topic with the settings of the contract, and its first record; one that exists is checked and left.
 
+    That record, the genesis, makes the topic a ledger, and names the officers who may say which keys sign for parties.
     Where log.kafka.payload_partitions is above 0, the topic of payloads as well.
     """
     configured = load(find_config(config))
     settings = _topic(configured)
-    topic_id = run(create_log(configured, settings))
+    topic_id, ledger_id = run(create_log(configured, settings, officer or (), to_restore=to_restore))
     out.print(f"topic {settings.topic} keeps the contract; its id is {topic_id}")
+    tell_ledger(ledger_id)
     for further in settings.topics[1:]:
         out.print(f"topic {further} keeps the contract")
 
@@ -35,8 +37,9 @@ def check(config: ConfigChoice = None) -> None:
     """Check the topic's settings, and that it is the one that the database belongs to. Changes nothing."""
     settings = load(find_config(config))
     topic = _topic(settings).topic
-    topic_id, records = run(check_log(settings))
+    topic_id, ledger_id, records = run(check_log(settings))
     out.print(f"topic {topic} keeps the contract; its id is {topic_id}; {records} records")
+    tell_ledger(ledger_id)
 
 
 @app.command()

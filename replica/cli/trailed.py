@@ -6,7 +6,7 @@ import asyncio
 import os
 import pwd
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ import typer
 
 from ha.errors import HaError
 from replica.cli.common import err, in_a_line, out, run
-from replica.notary.errors import Code, ConfigError, InvariantBroken, NotaryError
+from replica.notary.errors import BadRequest, Code, ConfigError, InvariantBroken, NotaryError
 
 if TYPE_CHECKING:
     from replica.active.signer import Signer
@@ -121,6 +121,42 @@ def propose(config: Config, act: str, details: Mapping[str, object], reason: str
 def record(config: Config, act: str, details: Mapping[str, object], reason: str) -> Head:
     """Write one entry about something that was done without a command of ours. Raises what `acting` raises."""
     return _add(config, who_acts(config), _asked(config, act, details, reason), "recorded")
+
+
+def officer_here(config: Config) -> Who:
+    """Whoever runs this command, as an officer. Raises ConfigError unless a key of one's own is configured."""
+    who = who_acts(config)
+    if who.kind != "operator":
+        raise ConfigError("an officer signs with a key of one's own: set operators.key_file and operators.keys_file")
+    return who
+
+
+def officer_keys(config: Config, officers: Collection[str]) -> set[bytes]:
+    """The public keys of officers to be, from hexadecimal or names in operators.keys_file; of none, of whoever runs
+    this command. Raises ConfigError."""
+    from replica.notary.genesis import OFFICERS_MAX
+
+    if not officers:
+        try:
+            return {officer_here(config).signer.public_key}
+        except ConfigError as error:
+            raise ConfigError(f"name the first officers with --officer, or: {error.detail}") from None
+    known = {one.name: one.public_key for one in config.operator_keys() if one.until is None}
+    named = {key_in(known.get(officer, officer)) for officer in officers}
+    if len(named) > OFFICERS_MAX:
+        raise ConfigError(f"{len(named)} officers, the limit is {OFFICERS_MAX}")
+    return named
+
+
+def key_in(text: str) -> bytes:
+    """A public key in hexadecimal. Raises ConfigError."""
+    from replica.notary.requests import PUBLIC_KEY_BYTES
+    from replica.notary.texts import bytes_from_hex
+
+    try:
+        return bytes_from_hex("a public key", text.lower(), PUBLIC_KEY_BYTES)
+    except BadRequest as error:
+        raise ConfigError(f"{text}: {error.detail}") from None
 
 
 def who_acts(config: Config) -> Who:

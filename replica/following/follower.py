@@ -36,6 +36,10 @@ async def no_wait() -> None:
     """There is room for the next run at once."""
 
 
+async def no_demand(request_log: RequestLog) -> None:
+    """Any log will do."""
+
+
 class Follower:
     """Reads and applies the log for one replica.
 
@@ -56,8 +60,10 @@ class Follower:
         room: Callable[[], Awaitable[None]] = no_wait,
         on_assured: Callable[[], None] = lambda: None,
         on_opened: Callable[[], Awaitable[None]] = no_wait,
+        require: Callable[[RequestLog], Awaitable[object]] = no_demand,
     ) -> None:
-        """`on_applied` is called after each run; `room` is awaited next: it returns when another run may follow.
+        """`require` is awaited before a log is read from its start: it raises where it may not be served from.
+        `on_applied` is called after each run; `room` is awaited next: it returns when another run may follow.
         `on_opened` is awaited each time the log was opened, before it is read on: it raises where the log lost records.
         `on_assured` is called when `assured` becomes true."""
         self._log = request_log
@@ -70,6 +76,7 @@ class Follower:
         self._room = room
         self._on_assured = on_assured
         self._on_opened = on_opened
+        self._require = require
         self.assured = False  # the record at the applied position was found in the log that is being read
         self.contradicted: Position | None = None  # one of this index, which the log does not have
         self._applier: Applier | None = None
@@ -171,7 +178,10 @@ class Follower:
             self._require_database(known.barrier)
         # An unsafe log is refused at the start. Later it is only reported: all would end, and no record return.
         topic_id = self._topic_id = self._topic_id or await self._identity()
-        self._applier = self._applier or Applier(self._index, topic_id, self._salvages)
+        applier = self._applier or Applier(self._index, topic_id, self._salvages)
+        if applier.position.offset == BEGIN:
+            await self._require(self._log)
+        self._applier = applier
         self._moved.set()  # from here on there is a position, also while the log is empty
         reader = await self._open_after(topic_id, self._applier.position)
         try:

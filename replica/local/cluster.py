@@ -37,11 +37,14 @@ from replica.local.ports import PortReservation
 from replica.local.process import ServerFailed, until
 from replica.local.replica import ReplicaProcess
 from replica.local.run_file import ReplicaRun, RunFile, this_process
+from replica.log.beginning import begin_log
 from replica.log.interface import LogMissing
 from replica.log.kafka.settings import KafkaSettings
-from replica.log.open import open_log_admin
+from replica.log.open import open_log, open_log_admin
 from replica.log.raft.log_settings import RaftLogSettings
+from replica.log.settings import LogSettings
 from replica.notary.errors import Code, NotaryError
+from replica.notary.requests import PUBLIC_KEY_BYTES
 from replica.notary.socket_paths import check_socket_path
 from replica.settings import ADMIN_SOCKET
 from replica.store.sqlite.kind import SQLITE
@@ -204,7 +207,19 @@ class LocalCluster:
             await admin.close()
         if isinstance(settings, RaftLogSettings):
             log_is_created(settings)
+        await self._begin_log(settings)
         return topic_id
+
+    async def _begin_log(self, settings: LogSettings) -> None:
+        """Write the genesis of a new log. Its officers are the people in operators.keys_file, else a key made here."""
+        keys = {bytes.fromhex(one.public_key) for one in self.config.operator_keys()}
+        officers = {key for key in keys if len(key) == PUBLIC_KEY_BYTES}
+        log = open_log(settings)
+        try:
+            await log.check()
+            await begin_log(log, officers or {self._files.officer_key()})
+        finally:
+            await log.close()
 
     async def _repair_topic(self, settings: KafkaSettings) -> None:
         """Adapt a topic that an earlier release, or other settings, made; a new cluster has none yet."""

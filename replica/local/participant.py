@@ -68,6 +68,11 @@ class ParticipantFiles:
         path = self._folder / self.settings().get("notary_key_file", self._key_path.name)
         return load_notary_signer(path).public_key if path.exists() else create_key(path)
 
+    def officer_key(self) -> bytes:
+        """The public key of the first officer, whose key is made here where nobody's is configured."""
+        path = self._folder / "officer.key"
+        return load_notary_signer(path).public_key if path.exists() else create_key(path)
+
     def has_key_file(self, values: Mapping[str, Any]) -> bool:
         """Whether the notary's key is in a file, by the configuration and what a start adds to it."""
         return not {"pkcs11", "kms"} & {*self.settings(), *values}

@@ -7,7 +7,7 @@ append: a simulator overrides `send` to delay, lose, repeat or reorder records.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from replica.log.interface import LogRecords, RoundTrip
@@ -18,11 +18,12 @@ from replica.notary.records import check_sizes
 class MemoryTopic:
     """The records, shared by every log over this topic. Methods simulate the faults of a real topic."""
 
-    def __init__(self, topic_id: str = "memory-1") -> None:
+    def __init__(self, topic_id: str = "memory-1", values: Iterable[bytes] = ()) -> None:
+        """`values`: the first records."""
         self.topic_id = topic_id
         self.first_offset = 0
         self.term = 0  # counts the leaders that lacked records
-        self._records: list[bytes] = []
+        self._records = list(values)
         self._changed = asyncio.Event()
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from replica.notary.genesis import GenesisRecord
 from replica.notary.records import NoteRecord, RequestRecord
 from replica.notary.requests import Request
 
@@ -22,10 +23,10 @@ class CountedRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class CountedNote(msgspec.Struct, frozen=True):
-    """An act, a registration or a salvage that counts. `judged_us` is the highest stamp before it."""
+    """The genesis, or an act, a registration or a salvage that counts. `judged_us` is the highest stamp before it."""
 
     offset: int
-    record: NoteRecord
+    record: GenesisRecord | NoteRecord
     judged_us: int
 
 

@@ -347,6 +347,13 @@ class Code(Enum):
         "back; see runbooks/topic-loss.md.",
         *_A_PERSON,
     )
+    LOG_WITHOUT_GENESIS = (
+        0,
+        "The request log does not begin with a genesis, so it is no ledger",
+        "A new notary writes it before its replicas start: notary log create, which names the first officers. A log "
+        "with other records first is none of this release: look at its first record with notary log show.",
+        *_A_PERSON,
+    )
     LOG_MISMATCH = (
         0,
         "The request log is not the one that this position was read from",

@@ -25,12 +25,12 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from replica.notary.counted import CountedNote
+from replica.notary.genesis import OFFICERS_MAX, GenesisRecord
 from replica.notary.records import FORMAT, ActRecord, NoteRecord, Record, RegistrationRecord, Undecodable, decode_record
 from replica.notary.requests import PUBLIC_KEY_BYTES, PublicKey
 from replica.notary.untrusted import UNREADABLE
 
 OFFICERS = "officers"  # the name of the acts that say whose registrations have an effect
-OFFICERS_MAX = 100
 OFFICERS_KEY, PARTY_KEY = b"o", b"p"  # kinds of entry of an index
 _ID_TAG = b"notary/party-key/1"
 _VALUE = struct.Struct(f">{PUBLIC_KEY_BYTES}sQQQQ")
@@ -55,7 +55,8 @@ class Differences(NamedTuple):
 
 
 class Officers(NamedTuple):
-    """The officers in force, by their keys, and how many acts about them had an effect; the next one names that."""
+    """The officers in force, by their keys, and how many records about them had an effect, the genesis first; the next
+    act names that. Without a genesis there are none."""
 
     acts: int = 0
     keys: frozenset[bytes] = frozenset()
@@ -142,7 +143,7 @@ def entry_keys_of(notes: Iterable[CountedNote]) -> list[bytes]:
     return [
         entry_key_of(note.record, note.offset)
         for note in notes
-        if isinstance(note.record, ActRecord | RegistrationRecord) and is_about_parties(note.record)
+        if isinstance(note.record, PartyNote) and is_about_parties(note.record)
     ]
 
 
@@ -174,18 +175,23 @@ class _Walk:
     registered: dict[bytes, bytes]
     added: dict[bytes, bytes]
 
-    def note(self, record: NoteRecord, offset: int) -> None:
+    def note(self, record: GenesisRecord | NoteRecord, offset: int) -> None:
         at = offset.to_bytes(8, "big")
-        if isinstance(record, ActRecord) and record.name == OFFICERS:
+        if isinstance(record, GenesisRecord):
+            self._name(Officers(1, frozenset(record.officers)), at)
+        elif isinstance(record, ActRecord) and record.name == OFFICERS:
             if (after := _officers_after(self.officers, record)) is not None:
-                self.officers = after
-                self.added[OFFICERS_KEY + at] = after.acts.to_bytes(8, "big") + record.body + at
+                self._name(after, at)
         elif isinstance(record, RegistrationRecord) and record.public_key in self.officers.keys:
             pair = _pair_of(record)
             before = registrations_in(self.registered.get(pair))
             if follows_on(record, before):
                 value = _VALUE.pack(record.public_key, record.from_us, record.until_us, before + 1, offset)
                 self.registered[pair] = self.added[pair + at] = value
+
+    def _name(self, officers: Officers, at: bytes) -> None:
+        self.officers = officers
+        self.added[OFFICERS_KEY + at] = officers.acts.to_bytes(8, "big") + encode_officers(officers.keys) + at
 
     def lost(self, key: bytes, value: bytes) -> None:
         self.added[key] = value
@@ -209,9 +215,8 @@ def decode_party_note(value: bytes) -> PartyNote:
 
 
 def may_sign(note: PartyNote, officers: Officers) -> bool:
-    """Whether the note's key is that of an officer in force. The first officers name themselves."""
-    named = decode_officers(note.body) if isinstance(note, ActRecord) and note.name == OFFICERS else None
-    return note.public_key in (officers.keys or named or frozenset())
+    """Whether the note's key is that of an officer in force."""
+    return note.public_key in officers.keys
 
 
 def why_no_effect(note: PartyNote, officers: Officers, newest: bytes | None) -> str | None:
@@ -222,8 +227,6 @@ def why_no_effect(note: PartyNote, officers: Officers, newest: bytes | None) -> 
     key, in_log = note.public_key.hex(), officers.acts
     if isinstance(note, RegistrationRecord):
         in_log = registrations_in(newest)
-        if not officers.keys:
-            return "no officers are in force: notary party officers"
         known, of = note.before, "registrations of this key"
     else:
         if decode_officers(note.body) is None:
@@ -231,13 +234,7 @@ def why_no_effect(note: PartyNote, officers: Officers, newest: bytes | None) -> 
         known, of = note.replaces, "acts about officers"
     if known != in_log:
         return f"it follows on {known} {of}, and the log has {in_log}: look, and sign anew"
-    if may_sign(note, officers):
-        return None
-    return (
-        f"{key} is no officer's key"
-        if officers.keys
-        else f"{key} is not on the list: the first officers name themselves"
-    )
+    return None if may_sign(note, officers) else f"{key} is no officer's key"
 
 
 def why_not_together(notes: Sequence[PartyNote]) -> str | None:
@@ -272,8 +269,8 @@ def _offset_in(value: bytes) -> int:
 
 
 def _officers_after(officers: Officers, act: ActRecord) -> Officers | None:
-    """Only an officer replaces the officers, who knew of all acts before. The first ones name themselves. None: it has
-    no effect, and is not counted, so that nobody but an officer uses up a number that an officer signed."""
+    """Only an officer replaces the officers, who knew of all acts before. None: it has no effect, and is not counted,
+    so that nobody but an officer uses up a number that an officer signed."""
     named = decode_officers(act.body)
     if named is None or act.replaces != officers.acts or not may_sign(act, officers):
         return None

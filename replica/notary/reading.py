@@ -2,7 +2,8 @@
 
 A barrier comes into force if its epoch is above that of the barrier in force. Any other record
 counts only if it carries the activation id in force, is in the format in force, and has a sequence number that was not
-met before in that activation. A record that does not count has no effect, but is reported, for counts and alarms.
+met before in that activation. A record that does not count has no effect, but is reported, for counts and alarms. The
+genesis counts at offset 0, and nowhere else.
 
 While a lease is held, a claim to it names the holder's newest record that the claimant had read. If the
 holder has a counting record after that one, the claim is void: the holder lives. Sequence numbers tell its records from
@@ -20,6 +21,7 @@ import msgspec
 from replica.notary.canonical import change_id
 from replica.notary.counted import Counted, CountedNote, CountedRequest
 from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
+from replica.notary.genesis import decode_genesis
 from replica.notary.leases import is_leased, shows_life, witness_in
 from replica.notary.position import POSITION_VERSION, Position
 from replica.notary.records import (
@@ -135,6 +137,9 @@ class RunReader:
     def take(self, offset: int, value: bytes) -> None:
         self._next(offset)
         self.last = value
+        if offset == 0 and (genesis := decode_genesis(value)) is not None:
+            self.counted.append(CountedNote(offset, genesis, self.stamp_us))
+            return
         record = None
         try:
             record = decode_record(value, 0 if self.barrier is None else self.barrier.record_format)

@@ -113,7 +113,7 @@ async def restored(cluster: LocalCluster, evidence: Path) -> None:
 
 async def is_created(cluster: LocalCluster) -> bool:
     """The nodes have begun a new log, once they run."""
-    return (await ended(cluster, "log", "create"))[0] == 0
+    return (await ended(cluster, "log", "create", "--to-restore"))[0] == 0
 
 
 async def refuses_to_start(cluster: LocalCluster, replica: ReplicaProcess) -> None:

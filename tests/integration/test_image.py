@@ -140,7 +140,7 @@ class Deployment:
 
     async def play(self, line: str) -> str:
         """A line of the page, as the engine would; what it printed. The active stands in for the page's."""
-        match shlex.split(line):
+        match shlex.split(line.replace("$OFFICER_KEY", "ab" * 32)):
             case ["podman", "compose", "run", "--rm", name, *words, ">", file]:
                 (self.site / file).write_text(await asyncio.to_thread(self.replicas[name].once, *words))
                 return ""

@@ -46,7 +46,7 @@ def split(operator: Operator) -> Config:  # noqa: F811
     """Set payload partitions for a deployment that has records, create what is missing, and append by the writer."""
     text = operator.config.read_text()
     operator.config.write_text(text.replace("single_broker = true", "single_broker = true\npayload_partitions = 2"))
-    created = operator.types("topic", "create")
+    created = operator.types("topic", "create", "--to-restore")
     assert created.exit_code == 0, created.output + repr(created.exception)
     config = load_config(operator.config)
     asyncio.run(_append(kafka(config)))
@@ -112,7 +112,7 @@ def test_every_job_reads_whole_records_and_a_restored_log_needs_no_payloads(
     lost = payload_topic(settings.topic)
     asyncio.run(operator.kafka.delete_topic(lost))
     assert_jobs_refuse(operator, f"TOPIC_UNSAFE: topic {settings.topic}: topic {lost} is not there")
-    assert operator.types("topic", "create").exit_code == 0
+    assert operator.types("topic", "create", "--to-restore").exit_code == 0
     assert_jobs_refuse(operator, "LOG_PAYLOAD_MISSING")
     for name in settings.topics:
         asyncio.run(operator.kafka.delete_topic(name))

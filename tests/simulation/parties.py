@@ -21,6 +21,7 @@ from replica.index.interface import OFFSET_END
 from replica.index.newest import officers_of
 from replica.notary.errors import LogUnavailable, NotaryError
 from replica.notary.formats import Formats
+from replica.notary.genesis import GenesisRecord, encode_genesis
 from replica.notary.note_signatures import signed_note
 from replica.notary.parties import OFFICERS, PartyNote, encode_officers, registration_id, registrations_in
 from replica.notary.records import ActRecord, RegistrationRecord
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _SIGNER = FileSigner(Ed25519PrivateKey.from_private_bytes(sha256(b"officer").digest()))
+GENESIS = encode_genesis(GenesisRecord(1, sha256(b"ledger").digest()[:16], (_SIGNER.public_key,)))
 _NOWHERE = (2, bytes(16), 0, 0)
 _RETRY_S = 0.2
 OF_KEYS = frozenset({"PARTY_UNKNOWN", "KEY_NOT_VALID"})
@@ -79,7 +81,7 @@ class Officer:
         self.is_done = False
 
     async def run(self) -> None:
-        """Officers, the clients' key, both raises, and then changes; in the end the key is in force."""
+        """The officers once more, the clients' key, both raises, and then changes; in the end the key is in force."""
         random, world = self._random, self._world
         await self._until_effective(self._officers)
         await self._until_effective(lambda: self._registration(0, TIME_MAX_US - 1 - len(self._signed)))
@@ -125,10 +127,6 @@ class Officer:
         self._signed.append(signed_note(note, _SIGNER.sign))
         return self._signed[-1]
 
-    def _are_officers(self) -> bool:
-        holder = self._world.holder()
-        return not holder or bool(officers_of(self._world.replica(holder).disk).keys)
-
     def _officers(self) -> ActRecord:
         key = _SIGNER.public_key
         acts = max(officers_of(replica.disk).acts for replica in self._world.replicas)
@@ -138,13 +136,9 @@ class Officer:
 
     async def _until_effective(self, make: Callable[[], PartyNote]) -> None:
         while True:
-            note = make()
-            if isinstance(note, RegistrationRecord) and not self._are_officers():  # the tail of the log was lost
-                await self._try([self._officers()])
-            else:
-                noted = await self._try([note])
-                if noted and noted[0].effective:
-                    return
+            noted = await self._try([make()])
+            if noted and noted[0].effective:
+                return
             await asyncio.sleep(_RETRY_S)
 
     async def _try(self, notes: Sequence[PartyNote]) -> list[Noted]:

@@ -18,6 +18,7 @@ from replica.active.activation import Activation
 from replica.active.lease_log import FollowedLease
 from replica.active.server import Server
 from replica.active.serving import HolderServes
+from replica.following.follower import no_demand
 from replica.link.interface import (
     DEFAULT_OPTIONS,
     LogQuestion,
@@ -30,6 +31,7 @@ from replica.link.interface import (
 )
 from replica.link.interface import LookUpAnswer as AnyAnswer
 from replica.link.memory import MemoryLink
+from replica.log.beginning import genesis_of
 from replica.marks.keeper import MarkKeeper
 from replica.marks.lead import NO_LEAD, Lead
 from replica.marks.seen_file import MemorySeenFile, SeenDisk
@@ -372,6 +374,7 @@ class Replica:
             Resources(
                 name=self.name,
                 request_log=log,
+                require=genesis_of if plan.registers else no_demand,
                 index=DiskIndex(self.disk, self.name, world.skies, plan.blind),
                 salvages=world.salvages,
                 signer=CheapSigner(),

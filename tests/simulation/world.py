@@ -29,7 +29,7 @@ from tests.simulation.doubles.log import SimulatedLog, Topic
 from tests.simulation.followers import Follower
 from tests.simulation.lives import Lives, WatchedLog
 from tests.simulation.misfortune import Misfortune
-from tests.simulation.parties import Officer
+from tests.simulation.parties import GENESIS, Officer
 from tests.simulation.plan import FaultKind, Plan
 from tests.simulation.power import FOREIGN_S, Power
 from tests.simulation.process import Process, SimulatedTask, make_task
@@ -131,7 +131,7 @@ class World:
 
     def make_topic(self) -> Topic:
         """The log of all replicas."""
-        return Topic(self.story)
+        return Topic(self.story, values=[GENESIS] if self.plan.registers else [])
 
     def make_log(self, name: str, process: Process) -> Any:
         """A replica's access to it."""

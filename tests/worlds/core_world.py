@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,15 +22,18 @@ from replica.active.server import Server
 from replica.active.serving import HolderServes
 from replica.active.signer import FileSigner
 from replica.active.worker import Worker
+from replica.following.follower import no_demand
 from replica.index.memory import MemoryIndex
 from replica.link.interface import DEFAULT_OPTIONS, SubmitOptions
 from replica.link.memory import MemoryLink
+from replica.log.interface import RequestLog
 from replica.log.memory import Delivery, MemoryLog, MemoryTopic
 from replica.marks.keeper import MarkKeeper
 from replica.marks.lead import NO_LEAD, Lead
 from replica.marks.seen_file import MemorySeenFile, SeenDisk
 from replica.notary.answers import Answer
 from replica.notary.formats import Formats
+from replica.notary.genesis import GenesisRecord, encode_genesis
 from replica.notary.position import Position
 from replica.notary.requests import DEDUPLICATION_LIMIT_S, Submission, TimeWindow, make_request
 from replica.notary.salvage import NO_SALVAGES
@@ -88,6 +91,11 @@ def signed_for(options: SubmitOptions, one: Submission) -> Submission:
     return msgspec.structs.replace(one, request=encode_canonical(request, signed))
 
 
+def begun_topic(*officers: bytes) -> MemoryTopic:
+    """A topic with a genesis of these officers."""
+    return MemoryTopic(values=[encode_genesis(GenesisRecord(1, b"L" * 16, tuple(sorted(officers))))])
+
+
 @dataclass
 class Shared:
     """What the replicas share, and what outlives them."""
@@ -97,6 +105,7 @@ class Shared:
     database: MemoryDatabase = field(default_factory=MemoryDatabase)
     election: ElectionSettings = field(default_factory=ElectionSettings)
     core: CoreSettings = field(default_factory=CoreSettings)
+    require: Callable[[RequestLog], Awaitable[object]] = no_demand  # of the log, before a replica serves from it
     seed: int = 1
     all_serve: bool = False  # each replica has a worker
     rules: int = 2  # raised before the first activation, with the record format that they go with
@@ -159,6 +168,7 @@ class Replica:
             Resources(
                 name=name,
                 request_log=self.log,
+                require=shared.require,
                 index=self.index,
                 salvages=NO_SALVAGES,
                 signer=SIGNER,

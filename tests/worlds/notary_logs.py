@@ -16,6 +16,7 @@ from replica.index.interface import NOTHING
 from replica.index.memory import MemoryIndex
 from replica.index.newest import newest_acceptances
 from replica.notary.counted import Counted, CountedRequest
+from replica.notary.genesis import GenesisRecord, encode_genesis
 from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM
 from replica.notary.position import Position, begin, decode_position, encode_position
 from replica.notary.reading import BarrierInForce, read_records
@@ -78,6 +79,10 @@ class LogMaker:
     format: int = 2
     submitted: list[tuple[Request, str]] = field(default_factory=list)  # with the command id of each
     registered: Counter[tuple[str, bytes]] = field(default_factory=Counter)
+
+    def genesis(self, *officers: bytes) -> int:
+        """Begin the log: with these first officers. Only the first record of a log is one."""
+        return self.raw(encode_genesis(GenesisRecord(1, b"L" * 16, tuple(sorted(officers)))))
 
     def barrier(
         self, epoch: int, number: int | None = None, *, format: int | None = None, rules: int | None = None

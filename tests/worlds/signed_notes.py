@@ -35,12 +35,13 @@ def registration(by: SigningKey, before: int = 0) -> PartyNote:
     return signed(RegistrationRecord(2, bytes(16), 0, 1, *of), by)
 
 
-FINE = [officers_act(ANNA, 0, ANNA), registration(ANNA), officers_act(ANNA, 1, BERT), registration(BERT, 1)]
+FINE = [registration(ANNA), officers_act(ANNA, 1, BERT), registration(BERT, 1)]
 
 
 def log_of(notes: list[PartyNote]) -> Log:
-    """A barrier at offset 0, then these notes."""
+    """A genesis that names ANNA, a barrier, then these notes."""
     maker = LogMaker(format=2)
+    maker.genesis(raw(ANNA))
     maker.barrier(1, rules=3)
     for number, note in enumerate(notes):
         placed = msgspec.structs.replace(note, activation_id=maker.activation_id, sequence=number)

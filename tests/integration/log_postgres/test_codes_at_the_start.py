@@ -93,6 +93,15 @@ async def test_no_log(process: Process) -> None:
     assert "notary log create" in await process.end("LOG_MISSING", NEEDS_A_PERSON)
 
 
+async def test_a_log_without_genesis(process: Process) -> None:
+    """Goal: a replica begins no ledger. Method: start on an empty log; nothing is written to it."""
+    await install(process.dsn, partition_records=1_000)
+    assert "the log is empty" in await process.end("LOG_WITHOUT_GENESIS", NEEDS_A_PERSON)
+    assert told((await process.command("log", "check"))[1], "LOG_WITHOUT_GENESIS")
+    made, _ = await process.command("log", "create", "--officer", "ab" * 32)
+    assert (made, (await process.command("log", "check"))[0]) == (0, 0)
+
+
 async def test_a_second_process_of_one_name(process: Process) -> None:
     """Goal: it names the other one and may be started again. Method: start beside a session that works."""
     async with working(process.dsn):

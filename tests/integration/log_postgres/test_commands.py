@@ -29,6 +29,7 @@ from tests.unit.log.test_contract import READ_WAIT_S, numbered, read_all
 pytestmark = pytest.mark.postgres
 
 REPLICA, ARCHIVIST = "log_replica_of_the_tests", "log_archivist_of_the_tests"
+OFFICER = "ab" * 32
 
 
 class Operator:
@@ -101,16 +102,20 @@ def test_the_owner_makes_the_log_and_replicas_may_only_append_and_read(operator:
     printed and run; checked, appended to, read and shown as a replica; every harm tried by each login."""
     assert isinstance(operator.refused("log", "check"), LogMissing)
     assert isinstance(operator.refused("log", "create"), LogRefused)  # replicas may not make it
-    assert "its id is postgres:" in operator.done("log", "create", "--owner", operator.owner)
-    assert "its id is postgres:" in operator.done("log", "create", "--owner", operator.owner)  # once more: nothing
+    assert "name the first officers" in str(operator.refused("log", "create", "--owner", operator.owner))
+    made = operator.done("log", "create", "--owner", operator.owner, "--officer", OFFICER)
+    assert "its id is postgres:" in made and "it is the ledger " in made
+    again = operator.done("log", "create", "--owner", operator.owner)  # nothing
+    assert again.partition("the ledger ")[2].split()[0] == made.partition("the ledger ")[2].split()[0]
     assert "notary log roles" in str(operator.refused("log", "check"))
     printed = operator.done("log", "roles", "--reader", ARCHIVIST)
     with psycopg.connect(operator.owner, autocommit=True) as owner:
         owner.execute(printed.encode())
-    assert "0 records" in operator.done("log", "check")
+    assert "1 records" in operator.done("log", "check")
     asyncio.run(_append(operator.replicas, 3))
-    assert "3 records" in operator.done("log", "check")
-    assert operator.done("log", "tail").count("undecodable") == 3
+    assert "4 records" in operator.done("log", "check")
+    shown = operator.done("log", "tail")
+    assert (shown.count("undecodable"), shown.count("genesis")) == (3, 1)
     archivist = make_conninfo(operator.replicas, user=ARCHIVIST)
     for login, harm, allowed in ((operator.replicas, HARM, READS + WRITES), (archivist, HARM + WRITES, READS)):
         for statement in harm:
@@ -125,7 +130,7 @@ def test_what_only_another_log_has_is_refused_with_a_sentence(operator: Operator
     for words in (("topic", "create"), ("topic", "check"), ("topic", "access")):
         found = operator.refused(*words)
         assert isinstance(found, ConfigError) and "log.kind is postgres" in found.detail
-    operator.done("log", "create", "--owner", operator.owner)
+    operator.done("log", "create", "--owner", operator.owner, "--officer", OFFICER)
     with psycopg.connect(operator.owner, autocommit=True) as owner:
         owner.execute(operator.done("log", "roles").encode())
         owner.execute("UPDATE participant SET topic_id = 'another'")
@@ -135,7 +140,7 @@ def test_what_only_another_log_has_is_refused_with_a_sentence(operator: Operator
 @pytest.mark.thorough
 def test_the_doctor_sees_a_login_that_could_delete_the_log(operator: Operator) -> None:
     """Goal: replicas that own the log are found. Method: the findings with the replicas' role, and with the owner's."""
-    operator.done("log", "create", "--owner", operator.owner)
+    operator.done("log", "create", "--owner", operator.owner, "--officer", OFFICER)
     with psycopg.connect(operator.owner, autocommit=True) as owner:
         owner.execute(operator.done("log", "roles").encode())
     assert _findings(operator)["log-deletion"]["severity"] == "ok"

@@ -22,13 +22,13 @@ LATE_S = 1.0
 class Topic(MemoryTopic):
     """The topic; it notes in the story what is stored."""
 
-    def __init__(self, story: Story, topic_id: str = "memory-1") -> None:
-        super().__init__(topic_id)
+    def __init__(self, story: Story, topic_id: str = "memory-1", values: Sequence[bytes] = ()) -> None:
+        super().__init__(topic_id, values)
         self._story = story
         self._waiting: list[asyncio.Future[None]] = []
         self.newest_at_s: float | None = None  # when the newest record came
         self.generation = 0  # of its brokers: how often they lost power
-        self._stored_at_s: list[float] = []
+        self._stored_at_s = [0.0] * len(values)
 
     def store(self, value: bytes) -> None:
         self.newest_at_s = asyncio.get_running_loop().time()

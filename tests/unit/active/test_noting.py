@@ -17,14 +17,14 @@ from replica.notary.parties import OFFICERS, encode_officers
 from replica.notary.records import ActRecord, RegistrationRecord
 from replica.operators.party_book import PAGE_KEYS, PartyBook, near_each_other
 from tests.simulation.virtual import run_virtually
-from tests.worlds.core_world import PARTY, Replica, World
+from tests.worlds.core_world import PARTY, Replica, World, begun_topic
 
 ANNA, BEN = [FileSigner(Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)) for number in (1, 2)]
 NOWHERE = (2, bytes(16), 0, 0)
 END = 10**15
 
 
-def officers(*who: FileSigner, by: FileSigner = ANNA, replaces: int = 0) -> ActRecord:
+def officers(*who: FileSigner, by: FileSigner = ANNA, replaces: int = 1) -> ActRecord:
     body = encode_officers(one.public_key for one in who)
     return signed_note(
         ActRecord(*NOWHERE, OFFICERS, replaces, body, "anna", "a reason", by.public_key, bytes(64)), by.sign
@@ -45,7 +45,7 @@ def registration(
 
 def play(story: Callable[[World, Replica], Awaitable[None]], rules: int = 2) -> None:
     async def scenario() -> None:
-        async with World(rules=rules) as world:
+        async with World(rules=rules, topic=begun_topic(ANNA.public_key)) as world:
             replica = await world.replica()
             await replica.until_active()
             await story(world, replica)
@@ -74,7 +74,7 @@ def test_officers_register_keys_which_every_replica_then_knows() -> None:
         for one in (replica, passive):
             page = await PartyBook(one.index, one.log).page()
             assert page.officers == sorted([ANNA.public_key.hex(), BEN.public_key.hex()])
-            assert page.acts == 1 and not page.more
+            assert page.acts == 2 and not page.more
             assert [(key.offset, key.from_us, key.until_us, key.officer, key.number) for key in page.keys] == [
                 (noted[1].offset, 0, END, ANNA.public_key.hex(), 1),
                 (revoked.offset, 5, 5, BEN.public_key.hex(), 2),
@@ -91,14 +91,13 @@ def test_what_would_have_no_effect_is_not_logged() -> None:
 
     async def story(world: World, replica: Replica) -> None:
         end = world.shared.topic.end_offset
-        assert "no officers are in force" in (await refusal(replica, registration())).detail
-        assert "the first officers name themselves" in (await refusal(replica, officers(BEN))).detail
-        assert "follows on 1" in (await refusal(replica, officers(ANNA, replaces=1))).detail
+        assert "no officer's key" in (await refusal(replica, registration(by=BEN))).detail
+        assert "no officer's key" in (await refusal(replica, officers(BEN, by=BEN))).detail
+        assert "follows on 2" in (await refusal(replica, officers(ANNA, replaces=2))).detail
         assert world.shared.topic.end_offset == end
-        await replica.participant.note([officers(ANNA)])
         await replica.participant.note([registration()])
         end = world.shared.topic.end_offset
-        assert "follows on 0" in (await refusal(replica, officers(ANNA, BEN))).detail
+        assert "follows on 0" in (await refusal(replica, officers(ANNA, BEN, replaces=0))).detail
         assert "no officer's key" in (await refusal(replica, registration(2, by=BEN))).detail
         assert (
             "follows on 0 registrations of this key, and the log has 1"
@@ -124,12 +123,12 @@ def test_of_two_at_once_the_later_one_is_refused() -> None:
         await note([officers(ANNA, BEN)])
         end = world.shared.topic.end_offset
         first, second = await asyncio.gather(
-            note([officers(ANNA, replaces=1)]), refusal(replica, officers(BEN, by=BEN, replaces=1))
+            note([officers(ANNA, BEN, replaces=2)]), refusal(replica, officers(BEN, by=BEN, replaces=2))
         )
-        assert (first[0].effective, "follows on 1" in second.detail) == (True, True)
-        first, second = await asyncio.gather(note([officers(BEN, replaces=2)]), refusal(replica, registration(3)))
+        assert (first[0].effective, "follows on 2" in second.detail) == (True, True)
+        first, second = await asyncio.gather(note([officers(BEN, replaces=3)]), refusal(replica, registration(3)))
         assert (first[0].effective, "no officer's key" in second.detail) == (True, True)
-        removed = await refusal(replica, officers(ANNA, by=BEN, replaces=3), registration(4, by=BEN))
+        removed = await refusal(replica, officers(ANNA, by=BEN, replaces=4), registration(4, by=BEN))
         assert (removed.code, "comes alone" in removed.detail) == (Code.NOT_POSSIBLE_NOW, True)
         twice = registration(4, by=BEN)
         assert "registered twice" in (await refusal(replica, twice, twice)).detail
@@ -170,7 +169,6 @@ def test_a_list_is_read_page_by_page_and_believes_the_log() -> None:
     """Goal: a long list takes bounded calls. Method: more keys than a page; records between them; another log."""
 
     async def story(world: World, replica: Replica) -> None:
-        await replica.participant.note([officers(ANNA)])
         count = PAGE_KEYS + 7
         for start in range(0, count, 100):
             numbers = range(start, min(count, start + 100))

@@ -23,9 +23,9 @@ from replica.notary.parties import decode_registration, registration_id
 from replica.notary.receipts import verify_receipt
 from replica.notary.records import RegistrationRecord
 from tests.simulation.virtual import run_virtually
-from tests.unit.active.test_noting import ANNA, NOWHERE, officers
+from tests.unit.active.test_noting import ANNA, NOWHERE
 from tests.unit.active.test_worker import Late
-from tests.worlds.core_world import PARTY, SIGNER, Replica, World, name_of, state, submission
+from tests.worlds.core_world import PARTY, SIGNER, Replica, World, begun_topic, name_of, state, submission
 
 KEY = submission(0).public_key
 REQUESTS, SPREAD_S = 200, 0.4
@@ -50,7 +50,6 @@ async def with_an_officer(world: World, seed: str) -> list[Replica]:
     """Three replicas, one of them active, whose records come late; ANNA may register keys."""
     replicas = [await world.replica(n, delivery=lambda n=n: Late(f"{seed}/{n}")) for n in (1, 2, 3)]  # type: ignore[misc]
     await first(replicas).until_active()
-    await first(replicas).participant.note([officers(ANNA)])
     return replicas
 
 
@@ -95,7 +94,7 @@ def test_what_is_before_a_revocation_is_accepted_and_nothing_after_it(
 
     async def story() -> None:
         random = Random(f"{seed}/revocation")
-        async with World(rules=3, all_serve=all_serve, seed=seed) as world:
+        async with World(rules=3, all_serve=all_serve, seed=seed, topic=begun_topic(ANNA.public_key)) as world:
             replicas = await with_an_officer(world, f"{seed}")
             await first(replicas).participant.note([registration(0, FOREVER)])
             answers: dict[int, Answer] = {}
@@ -170,7 +169,7 @@ def test_a_key_ends_at_one_moment_for_every_replica(all_serve: bool) -> None:
 
     async def story() -> None:
         random = Random(f"{all_serve}/expiry")
-        async with World(rules=3, all_serve=all_serve) as world:
+        async with World(rules=3, all_serve=all_serve, topic=begun_topic(ANNA.public_key)) as world:
             replicas = await with_an_officer(world, "expiry")
             until_us = world.shared.clock.wall_us() + round(SPREAD_S / 2 * 1e6)
             await first(replicas).participant.note([registration(0, until_us)])

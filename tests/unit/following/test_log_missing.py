@@ -11,8 +11,10 @@ from replica.cli import log_set_up
 from replica.failure import error_document, exit_code
 from replica.following.log_reading import LOG_MISSING_MAX_S, known_log
 from replica.log.interface import LogMissing
+from replica.log.memory import MemoryLog, MemoryTopic
 from replica.notary.errors import LogGone, StoreMismatch
 from replica.notary.exit_codes import EXIT_CONFIGURATION
+from replica.notary.genesis import decode_genesis
 
 
 class Clock:
@@ -76,6 +78,9 @@ class Database:
     def ledgers(self) -> Database:
         return self
 
+    def operator_keys(self) -> list[Any]:
+        return []
+
     async def status(self) -> Any:
         if isinstance(self._topic_id, Exception):
             raise self._topic_id
@@ -89,11 +94,15 @@ def test_an_empty_log_does_not_take_the_place_of_a_lost_one(
     bound: Any, creates: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: nobody forgets by one command what was spent. Method: a new one, one without tables, one that published."""
-    admin = Admin()
+    admin, topic, officer = Admin(), MemoryTopic(), "ab" * 32
     monkeypatch.setattr("replica.log.open.open_log_admin", lambda _: admin)
-    creating = log_set_up.create_log(cast(Any, Database(bound)), cast(Any, None))
+    monkeypatch.setattr("replica.log.open.open_log", lambda _: MemoryLog(topic))
+    creating = log_set_up.create_log(cast(Any, Database(bound)), cast(Any, None), [officer])
     if creates:
-        assert asyncio.run(creating) == "new"
+        log_id, ledger_id = asyncio.run(creating)
+        genesis = decode_genesis(topic.records(0, 1)[0][1])
+        assert genesis is not None and genesis.officers == (bytes.fromhex(officer),)
+        assert (log_id, ledger_id, topic.end_offset) == ("new", genesis.ledger_id, 1)
     else:
         with pytest.raises(LogGone, match="the lost topic"):
             asyncio.run(creating)

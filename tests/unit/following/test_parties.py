@@ -9,7 +9,7 @@ from replica.following.index_check import begin_check, check_complete, continue_
 from replica.index.memory import MemoryIndex
 from replica.log.memory import MemoryTopic
 from replica.notary.errors import IndexMismatch
-from replica.notary.parties import encode_officers, registration_id
+from replica.notary.parties import registration_id
 from replica.notary.rules import Outcome
 from tests.worlds.notary_logs import PARTY, LogMaker, request_of
 from tests.worlds.party_logs import CLIENT_KEY, OFFICER_KEYS
@@ -21,8 +21,8 @@ TOPIC_ID = "memory-1"
 def values(rules: int = 2) -> list[bytes]:
     """A log with officers, a registration that is revoked and played again, and requests in between."""
     maker = LogMaker(format=2)
+    maker.genesis(OFFICER)
     maker.barrier(1, rules=rules)
-    maker.act("officers", body=encode_officers([OFFICER]), by=OFFICER)
     maker.submit(request_of(1, (1,)), command="c1")
     maker.register(PARTY, key=CLIENT_KEY, by=OFFICER)
     maker.submit(request_of(2, (2,)), command="c2")

@@ -70,8 +70,8 @@ def write_notes(index: Index, maker: LogMaker, first: int = 0) -> None:
 def begun() -> LogMaker:
     """A log of three records: barrier, officers, a registration."""
     maker = LogMaker(format=2)
+    maker.genesis(FIRST)
     maker.barrier(1, rules=3)
-    maker.act("officers", body=encode_officers([FIRST]), by=FIRST)
     maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(0, 9))
     return maker
 
@@ -150,8 +150,8 @@ def test_the_registrations_of_a_run_count_for_its_later_requests(make: Make, wri
     """Goal: each request is judged by what is before it, whether its run is in the index or not. Method: a key is
     registered, revoked, and used before, between and after, in one run."""
     maker = LogMaker(format=2)
+    maker.genesis(FIRST)
     maker.barrier(1, rules=3)
-    maker.act("officers", body=encode_officers([FIRST]), by=FIRST)
     maker.submit(request_of(1, (1,)), command="c1")
     maker.register(PARTY, key=CLIENT_KEY, by=FIRST)
     maker.submit(request_of(2, (2,)), command="c2")

@@ -86,6 +86,7 @@ def test_what_needs_a_person_is_said_in_the_catalogue() -> None:
         "LOG_MISSING",
         "LOG_PAYLOAD_MISSING",
         "LOG_TRUNCATED",
+        "LOG_WITHOUT_GENESIS",
         "PIPELINE_MISSING",
         "PLACE_ACCESS_DENIED",
         "PLACE_UNKNOWN",

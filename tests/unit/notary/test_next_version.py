@@ -13,7 +13,6 @@ from replica.checker.judge import JudgedRequest, JudgedVoid, ReferenceJudge
 from replica.notary.canonical import content_digest
 from replica.notary.errors import FormatUnknown
 from replica.notary.formats import Formats, known, of_barrier, to_write, why_not_raise
-from replica.notary.parties import encode_officers
 from replica.notary.position import begin
 from replica.notary.reading import VoidReason, read_records
 from replica.notary.records import (
@@ -50,8 +49,8 @@ def write(maker: LogMaker, tx_number: int, *, lot: int | None, states: tuple[int
 def raised() -> LogMaker:
     """Notarised under today's rules, then the barrier of the next ones."""
     maker = LogMaker(format=PRESENT.records)
+    maker.genesis(*OFFICER_KEYS[:1])
     maker.barrier(1, rules=PRESENT.rules)
-    maker.act("officers", body=encode_officers(OFFICER_KEYS[:1]), by=OFFICER_KEYS[0])
     maker.register(PARTY, key=CLIENT_KEY, by=OFFICER_KEYS[0])
     write(maker, 1, lot=None, states=(1,))
     maker.barrier(2, format=NEXT.records, rules=NEXT.rules)

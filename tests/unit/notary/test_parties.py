@@ -16,12 +16,13 @@ from pytest import MonkeyPatch
 import replica.index.newest
 import replica.notary.parties
 import replica.notary.rules
-from replica.checker.judge import JudgedRequest, ReferenceJudge
+from replica.checker.judge import JudgedRequest, JudgedVoid, ReferenceJudge
 from replica.notary.errors import InvariantBroken
+from replica.notary.genesis import OFFICERS_MAX, GenesisRecord, decode_genesis, encode_genesis
 from replica.notary.outcomes import CODE_OF
 from replica.notary.parties import (
-    OFFICERS_MAX,
     Officers,
+    PartyNote,
     decode_officers,
     encode_officers,
     entry_key_of,
@@ -33,7 +34,7 @@ from replica.notary.parties import (
 )
 from replica.notary.position import begin
 from replica.notary.reading import read_records
-from replica.notary.records import ActRecord, RegistrationRecord, SalvageRecord
+from replica.notary.records import ActRecord, RegistrationRecord
 from replica.notary.rules import Outcome, Verdict
 from tests.golden.make import FOLDER
 from tests.worlds.notary_logs import FOR_EVER, PARTY, TOPIC, Log, LogMaker, request_of, run_product
@@ -53,8 +54,8 @@ _cuts = st.lists(st.integers(0, 40), max_size=5)
 def begun(rules: int = 3) -> LogMaker:
     """A log with one officer in force."""
     maker = LogMaker(format=2)
+    maker.genesis(FIRST)
     maker.barrier(1, rules=rules)
-    maker.act("officers", body=encode_officers([FIRST]), by=FIRST)
     return maker
 
 
@@ -259,11 +260,66 @@ def test_a_list_of_officers_has_one_form(body: bytes) -> None:
     """Goal: two readers never disagree about a body. Method: everything near a good one, to both."""
     assert decode_officers(body) is None
     maker = LogMaker(format=2)
+    maker.genesis(FIRST)
     maker.barrier(1, rules=3)
-    maker.act("officers", body=body, by=FIRST)
+    maker.act("officers", body=body, replaces=1, by=FIRST)
     judge = ReferenceJudge()
     list(judge.judge(maker.log))
+    assert (judge.officers, judge.acts_on_officers) == ([FIRST], 1)
+
+
+GENESIS = encode_genesis(GenesisRecord(1, b"L" * 16, (FIRST, SECOND)))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        GENESIS[:-1],
+        GENESIS + b"\0",
+        b"\x95" + GENESIS[1:] + b"\0",
+        b"\x94\x07" + GENESIS[2:],
+        b"\x94\x08\x02" + GENESIS[3:],
+        b"\x94\x08\xcc\x01" + GENESIS[3:],
+        b"\x94\x08\x01\xc4\x0f" + GENESIS[6:],
+        b"\x94\x08\x01\xc5\x00\x10" + GENESIS[5:],
+        GENESIS[:21] + b"\x90",
+        GENESIS[:22] + GENESIS[56:] + GENESIS[22:56],
+        GENESIS[:22] + GENESIS[22:56] * 2,
+    ],
+)
+def test_a_genesis_has_one_form(value: bytes) -> None:
+    """Goal: two readers never disagree about the first officers. Method: everything near a good one, to both."""
+    assert decode_genesis(GENESIS) == GenesisRecord(1, b"L" * 16, (FIRST, SECOND))
+    assert decode_genesis(value) is None
+    judge = ReferenceJudge()
+    assert isinstance(judge.read(0, value), JudgedVoid)
     assert judge.officers == []
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_only_the_first_record_is_a_genesis(late: bool) -> None:
+    """Goal: nobody who writes to the log names officers anew. Method: a second genesis, before and after a barrier."""
+    maker = LogMaker(format=2)
+    maker.genesis(FIRST)
+    if late:
+        maker.barrier(1, rules=3)
+    at = maker.genesis(STRANGER)
+    run, judge = run_with_parties(maker.log), ReferenceJudge()
+    assert run.voids == {at: "undecodable"}
+    assert [one.offset for one in judge.judge(maker.log) if isinstance(one, JudgedVoid)] == [at]
+    assert (run.officers, judge.officers) == (Officers(1, frozenset([FIRST])), [FIRST])
+
+
+def test_without_a_genesis_nobody_becomes_an_officer() -> None:
+    """Goal: there is no race for the first officers. Method: an act that names its own signer, in a log without one."""
+    maker = LogMaker(format=2)
+    maker.barrier(1, rules=3)
+    maker.act("officers", body=encode_officers([FIRST]), by=FIRST)
+    maker.register(PARTY, key=CLIENT_KEY, by=FIRST)
+    maker.submit(request_of(1, (1,)))
+    assert outcomes(maker) == ["PARTY_UNKNOWN"]
+    assert run_with_parties(maker.log).officers == Officers()
 
 
 @pytest.mark.parametrize("number", [1, 15, 16, 17, OFFICERS_MAX])
@@ -271,8 +327,8 @@ def test_both_readers_take_each_number_of_officers(number: int) -> None:
     """Goal: MessagePack's two heads of an array. Method: numbers on both sides."""
     keys = [bytes([at]) * 32 for at in range(number)]
     maker = LogMaker(format=2)
+    maker.genesis(*keys)
     maker.barrier(1, rules=3)
-    maker.act("officers", body=encode_officers(keys), by=keys[0])
     judge = ReferenceJudge()
     list(judge.judge(maker.log))
     assert judge.officers == keys
@@ -361,9 +417,7 @@ def _officers_mutant(**change: Any) -> Callable[[MonkeyPatch], None]:
     def after(officers: Officers, act: Any) -> Officers | None:
         named = decode_officers(act.body)
         follows = change.get("any_number") or act.replaces == officers.acts
-        allowed = change.get("anybody") or act.public_key in (officers.keys or (named or ()))
-        if change.get("first_by_anybody") and not officers.keys:
-            allowed = True
+        allowed = change.get("anybody") or act.public_key in officers.keys
         if named and follows and allowed:
             return Officers(officers.acts + 1, named)
         return Officers(officers.acts + 1, officers.keys) if change.get("counted") else None
@@ -373,7 +427,7 @@ def _officers_mutant(**change: Any) -> Callable[[MonkeyPatch], None]:
 
 def _anybody_registers(patch: MonkeyPatch) -> None:
     def after(officers: Officers, notes: Sequence[Any], *before: Any) -> tuple[Officers, dict[bytes, bytes]]:
-        signers = frozenset(note.record.public_key for note in notes if not isinstance(note.record, SalvageRecord))
+        signers = frozenset(note.record.public_key for note in notes if isinstance(note.record, PartyNote))
         return _after(officers, notes, *before)[0], _after(Officers(officers.acts, signers), notes, *before)[1]
 
     patch.setattr(replica.index.newest, "in_force_after", after)
@@ -405,7 +459,6 @@ MUTANTS: dict[str, Callable[[MonkeyPatch], None]] = {
     "the record's own stamp": _key_mutant(lambda *of: _outside(*of, own=True)),
     "officers by acts that do not follow": _officers_mutant(any_number=True),
     "officers by anybody": _officers_mutant(anybody=True),
-    "the first officers by anybody": _officers_mutant(first_by_anybody=True),
     "acts without effect are numbered": _officers_mutant(counted=True),
     "anybody registers": _anybody_registers,
     "the name is no part of the pair": _any_name,

@@ -21,7 +21,7 @@ from replica.operators import registry_watch
 from replica.operators.metrics import RegistryMetrics
 from replica.operators.registry_watch import RegistryWatch
 from tests.worlds.notary_logs import PARTY, TOPIC, LogMaker
-from tests.worlds.party_logs import OFFICER_KEYS, encode_officers
+from tests.worlds.party_logs import OFFICER_KEYS
 
 KEY, OTHER = b"\xab" * 32, b"\xcd" * 32
 NOW_US = 1_000_000
@@ -53,8 +53,8 @@ def test_what_differs(file: dict[Pair, PeriodUs], in_log: dict[Pair, PeriodUs], 
 def registered() -> MemoryIndex:
     """An index in which KEY is registered for ever, and OTHER was and is revoked."""
     maker, index = LogMaker(format=2), MemoryIndex()
+    maker.genesis(*OFFICER_KEYS[:1])
     maker.barrier(1, rules=3)
-    maker.act("officers", body=encode_officers(OFFICER_KEYS[:1]), by=OFFICER_KEYS[0])
     for key, period_us in ((KEY, ALWAYS), (OTHER, ALWAYS), (OTHER, (9, 9))):
         maker.register(PARTY, key=key, by=OFFICER_KEYS[0], period_us=period_us)
     reading = read_records(begin(TOPIC), maker.log)
