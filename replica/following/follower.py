@@ -20,7 +20,6 @@ from replica.notary.leases import database_in
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import BarrierRecord
 from replica.notary.salvage import NO_SALVAGES, Salvages
-from replica.notary.tasks import cancelled
 from replica.settings import CoreSettings
 from replica.telemetry.core_spans import UNTRACED, Trace
 
@@ -208,7 +207,7 @@ class Follower:
                     await self._pause(len(records), read_at_s)
         finally:
             self.assured = False
-            await cancelled(watch)
+            watch.cancel()  # not awaited: a killed process of the simulator ends here, whenever it is collected
             await reader.close()
 
     async def _open_after(self, topic_id: str, position: Position) -> LogReader:
