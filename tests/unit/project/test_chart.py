@@ -179,7 +179,8 @@ def test_one_machine_takes_one_replica_and_one_replica_goes_at_a_time(tmp_path: 
         "readinessProbe": "/health/ready",
     }
     hook = container["lifecycle"]["preStop"]["exec"]["command"][-1]
-    assert hook == 'exec notary switchover --config /etc/notary/notary.toml --if-active "$POD_NAME"'
+    asked = 'exec notary switchover --config /etc/notary/notary.toml --if-active "$POD_NAME"'
+    assert hook == f'{asked} --reason "the pod ends"'
 
 
 def test_the_grace_period_covers_a_whole_switchover(settings: Config, tmp_path: Path) -> None:
