@@ -32,7 +32,7 @@ STEPS = (
     Step("Keys and parties", "notary keys create; parties.toml", ("notary-key", "parties")),
     Step("Tables and grants", "notary store migrate; notary store roles", ("schema", "database-rights")),
     Step("Topic", "notary topic create, or notary log create", ("log-servers", "log-contract", "log-identity")),
-    Step("Replicas", "systemctl enable --now notary@NAME", ("active", "passives", "steering")),
+    Step("Replicas", "systemctl enable --now notary@NAME", ("active", "passives")),
     Step("HAProxy", "notary haproxy render", ("haproxy-configuration", "endpoint")),
     Step("keepalived", "notary haproxy render --keepalived primary", ("keepalived",)),
     Step("Prometheus", "monitoring/prometheus.yml, monitoring/alerts.yml", ("monitoring",), WORSE_THAN_OK),
