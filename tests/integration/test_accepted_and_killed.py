@@ -156,6 +156,8 @@ def logged_offsets(cluster: LocalCluster, commands: set[str]) -> dict[str, list[
     """At which offsets of the log each command is."""
     found: dict[str, list[int]] = {}
     for offset, value in read_topic(cluster.config.log.settings, cluster.topic_id):
+        if offset == 0:  # the genesis
+            continue
         record = decode_record(value, known().newest.records)
         if isinstance(record, RequestRecord) and record.submission.command_id in commands:
             found.setdefault(record.submission.command_id, []).append(offset)
