@@ -58,6 +58,7 @@ REMOVABLE_PATH = "/node/network/removable_nodes"
 LOG_PATH = "/v1/log/{transaction}"
 _TRANSACTION = re.compile(r"([1-9]\d{0,15})\.([1-9]\d{0,15})")
 NOTES_MAX = 100  # in one call
+PROBLEM_MAX = 500  # characters of what is wrong with a call
 NOTE_HEX_MAX = 16_384  # the longest list of officers has 3,600 bytes
 _BODY_MAX_BYTES = 262_144
 ReplicaName = Annotated[str, msgspec.Meta(max_length=128)]  # a refusal repeats what was asked for
@@ -404,7 +405,7 @@ def read_call(kind: type[CallT], body: bytes) -> CallT:
     try:
         return msgspec.json.decode(body, type=kind)
     except UNREADABLE as error:
-        raise BadRequest(str(error)) from None
+        raise BadRequest(str(error)[:PROBLEM_MAX]) from None  # it repeats what was sent
 
 
 async def _as_task(answer: Awaitable[object]) -> object:
