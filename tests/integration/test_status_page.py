@@ -6,11 +6,12 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import pytest_asyncio
-from aiohttp import ClientSession
+from aiohttp import ClientSession, CookieJar
 from playwright.async_api import expect
 
 from replica.operators.admin import AdminListener
@@ -159,9 +160,12 @@ async def test_texts_of_the_replica_stay_texts(shown: Shown) -> None:
 
 async def test_browsers_are_told_what_the_page_may_do(shown: Shown) -> None:
     """Goal: nothing from elsewhere, nothing kept. Method: the headers of everything that the page is made of."""
-    async with ClientSession() as session:
+    address = shown.url.partition("/?token=")[0]
+    async with ClientSession(cookie_jar=CookieJar(unsafe=True)) as session:  # of an address without a name
+        await (await session.get(shown.url)).read()
         for path in ("/", "/page.js", "/page.css", "/page/data"):
-            async with session.get(shown.url + path) as answer:
+            async with session.get(address + path) as answer:
+                assert answer.status == HTTPStatus.OK, path
                 policy = answer.headers["Content-Security-Policy"]
                 assert answer.headers["Cache-Control"] == "no-store", path
             assert "default-src 'none'" in policy
