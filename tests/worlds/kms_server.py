@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from replica.settings import KmsSettings
+from tests.lossy_disk import freeze
 
 SERVER = Path(__file__).parents[2] / ".tools" / "local-kms"
 REGION = "eu-west-2"
@@ -65,7 +66,7 @@ class KmsServer:
 
     def freeze(self) -> None:
         """It answers nothing, and its connections stay."""
-        self._process.send_signal(signal.SIGSTOP)
+        freeze([self._process.pid])
 
     def thaw(self) -> None:
         self._process.send_signal(signal.SIGCONT)
