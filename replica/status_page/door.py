@@ -20,8 +20,13 @@ from replica.notary.web_hosts import WebHosts
 SHOWN = ("/", "/page.js", "/page.css", "/page/data", "/admin/v1/status")
 ANSWER_MAX_S = 10.0
 _COOKIE = "notary-status"
-_PASSED_ON = ("Content-Type", "Content-Security-Policy", "X-Content-Type-Options", "Referrer-Policy",
-              "Cross-Origin-Resource-Policy")  # fmt: skip
+_PASSED_ON = (
+    "Content-Type",
+    "Content-Security-Policy",
+    "X-Content-Type-Options",
+    "Referrer-Policy",
+    "Cross-Origin-Resource-Policy",
+)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
