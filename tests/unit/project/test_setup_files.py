@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from packaging.requirements import Requirement
@@ -56,6 +57,12 @@ def test_the_checksums_are_those_of_the_pinned_jars(jar_set: str) -> None:
     jars = {line.split("  ")[1] for line in (folder / "SHA256SUMS").read_text().splitlines()}
     assert dependencies
     assert {f"{artifact}-{version}.jar" for artifact, version in dependencies} <= jars
+
+
+@pytest.mark.parametrize("pom", sorted((ROOT / "scripts/jars").glob("*/pom.xml")), ids=lambda path: path.parent.name)
+def test_maven_can_read_what_is_pinned(pom: Path) -> None:
+    """Goal: a machine without a cache of jars is set up too (a comment once held two dashes). Method: parse it."""
+    assert ElementTree.parse(pom).getroot().tag.endswith("project")
 
 
 def test_the_connector_is_that_of_the_pinned_spark() -> None:
