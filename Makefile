@@ -159,7 +159,7 @@ lake: setup-tests ## The pipeline in the users' lake: real S3 and HDFS, Delta, a
 	@$(BIN)/pytest -q tests/integration/test_places_hdfs.py $(ARGS)
 	@$(BIN)/pytest -q tests/unit/pipeline/test_places.py tests/unit/pipeline/test_archive_in_objects.py tests/integration/test_places_s3.py tests/integration/test_tables_s3.py tests/pipeline/test_archive_s3.py $(ARGS)
 	@$(BIN)/pytest -q tests/pipeline/test_archive_hdfs.py $(ARGS)
-	@$(BIN)/pytest -q tests/pipeline/test_tables_on_spark.py tests/pipeline/test_tables_query.py tests/pipeline/test_catalogue.py tests/pipeline/test_secured_source.py tests/pipeline/test_packages.py tests/pipeline/test_cluster.py tests/pipeline/test_yarn.py tests/pipeline/test_failures.py $(ARGS)
+	@$(BIN)/pytest -q tests/pipeline/test_tables_on_spark.py tests/pipeline/test_tables_query.py tests/pipeline/test_catalogue.py tests/pipeline/test_secured_source.py tests/pipeline/test_packages.py tests/pipeline/test_cluster.py tests/pipeline/test_yarn.py tests/pipeline/test_failures.py tests/pipeline/test_brokers_defaults.py $(ARGS)
 	@$(BIN)/pytest -q tests/pipeline/test_kills.py tests/pipeline/test_log_copy.py tests/pipeline/test_restore_elsewhere.py tests/pipeline/test_drill.py $(ARGS)
 
 kms: setup-tests ## The notary's key in a file, on a token and in a real key management service, and its replicas through an outage of it; needs Go
