@@ -15,6 +15,8 @@ import pytest
 from replica.local.process import ServerEnded, ServerFailed
 from tests.promises import PromiseBroken, breaks_a_promise
 
+pytestmark = pytest.mark.thorough  # each runs pytest, twice and more
+
 ROOT = Path(__file__).parents[3]
 SAMPLES = """
 from pathlib import Path
@@ -111,7 +113,6 @@ def test_what_was_late_runs_once_more_and_the_last_line_names_it(tmp_path: Path)
     assert ran == Ran(0, "repeated: 1 tests/clients/test_samples.py::test_late", {"late": 2, "well": 1})
 
 
-@pytest.mark.thorough
 def test_real_servers_in_two_processes_are_repeated_and_clusters_run_in_a_phase_of_their_own(tmp_path: Path) -> None:
     """Goal: neither a retry, nor a broken promise, nor a test is lost. Method: each phase on tests with and without the
     mark of a cluster; a phase of two folders, the first with a late one."""
@@ -140,7 +141,8 @@ def test_a_quick_test_that_computes_for_long_fails_and_one_that_waits_does_not(t
     """Goal: the core phase stays quick, and a busy machine fails nothing. Method: a smaller bound; one
     that computes for longer, in a child as well; one that waits; one that is left out."""
     samples = (
-        "import subprocess, sys, time\nfrom tests import conftest\nconftest.CORE_S_MAX = 0.2\n"
+        "import subprocess, sys, time\nfrom tests import conftest\n"
+        "conftest.CORE_S_MAX, conftest.MILLION_S = 0.2, 10.0\n"
         "def compute():\n    end_s = time.process_time() + 0.4\n    while time.process_time() < end_s: pass\n"
         "def test_computes(): compute()\n"
         "def test_child():\n    code = 'import time\\nwhile time.process_time() < 0.4: pass'\n"
@@ -154,7 +156,6 @@ def test_a_quick_test_that_computes_for_long_fails_and_one_that_waits_does_not(t
     assert [name.partition("::")[2] for name in failed] == ["test_computes", "test_child"]
 
 
-@pytest.mark.thorough
 def test_a_broken_promise_is_never_forgiven(tmp_path: Path) -> None:
     """Goal: no second try, wherever it hides. Method: one of each shape, which would pass if it ran again."""
     ran = run_script(tmp_path, FINDING + GROUPED + HIDDEN + AT_THE_END + LATE)
@@ -164,7 +165,6 @@ def test_a_broken_promise_is_never_forgiven(tmp_path: Path) -> None:
     assert names == ["test_finding", "test_grouped", "test_hidden", "test_at_the_end"]
 
 
-@pytest.mark.thorough
 def test_a_missed_goal_is_never_forgiven(tmp_path: Path) -> None:
     """Goal: a scenario that holds but for its goal fails, once and for all. Method: an outage that would be short when
     it is repeated; the fault scenarios' own plugin."""
@@ -178,7 +178,6 @@ def test_a_missed_goal_is_never_forgiven(tmp_path: Path) -> None:
     assert run_script(tmp_path, MISSED_GOAL, "faults-quick") == Ran(1, "repeated: 0", {"long": 1})
 
 
-@pytest.mark.thorough
 def test_what_fails_twice_has_failed_and_many_failures_are_no_bad_luck(tmp_path: Path) -> None:
     """Goal: the bounds of patience. Method: one that always fails; four that fail once."""
     always = run_script(tmp_path / "always", ALWAYS)
