@@ -35,10 +35,6 @@ async def no_wait() -> None:
     """There is room for the next run at once."""
 
 
-async def no_demand(request_log: RequestLog) -> None:
-    """Any log will do."""
-
-
 class Follower:
     """Reads and applies the log for one replica.
 
@@ -54,12 +50,12 @@ class Follower:
         settings: CoreSettings,
         on_applied: Callable[[Applied], None],
         *,
+        require: Callable[[RequestLog], Awaitable[object]],
         trace: Trace = UNTRACED,
         salvages: Salvages = NO_SALVAGES,
         room: Callable[[], Awaitable[None]] = no_wait,
         on_assured: Callable[[], None] = lambda: None,
         on_opened: Callable[[], Awaitable[None]] = no_wait,
-        require: Callable[[RequestLog], Awaitable[object]] = no_demand,
     ) -> None:
         """`require` is awaited before a log is read from its start: it raises where it may not be served from.
         `on_applied` is called after each run; `room` is awaited next: it returns when another run may follow.

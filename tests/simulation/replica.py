@@ -18,7 +18,6 @@ from replica.active.activation import Activation
 from replica.active.lease_log import FollowedLease
 from replica.active.server import Server
 from replica.active.serving import HolderServes
-from replica.following.follower import no_demand
 from replica.link.interface import (
     DEFAULT_OPTIONS,
     LogQuestion,
@@ -56,6 +55,7 @@ from tests.simulation.power import SYNC_S, SYNCED, share_marks, tell_marks
 from tests.simulation.process import Process
 from tests.simulation.words import WatchedBulletin, WordedLease, raised_formats, shared_bound
 from tests.simulation.workers import make_worker, note_pauses
+from tests.worlds.beginning import no_demand
 from tests.worlds.core_world import KeptNotes
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,18 +22,15 @@ from replica.active.server import Server
 from replica.active.serving import HolderServes
 from replica.active.signer import FileSigner
 from replica.active.worker import Worker
-from replica.following.follower import no_demand
 from replica.index.memory import MemoryIndex
 from replica.link.interface import DEFAULT_OPTIONS, SubmitOptions
 from replica.link.memory import MemoryLink
-from replica.log.interface import RequestLog
+from replica.log.beginning import genesis_of
 from replica.log.memory import Delivery, MemoryLog, MemoryTopic
 from replica.marks.keeper import MarkKeeper
 from replica.marks.lead import NO_LEAD, Lead
 from replica.marks.seen_file import MemorySeenFile, SeenDisk
 from replica.notary.answers import Answer
-from replica.notary.formats import Formats
-from replica.notary.genesis import GenesisRecord, encode_genesis
 from replica.notary.position import Position
 from replica.notary.requests import DEDUPLICATION_LIMIT_S, Submission, TimeWindow, make_request
 from replica.notary.salvage import NO_SALVAGES
@@ -44,9 +41,15 @@ from replica.store.interface import Completion, ParticipantStore
 from replica.store.memory import MemoryDatabase, MemoryDesk, MemoryStore
 from replica.store.sqlite.store import EmbeddedStore
 from replica.telemetry.core_spans import UNTRACED, Trace
+from tests.next_version.release import PRESENT
+from tests.worlds.beginning import beginning
 from tests.worlds.ha_world import LoopClock
 
 PARTY = "CN=Alice,O=Test,C=GB"
+KEY = b"k" * 32  # of the party: no signature is checked here
+ANNA = FileSigner(Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32))  # the first officer
+BEGUN = 3  # records of a new log
+FIRST_EPOCH = 2  # of a replica: the log begins with another leader
 SIGNER = FileSigner(Ed25519PrivateKey.from_private_bytes(b"\x07" * 32))
 LIFE_MAX_S = 60.0
 SYNC_S = 0.005  # of a seen file
@@ -76,7 +79,7 @@ def submission(
     request = make_request(name_of(tx), list(inputs), list(references), window, PARTY)
     command = command_id or f"c{tx}"
     raw = encode_canonical(request, Terms(user_id, command, (PARTY,)))
-    return Submission(raw, b"k" * 32, b"s" * 64, user_id, command, (PARTY,), submission_id)
+    return Submission(raw, KEY, b"s" * 64, user_id, command, (PARTY,), submission_id)
 
 
 def signed_for(options: SubmitOptions, one: Submission) -> Submission:
@@ -91,9 +94,9 @@ def signed_for(options: SubmitOptions, one: Submission) -> Submission:
     return msgspec.structs.replace(one, request=encode_canonical(request, signed))
 
 
-def begun_topic(*officers: bytes) -> MemoryTopic:
-    """A topic with a genesis of these officers."""
-    return MemoryTopic(values=[encode_genesis(GenesisRecord(1, b"L" * 16, tuple(sorted(officers))))])
+def begun_topic(*more: tuple[str, bytes]) -> MemoryTopic:
+    """A topic in which ANNA, the officer, registered the key of `submission`, and these parties' keys."""
+    return MemoryTopic(values=beginning(ANNA, (PARTY, KEY), *more))
 
 
 @dataclass
@@ -101,20 +104,18 @@ class Shared:
     """What the replicas share, and what outlives them."""
 
     clock: LoopClock = field(default_factory=LoopClock)
-    topic: MemoryTopic = field(default_factory=MemoryTopic)
+    topic: MemoryTopic = field(default_factory=begun_topic)
     database: MemoryDatabase = field(default_factory=MemoryDatabase)
     election: ElectionSettings = field(default_factory=ElectionSettings)
     core: CoreSettings = field(default_factory=CoreSettings)
-    require: Callable[[RequestLog], Awaitable[object]] = no_demand  # of the log, before a replica serves from it
     seed: int = 1
     all_serve: bool = False  # each replica has a worker
-    rules: int = 2  # raised before the first activation, with the record format that they go with
     peers: tuple[str, ...] = ()  # the names of all replicas, where they tell one another their marks
     survives_power_loss: bool = True  # the log does, so nothing is exposed
     publishing: asyncio.Event | None = None  # completions are published while it is set; None: always
 
     def __post_init__(self) -> None:
-        self.database.formats = Formats(rules=self.rules)
+        self.database.formats = PRESENT
         self.lock_server = MemoryLockServer(self.clock, lease_s=self.election.lease_s)
 
 
@@ -168,7 +169,7 @@ class Replica:
             Resources(
                 name=name,
                 request_log=self.log,
-                require=shared.require,
+                require=genesis_of,
                 index=self.index,
                 salvages=NO_SALVAGES,
                 signer=SIGNER,
@@ -229,6 +230,16 @@ class Replica:
     def _session(self) -> MemoryLockSession:
         shared = self.shared
         return MemoryLockSession(shared.lock_server, name=self.name, settings=shared.election, clock=shared.clock)
+
+
+async def until_led(replicas: Sequence[Replica]) -> Replica:
+    """Whichever of them is the first to lead."""
+    async with asyncio.timeout(LIFE_MAX_S):
+        while True:
+            for replica in replicas:
+                if replica.participant.standing().active:
+                    return replica
+            await asyncio.sleep(0.01)
 
 
 class HeldStore(MemoryStore):

@@ -19,6 +19,7 @@ from replica.notary.leases import release_text
 from replica.notary.records import BarrierRecord, encode_record
 from replica.settings import CoreSettings
 from tests.contracts.lock_contract import CLOCK, SETTINGS, World
+from tests.worlds.beginning import no_demand
 
 CORE = CoreSettings(standby_read_pause_s=0.01, read_wait_s=0.2)
 
@@ -52,7 +53,7 @@ async def lease_world(
 
     def follow() -> tuple[Follower, RequestLog]:
         log = open_log()
-        follower = Follower(log, MemoryIndex(), CLOCK, CORE, lambda _: None)
+        follower = Follower(log, MemoryIndex(), CLOCK, CORE, lambda _: None, require=no_demand)
         followers.append((follower, asyncio.create_task(follower.run()), log))
         return follower, log
 

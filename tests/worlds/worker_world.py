@@ -31,6 +31,7 @@ from replica.link.interface import (
     refuse_as_passive,
 )
 from replica.link.memory import MemoryLink
+from replica.log.beginning import genesis_of
 from replica.log.memory import Delivery, MemoryLog
 from replica.marks.keeper import MarkKeeper
 from replica.marks.seen_file import MemorySeenFile
@@ -67,7 +68,7 @@ class WorkerReplica:
         self.database_is_away = False
         self.database = shared.database  # another one after a promotion that this replica has seen
         signer = ReceiptSigner(SIGNER, shared.core.sign_max_s, lambda _: None)
-        self.follower = Follower(self.log, self.index, self.clock, shared.core, self._on_applied)
+        self.follower = Follower(self.log, self.index, self.clock, shared.core, self._on_applied, require=genesis_of)
         self.follower.hurry(True)
         self.places = Places()
         marks = MarkKeeper(name, MemorySeenFile(), self.clock)

@@ -25,6 +25,7 @@ from replica.settings import CoreSettings
 from tests.integration.log_postgres.world import opened, run
 from tests.unit.log.test_contract import READ_WAIT_S, read_all
 from tests.waiting import eventually
+from tests.worlds.beginning import no_demand
 
 pytestmark = pytest.mark.postgres
 
@@ -296,7 +297,7 @@ async def test_a_replica_that_applied_the_new_primary_s_barrier_waits_where_only
 @asynccontextmanager
 async def following(log: PostgresLog, index: MemoryIndex, settings: CoreSettings) -> AsyncIterator[Follower]:
     """A replica's follower. Its end within the block is an error."""
-    follower = Follower(log, index, SystemClock(), settings, lambda _: None)
+    follower = Follower(log, index, SystemClock(), settings, lambda _: None, require=no_demand)
     task = asyncio.create_task(follower.run())
     try:
         yield follower

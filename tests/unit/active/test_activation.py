@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
 import pytest
 
 from replica.notary.answers import Notarised, NotNow, Refused, StateStatus
@@ -15,8 +14,9 @@ from replica.notary.requests import TimeWindow
 from replica.notary.rules import hash_of_tx_id
 from replica.settings import CoreSettings
 from replica.store.interface import NOTARISED, Pruned, Published
+from tests.next_version.release import NEXT, PRESENT, registered
 from tests.simulation.virtual import run_virtually
-from tests.worlds.core_world import SIGNER, Replica, World, name_of, state, submission
+from tests.worlds.core_world import BEGUN, FIRST_EPOCH, SIGNER, Replica, World, name_of, state, submission
 
 
 def test_a_request_is_notarised_remembered_and_certified() -> None:
@@ -28,14 +28,14 @@ def test_a_request_is_notarised_remembered_and_certified() -> None:
             await replica.until_active()
             (first,) = await replica.submit(submission(1, [state(9)]))
             assert isinstance(first, Notarised)
-            assert (first.log_offset, first.record_offset, first.duplicate) == (1, 1, False)
+            assert (first.log_offset, first.record_offset, first.duplicate) == (BEGUN + 1, BEGUN + 1, False)
             assert verify_receipt(first.receipt, SIGNER.public_key)
             (again,) = await replica.submit(submission(1, [state(9)]))
             assert isinstance(again, Notarised)
-            assert (again.log_offset, again.record_offset, again.duplicate) == (1, None, True)
+            assert (again.log_offset, again.record_offset, again.duplicate) == (BEGUN + 1, None, True)
             (other_command,) = await replica.submit(submission(1, [state(9)], command_id="other"))
             assert isinstance(other_command, Notarised)
-            assert (other_command.log_offset, other_command.record_offset) == (1, 2)
+            assert (other_command.log_offset, other_command.record_offset) == (BEGUN + 1, BEGUN + 2)
 
     run_virtually(story())
 
@@ -93,7 +93,7 @@ def test_completions_are_dense_in_log_order_and_follow_the_log() -> None:
             await asyncio.sleep(1)
             completions = world.shared.database.completions
             assert [offset for offset, _ in completions] == list(range(1, 8))
-            assert [c.log_offset for _, c in completions] == list(range(1, 8))
+            assert [c.log_offset for _, c in completions] == list(range(BEGUN + 1, BEGUN + 8))
             assert [c.outcome for _, c in completions] == [NOTARISED] * 3 + [Code.STATE_CONFLICT.name] * 4
 
     run_virtually(story())
@@ -158,7 +158,7 @@ def test_not_found_is_said_only_after_the_lock_has_answered() -> None:
             await replica.submit(submission(4, [state(1)]))
             found = await replica.link.look_up(name_of(4))
             assert isinstance(found, Notarised)
-            assert found.log_offset == 1
+            assert found.log_offset == BEGUN + 1
             world.shared.lock_server.end_all()
             denied = await replica.link.look_up(name_of(5))
             assert isinstance(denied, NotNow)
@@ -175,7 +175,7 @@ def test_a_state_is_told_from_the_index_once_the_lock_has_answered() -> None:
             replica = await world.replica()
             await replica.until_active()
             await replica.submit(submission(1, [state(1)]))
-            assert await replica.link.look_up_state(state(1)) == StateStatus(state(1), name_of(1), 1)
+            assert await replica.link.look_up_state(state(1)) == StateStatus(state(1), name_of(1), BEGUN + 1)
             assert await replica.link.look_up_state(state(2)) == StateStatus(state(2))
             world.shared.lock_server.end_all()
             denied = await replica.link.look_up_state(state(2))
@@ -196,35 +196,36 @@ def test_a_passive_refuses_and_names_the_epoch() -> None:
             (answer,) = await passive.submit(submission(1))
             assert isinstance(answer, NotNow)
             assert answer.code == Code.NOT_ACTIVE.name
-            assert "epoch it knows of is 1" in answer.detail
-            assert passive.participant.standing() == msgspec.structs.replace(passive.participant.standing(), epoch=1)
+            assert f"epoch it knows of is {FIRST_EPOCH}" in answer.detail
+            assert passive.participant.standing().epoch == FIRST_EPOCH
 
     run_virtually(story())
 
 
 def test_what_operators_raise_comes_into_force_with_the_next_activation() -> None:
-    """Goal: a raise is announced by a barrier, and the answers stay. Method: raise the rules, hand over, ask again."""
+    """Goal: a raise is announced by a barrier, and the answers stay. Method: raise them, hand over, ask again."""
 
     async def scenario() -> None:
-        async with World() as world:
-            first = await world.replica()
-            await first.until_active()
-            (before,) = await first.submit(submission(1, [state(1)]))
-            world.shared.database.formats = Formats(2, 3)
-            assert in_force(first) == Formats(2, 2)
-            await first.stop()
-            second = await world.replica(2)
-            await second.until_active()
-            assert in_force(second) == Formats(2, 3)
-            (after,) = await second.submit(submission(1, [state(1)]))
-            assert isinstance(before, Notarised)
-            assert isinstance(after, Notarised)
-            assert after.log_offset == before.log_offset
-            world.shared.database.formats = Formats(2, 2)  # restored from before the raise
-            await second.stop()
-            third = await world.replica(3)
-            await third.until_active()
-            assert in_force(third) == Formats(2, 3)
+        with registered():
+            async with World() as world:
+                first = await world.replica()
+                await first.until_active()
+                (before,) = await first.submit(submission(1, [state(1)]))
+                world.shared.database.formats = NEXT
+                assert in_force(first) == PRESENT
+                await first.stop()
+                second = await world.replica(2)
+                await second.until_active()
+                assert in_force(second) == NEXT
+                (after,) = await second.submit(submission(1, [state(1)]))
+                assert isinstance(before, Notarised)
+                assert isinstance(after, Notarised)
+                assert after.log_offset == before.log_offset
+                world.shared.database.formats = PRESENT  # restored from before the raise
+                await second.stop()
+                third = await world.replica(3)
+                await third.until_active()
+                assert in_force(third) == NEXT
 
     run_virtually(scenario())
 

@@ -19,7 +19,7 @@ from replica.notary.errors import Code, IndexUnreadable, LogTruncated, SignerUna
 from replica.notary.records import BarrierRecord, RequestRecord, decode_record
 from replica.running import run_to_the_end
 from tests.simulation.virtual import run_virtually
-from tests.worlds.core_world import SIGNER, Replica, World, state, submission
+from tests.worlds.core_world import BEGUN, FIRST_EPOCH, SIGNER, Replica, World, state, submission, until_led
 
 
 def test_an_active_that_cannot_read_its_record_back_steps_down() -> None:
@@ -57,7 +57,7 @@ class Swallowed(Delivery):
 @pytest.mark.thorough
 def test_on_a_log_that_does_not_move_no_epoch_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: no epoch for an activation that cannot succeed. Method: the log takes no record for ten minutes."""
-    barriers = 2  # of R1, and of the replica that serves in the end
+    barriers = 2  # of the first to lead, and of the replica that serves in the end
 
     async def story() -> None:
         monkeypatch.setattr(Swallowed, "swallows", False)
@@ -65,20 +65,20 @@ def test_on_a_log_that_does_not_move_no_epoch_is_raised(monkeypatch: pytest.Monk
             replicas = [await world.replica(number) for number in (1, 2, 3)]
             for replica in replicas:
                 replica.log._delivery = Swallowed
-            await replicas[0].until_active()
+            active = await until_led(replicas)
             await asyncio.sleep(10.0)
             monkeypatch.setattr(Swallowed, "swallows", True)
-            waiting = asyncio.create_task(replicas[0].submit(submission(1, [state(9)])))
+            waiting = asyncio.create_task(active.submit(submission(1, [state(9)])))
             await asyncio.sleep(600.0)
-            assert world.shared.database.epoch == 1
+            assert world.shared.database.epoch == FIRST_EPOCH
             assert not any(replica.participant.standing().active for replica in replicas)
             monkeypatch.setattr(Swallowed, "swallows", False)
             async with asyncio.timeout(10.0):
                 while not any(replica.participant.standing().active for replica in replicas):
                     await asyncio.sleep(0.1)
-            assert world.shared.database.epoch == barriers
+            assert world.shared.database.epoch == FIRST_EPOCH + barriers - 1
             await waiting
-            records = [decode_record(value, 2) for _, value in world.shared.topic.records(0, 100)]
+            records = [decode_record(value, 2) for _, value in world.shared.topic.records(BEGUN, 100)]
             found = [record for record in records if isinstance(record, BarrierRecord)]
             assert len({record.activation_id for record in found}) == barriers
 
@@ -216,7 +216,7 @@ def test_a_dead_signing_token_is_not_the_database_s_fault(
             await asyncio.sleep(1.0)
             assert replica.participant.counters.step_downs["signer"] >= 1
             assert replica.participant.counters.step_downs["lock_lost"] == 0
-            told = world.shared.database.ended[1]
+            told = world.shared.database.ended[FIRST_EPOCH]
             assert told.startswith(f"signer {code.name}: the notary's key cannot be used: ")
 
     run_virtually(story())
@@ -242,7 +242,8 @@ def test_an_activation_that_dies_of_an_exception_says_so(session_lives: bool) ->
             with pytest.raises(IndexUnreadable):
                 await running
             text = "failed INDEX_UNREADABLE: block 7 has a wrong checksum"
-            assert (world.shared.database.ended, told) == (({1: text}, []) if session_lives else ({}, [(1, text)]))
+            noted = {FIRST_EPOCH: text}
+            assert (world.shared.database.ended, told) == ((noted, []) if session_lives else ({}, [*noted.items()]))
             await replica.participant.stop()
 
     run_virtually(story())

@@ -17,7 +17,7 @@ from replica.notary.answers import Accepted, DeduplicationBound, Notarised, NotN
 from replica.notary.errors import Code
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
-from tests.worlds.core_world import PARTY, Replica, World, name_of, state, submission
+from tests.worlds.core_world import BEGUN, KEY, PARTY, Replica, World, name_of, state, submission
 from tests.worlds.ha_world import LoopClock
 
 
@@ -165,7 +165,7 @@ def test_an_asynchronous_submission_is_answered_once_with_its_place_in_the_log()
         (again,) = await replica.submit(submission(1, [state(1)]), options=options)
         assert isinstance(first, Accepted)
         assert isinstance(conflict, Accepted)
-        assert (first.log_offset, conflict.log_offset) == (1, 2)
+        assert (first.log_offset, conflict.log_offset) == (BEGUN + 1, BEGUN + 2)
         assert isinstance(again, Notarised)
         assert again.duplicate
 
@@ -280,7 +280,7 @@ def test_a_record_that_nobody_signed_for_is_answered_and_forgotten() -> None:
 
     async def story(_: World, replica: Replica) -> None:
         signed = Party(PARTY).sign(name_of(1), [state(1)], command_id="c", user_id="u")
-        (bad,) = await replica.submit(replace(signed, command_id="d"))
+        (bad,) = await replica.submit(replace(signed, command_id="d", public_key=KEY))
         assert isinstance(bad, NotNow)
         assert bad.code == Code.INTERNAL.name
         (good,) = await replica.submit(submission(1, [state(1)], command_id="d", user_id="u"))

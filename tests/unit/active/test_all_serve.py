@@ -50,8 +50,8 @@ def failed(answers: list[Answer]) -> list[Answer]:
     return [answer for answer in answers if not isinstance(answer, Notarised)]
 
 
-def all_serve(rules: int = 2, seed: int = 1) -> World:
-    return World(rules=rules, all_serve=True, seed=seed)
+def all_serve(seed: int = 1) -> World:
+    return World(all_serve=True, seed=seed)
 
 
 @pytest.mark.parametrize("seed", range(3))

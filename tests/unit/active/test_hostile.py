@@ -28,7 +28,7 @@ from replica.notary.records import RequestRecord, decode_record
 from replica.notary.requests import TimeWindow
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
-from tests.worlds.core_world import World, name_of, state, submission
+from tests.worlds.core_world import BEGUN, World, name_of, state, submission
 from tests.worlds.ha_world import LoopClock
 
 
@@ -61,7 +61,7 @@ def test_a_clock_that_jumps_between_two_heartbeats_stamps_nothing() -> None:
             assert isinstance(in_time, Notarised)
             (again,) = await replica.submit(submission(2, [state(8)]))
             assert isinstance(again, Notarised)
-            records = [decode_record(value, 2) for _, value in world.shared.topic.records(0, 100)]
+            records = [decode_record(value, 2) for _, value in world.shared.topic.records(BEGUN, 100)]
             assert max(r.stamp_us for r in records if isinstance(r, RequestRecord)) <= clock.wall_us()
 
     run_virtually(story())

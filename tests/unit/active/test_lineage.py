@@ -17,9 +17,10 @@ from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.notary.records import BarrierRecord, encode_record
 from replica.store.memory import MemoryStore
+from tests.next_version.release import LOTS, NEXT, PRESENT, registered
 from tests.simulation.virtual import run_virtually
 from tests.worlds import core_world
-from tests.worlds.core_world import World, name_of, state, submission
+from tests.worlds.core_world import BEGUN, World, name_of, state, submission
 
 OURS = DatabaseIdentity("postgres", "7301", 3)
 
@@ -71,7 +72,7 @@ def test_a_replica_on_an_old_primary_writes_nothing_and_tries_again() -> None:
             replica = await world.replica()
             await asyncio.sleep(30)
             assert not replica.participant.standing().active
-            assert (world.shared.topic.end_offset, world.shared.database.epoch) == (1, 0), "nothing was written"
+            assert (world.shared.topic.end_offset, world.shared.database.epoch) == (BEGUN + 1, 0), "nothing was written"
             world.shared.lock_server.identity = DatabaseIdentity("memory", "memory", 3)
             await replica.until_active()
             assert replica.participant.epoch == 8
@@ -84,8 +85,8 @@ def test_nothing_is_admitted_under_older_rules_than_were_in_force(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: what newer rules refuse is not accepted by older ones, which do not look at it. Method: an activation has
-    read the log and has its epoch; then the barrier of another primary comes into force under rules 3, and after it our
-    own under rules 2. It admits nothing; the next one on this primary writes rules 3."""
+    read the log and has its epoch; then the barrier of another primary comes into force under the next rules, and after
+    it our own under today's. It admits nothing; the next one on this primary writes the next ones."""
     raise_epoch = MemoryStore.raise_epoch
 
     async def story() -> list[int]:
@@ -95,21 +96,23 @@ def test_nothing_is_admitted_under_older_rules_than_were_in_force(
 
             async def overtaken(store: MemoryStore, above: int, replica: str) -> int:
                 epoch = await raise_epoch(store, above, replica)
-                if not topic.end_offset:
-                    topic.store(encode_record(BarrierRecord(5, b"z" * 16, "R9", database, 2, 3)))
+                if topic.end_offset == BEGUN:
+                    topic.store(encode_record(BarrierRecord(5, b"z" * 16, "R9", database, NEXT.records, NEXT.rules)))
                 return epoch
 
             monkeypatch.setattr(MemoryStore, "raise_epoch", overtaken)
             replica = await world.replica()
             await replica.until_active()
-            (answer,) = await replica.submit(submission(1, [state(1)]))
-            assert isinstance(answer, Refused)
-            assert answer.code == Code.PARTY_UNKNOWN.name
+            answers = await replica.submit(*[submission(n, [state(n)], submission_id=f"{n}") for n in range(8 * LOTS)])
+            refused = {answer.code for answer in answers if isinstance(answer, Refused)}
+            assert refused == {Code.TIME_WINDOW_CLOSED.name}
             reading = read_records(begin("memory-1"), topic.records(0, 1_000))
-            assert {entry.rules_version for entry in reading.counted if isinstance(entry, CountedRequest)} <= {3}
+            requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
+            assert {entry.rules_version for entry in requests} == {NEXT.rules}
             return [found.record.rules_version for found in reading.barriers]
 
-    assert run_virtually(story()) == [3, 2, 3]
+    with registered():
+        assert run_virtually(story()) == [PRESENT.rules, NEXT.rules, PRESENT.rules, NEXT.rules]
 
 
 class LogInMemoryDatabase(MemoryLog):
@@ -149,7 +152,7 @@ def test_a_replica_whose_log_is_on_a_later_primary_than_its_lock_writes_nothing(
             replica = await world.replica()
             await asyncio.sleep(30)
             assert not replica.participant.standing().active
-            assert (world.shared.topic.end_offset, world.shared.database.epoch) == (0, 0), "nothing was written"
+            assert (world.shared.topic.end_offset, world.shared.database.epoch) == (BEGUN, 0), "nothing was written"
             world.shared.lock_server.identity = DatabaseIdentity("memory", "memory", 2)
             await replica.until_active()
             assert "memory:memory:2" in LogInMemoryDatabase.required

@@ -10,7 +10,7 @@ from replica.index.memory import MemoryIndex
 from replica.notary.answers import Notarised
 from replica.notary.receipts import Place, verify_receipt
 from tests.simulation.virtual import run_virtually
-from tests.worlds.core_world import SIGNER, World, name_of, state, submission
+from tests.worlds.core_world import BEGUN, SIGNER, World, name_of, state, submission
 from tests.worlds.notary_logs import TOPIC, LogMaker, request_of
 
 
@@ -34,13 +34,14 @@ def test_every_answer_of_a_transaction_names_its_first_acceptance() -> None:
             place = _place(first)
             position = replica.participant.follower.position
             assert place is not None and position is not None
-            assert (place.log_id, place.log_offset, place.epoch) == (position.topic_id, 2, replica.participant.epoch)
+            assert (place.log_id, place.log_offset) == (position.topic_id, BEGUN + 2)
+            assert place.epoch == replica.participant.epoch
             assert place.judged_us == position.stamp_us
             await asyncio.sleep(1)
             (again,) = await replica.submit(submission(1, [state(9)]))
             (other_command,) = await replica.submit(submission(1, [state(9)], command_id="other"))
             looked_up = await replica.link.look_up(name_of(1))
-            assert isinstance(other_command, Notarised) and other_command.record_offset == 3
+            assert isinstance(other_command, Notarised) and other_command.record_offset == BEGUN + 3
             assert [_place(answer) for answer in (again, other_command, looked_up)] == [place] * 3
 
     run_virtually(story())

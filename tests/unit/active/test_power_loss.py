@@ -33,7 +33,7 @@ class Site(World):
     """Two replicas that all serve, over a log that does not survive a power cut."""
 
     def __init__(self, **shared: object) -> None:
-        given: dict[str, object] = {"all_serve": True, "rules": 2, "peers": NAMES, "survives_power_loss": False}
+        given: dict[str, object] = {"all_serve": True, "peers": NAMES, "survives_power_loss": False}
         super().__init__(**(given | shared))
         self.publishing = asyncio.Event()
         self.publishing.set()

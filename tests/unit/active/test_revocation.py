@@ -25,16 +25,14 @@ from replica.notary.records import RegistrationRecord
 from tests.simulation.virtual import run_virtually
 from tests.unit.active.test_noting import ANNA, NOWHERE
 from tests.unit.active.test_worker import Late
-from tests.worlds.core_world import PARTY, SIGNER, Replica, World, begun_topic, name_of, state, submission
+from tests.worlds.core_world import KEY, PARTY, SIGNER, Replica, World, name_of, state, submission, until_led
 
-KEY = submission(0).public_key
 REQUESTS, SPREAD_S = 200, 0.4
 SETTLED_S = 10.0  # virtual: until all that was answered is published
-FOREVER = 10**17
 
 
-def registration(from_us: int, until_us: int, before: int = 0) -> RegistrationRecord:
-    record = RegistrationRecord(*NOWHERE, PARTY, KEY, before, from_us, until_us, "anna", ANNA.public_key, bytes(64))
+def registration(from_us: int, until_us: int) -> RegistrationRecord:
+    record = RegistrationRecord(*NOWHERE, PARTY, KEY, 1, from_us, until_us, "anna", ANNA.public_key, bytes(64))
     return signed_note(record, ANNA.sign)
 
 
@@ -49,7 +47,7 @@ def newest_registration(replica: Replica) -> tuple[int, bool]:
 async def with_an_officer(world: World, seed: str) -> list[Replica]:
     """Three replicas, one of them active, whose records come late; ANNA may register keys."""
     replicas = [await world.replica(n, delivery=lambda n=n: Late(f"{seed}/{n}")) for n in (1, 2, 3)]  # type: ignore[misc]
-    await first(replicas).until_active()
+    await until_led(replicas)
     return replicas
 
 
@@ -67,7 +65,7 @@ async def until_told(replica: Replica, tx: int) -> Answer:
 
 async def revoke(replicas: Sequence[Replica]) -> None:
     """Have whoever leads note it, until it is in the log; an officer does no more when an outcome is unknown."""
-    signed = registration(7, 7, before=1)
+    signed = registration(7, 7)
     while not newest_registration(replicas[0])[1]:
         for each in replicas:
             if each.election.is_leading():
@@ -94,9 +92,8 @@ def test_what_is_before_a_revocation_is_accepted_and_nothing_after_it(
 
     async def story() -> None:
         random = Random(f"{seed}/revocation")
-        async with World(rules=3, all_serve=all_serve, seed=seed, topic=begun_topic(ANNA.public_key)) as world:
+        async with World(all_serve=all_serve, seed=seed) as world:
             replicas = await with_an_officer(world, f"{seed}")
-            await first(replicas).participant.note([registration(0, FOREVER)])
             answers: dict[int, Answer] = {}
 
             async def ask_somewhere(tx: int) -> None:
@@ -169,7 +166,7 @@ def test_a_key_ends_at_one_moment_for_every_replica(all_serve: bool) -> None:
 
     async def story() -> None:
         random = Random(f"{all_serve}/expiry")
-        async with World(rules=3, all_serve=all_serve, topic=begun_topic(ANNA.public_key)) as world:
+        async with World(all_serve=all_serve) as world:
             replicas = await with_an_officer(world, "expiry")
             until_us = world.shared.clock.wall_us() + round(SPREAD_S / 2 * 1e6)
             await first(replicas).participant.note([registration(0, until_us)])

@@ -15,14 +15,14 @@ from replica.notary.records import RequestRecord, decode_record
 from replica.notary.requests import Submission
 from replica.notary.terms import FOR_EVER_US
 from tests.simulation.virtual import run_virtually
-from tests.worlds.core_world import PARTY, Replica, World, state
+from tests.worlds.core_world import BEGUN, PARTY, Replica, World, begun_topic, state
 
 BANK = Party(PARTY)
 
 
 def play(story: Callable[[World, Replica], Awaitable[None]]) -> None:
     async def scenario() -> None:
-        async with World() as world:
+        async with World(topic=begun_topic((PARTY, BANK.public_key))) as world:
             replica = await world.replica()
             await replica.until_active()
             await story(world, replica)
@@ -42,7 +42,7 @@ def signed(tx: int, period: Deduplication | None = None, command_id: str = "c") 
         (Deduplication(60.0), SubmitOptions(deduplication_s=60.0), (60_000_000, -1)),
         (Deduplication(0.0000025), SubmitOptions(deduplication_s=0.000002), (2, -1)),
         (Deduplication(after_offset=0), SubmitOptions(deduplication_after=0), (FOR_EVER_US, -1)),
-        (Deduplication(after_offset=1), SubmitOptions(deduplication_after=1), (FOR_EVER_US, 1)),
+        (Deduplication(after_offset=1), SubmitOptions(deduplication_after=1), (FOR_EVER_US, BEGUN + 2)),
     ],
     ids=["none", "a minute", "two microseconds", "the first offset", "an offset"],
 )

@@ -15,7 +15,7 @@ from replica.notary.answers import Notarised, NotNow, Refused
 from replica.notary.errors import Code
 from tests.simulation.virtual import run_virtually
 from tests.unit.active.test_noting import ANNA, officers
-from tests.worlds.core_world import Replica, World, begun_topic, name_of, state, submission
+from tests.worlds.core_world import Replica, World, name_of, state, submission
 
 
 @pytest.mark.parametrize("all_serve", [False, True])
@@ -118,7 +118,7 @@ def test_what_officers_signed_is_not_confirmed_too_late() -> None:
     log has the note on its way."""
 
     async def story() -> None:
-        async with World(topic=begun_topic(ANNA.public_key)) as world:
+        async with World() as world:
             replica = await world.replica()
             await replica.until_active()
             asked = asyncio.create_task(replica.participant.note([officers(ANNA)]))

@@ -14,7 +14,7 @@ from replica.notary.errors import Code
 from replica.notary.records import BarrierRecord, RequestRecord, decode_record, encode_record
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
-from tests.worlds.core_world import Replica, World, state, submission
+from tests.worlds.core_world import BEGUN, Replica, World, state, submission
 
 
 def test_the_next_active_publishes_what_its_predecessor_did_not() -> None:
@@ -30,10 +30,10 @@ def test_the_next_active_publishes_what_its_predecessor_did_not() -> None:
             assert world.shared.database.completions == []
             world.shared.lock_server.end_all()
             await second.until_active()
-            assert [c.log_offset for _, c in world.shared.database.completions] == [1]
+            assert [c.log_offset for _, c in world.shared.database.completions] == [BEGUN + 1]
             (again,) = await second.submit(submission(1, [state(9)]))
             assert isinstance(again, Notarised)
-            assert (again.log_offset, again.duplicate) == (1, True)
+            assert (again.log_offset, again.duplicate) == (BEGUN + 1, True)
 
     run_virtually(story())
 
@@ -75,13 +75,13 @@ def test_a_replica_whose_barrier_is_void_raises_the_epoch_and_writes_again() -> 
     async def story() -> None:
         async with World() as world:
             replica = Replica(world.shared, "R1")
-            barrier = BarrierRecord(7, b"z" * 16, "R9", "elsewhere", 2, 2)
+            barrier = BarrierRecord(7, b"z" * 16, "R9", "elsewhere", 2, 3)
 
             class Late(Delivery):
                 """Another barrier gets in just before the replica's first one."""
 
                 def send(self, value: bytes, topic: object, give_up: object) -> None:
-                    if world.shared.topic.end_offset == 0:
+                    if world.shared.topic.end_offset == BEGUN:
                         world.shared.topic.store(encode_record(barrier))
                     world.shared.topic.store(value)
 

@@ -17,6 +17,7 @@ from replica.notary.errors import LogRefused, LogTruncated
 from replica.notary.position import offset_of
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
+from tests.worlds.beginning import no_demand
 from tests.worlds.ha_world import LoopClock
 
 SETTINGS = CoreSettings(log_stall_max_s=2.0, read_wait_s=0.5, log_retry_s=0.25, standby_read_pause_s=0.0)
@@ -54,7 +55,7 @@ class HangingLog(MemoryLog):
 
 
 def following(log: MemoryLog, settings: CoreSettings = SETTINGS) -> tuple[Follower, asyncio.Task[None]]:
-    follower = Follower(log, MemoryIndex(), LoopClock(), settings, lambda _: None)
+    follower = Follower(log, MemoryIndex(), LoopClock(), settings, lambda _: None, require=no_demand)
     return follower, asyncio.create_task(follower.run())
 
 
@@ -107,7 +108,7 @@ def test_a_log_that_grew_again_below_the_index_is_refused() -> None:
         topic.store(b"first")
         topic.store(b"second")
         Applier(index, topic.topic_id).apply([(0, b"first"), (1, b"lost")])
-        follower = Follower(MemoryLog(topic), index, LoopClock(), SETTINGS, lambda _: None)
+        follower = Follower(MemoryLog(topic), index, LoopClock(), SETTINGS, lambda _: None, require=no_demand)
         with pytest.raises(LogRefused, match="not the one that was applied"):
             async with asyncio.timeout(60.0):
                 await follower.run()
@@ -236,6 +237,7 @@ def test_it_goes_on_when_there_is_room() -> None:
             SETTINGS,
             lambda applied: taken.append(applied.position.offset),
             room=room.wait,
+            require=no_demand,
         )
         task = asyncio.create_task(follower.run())
         for value in (b"first", b"second"):
@@ -262,7 +264,7 @@ def test_in_a_hurry_many_records_gather_and_a_few_do_not() -> None:
         def note(applied: Applied) -> None:
             runs.append((loop.time(), len(applied.reading.voids)))
 
-        follower = Follower(MemoryLog(topic), MemoryIndex(), LoopClock(), SETTINGS, note)
+        follower = Follower(MemoryLog(topic), MemoryIndex(), LoopClock(), SETTINGS, note, require=no_demand)
         follower.hurry(True, gather_s=0.005)
         task = asyncio.create_task(follower.run())
         await asyncio.sleep(1.0)

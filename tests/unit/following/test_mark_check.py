@@ -22,6 +22,7 @@ from replica.notary.salvage import NO_SALVAGES
 from replica.settings import CoreSettings
 from replica.store.memory import MemoryDatabase, MemoryMarks
 from tests.simulation.virtual import run_virtually
+from tests.worlds.beginning import no_demand
 from tests.worlds.ha_world import LoopClock
 from tests.worlds.marks_world import LOG_ID, log_of, mark, other
 
@@ -54,6 +55,7 @@ class Reading:
         self.follower = Follower(
             *(self.log, index or MemoryIndex(), CLOCK, SETTINGS, lambda a: self.marks.note_applied(a.position)),
             on_opened=self._note_opened,
+            require=no_demand,
         )
         self.check = MarkCheck(
             self.log, self.follower, self.marks, NO_SALVAGES, clock=CLOCK, retry_s=SETTINGS.log_retry_s

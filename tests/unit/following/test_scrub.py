@@ -175,7 +175,7 @@ def test_marks_stay_few_and_common(tmp_path: Path) -> None:
             begun = begin_check(topic.topic_id)
             check = IndexCheck(1, begun.position, 0, bytes(32), 4)
             seen = []
-            index = MemoryIndex()
+            index = replica.index
             while room := room_of(check, 511, 100):
                 check = continue_check(index, check, topic.records(check.position.offset + 1, room))
                 seen.append(set(dict(check.marks)))

@@ -70,7 +70,7 @@ def test_a_replica_writes_nothing_to_a_log_without_genesis(begun: bool) -> None:
     values = [encode_genesis(new_genesis([ANNA]))] if begun else []
 
     async def story() -> None:
-        async with World(topic=MemoryTopic(values=values), require=genesis_of) as world:
+        async with World(topic=MemoryTopic(values=values)) as world:
             replica = await world.replica()
             if begun:
                 await replica.until_active()

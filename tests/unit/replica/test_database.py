@@ -34,7 +34,7 @@ from replica.store.postgres.store import PostgresStore
 from tests.oracle import driver
 from tests.oracle.server import KILLED, OracleServer
 from tests.simulation.virtual import run_virtually
-from tests.worlds.core_world import Replica, Shared, state, submission
+from tests.worlds.core_world import BEGUN, FIRST_EPOCH, Replica, Shared, state, submission
 
 URL = "oracle://notary@db-1:1521,db-2:1521/notary.example"
 LOGIN = {"user": "notary", "dsn": "db-1:1521,db-2:1521/notary.example"}
@@ -168,11 +168,11 @@ def test_a_fail_over_on_oracle_loses_nothing(tmp_path: Path, monkeypatch: pytest
         assert not isinstance(conflict, Notarised)
         await second.stop()
         await first.stop()
-        records = [decode_record(value, 2) for _, value in shared.topic.records(0, 100)]
+        records = [decode_record(value, 2) for _, value in shared.topic.records(BEGUN, 100)]
         barriers = [record for record in records if isinstance(record, BarrierRecord)]
         assert [(barrier.epoch, barrier.replica, barrier.database) for barrier in barriers[:2]] == [
-            (1, "R1", "oracle:4711:925702"),
-            (2, "R2", "oracle:4711:925702"),
+            (FIRST_EPOCH, "R1", "oracle:4711:925702"),
+            (FIRST_EPOCH + 1, "R2", "oracle:4711:925702"),
         ]
         with export_completions(LOGIN) as export:
             outcomes = [(number, completion.outcome) for number, completion in export.rows]

@@ -24,6 +24,7 @@ from replica.notary.reading import read_records
 from replica.store.reader import Row
 from replica.store.sqlite.reader import SqliteReader
 from replica.store.sqlite.tables import FILE
+from tests.next_version.release import NEXT, PRESENT, registered
 from tests.worlds.core_world import Replica, World, state, submission
 
 LIFE_MAX_S = 120.0
@@ -64,7 +65,7 @@ async def test_all_replicas_derive_one_ledger(tmp_path: Path, damaged: bool) -> 
     and also if the active's file is deleted under it. Method: two replicas with files, one active after the other;
     submit, delete, submit, depose, submit; read both files; the ledger's end in the standing."""
     folders = [tmp_path / "1", tmp_path / "2"]
-    async with asyncio.timeout(LIFE_MAX_S), World(rules=2) as world:
+    async with asyncio.timeout(LIFE_MAX_S), World() as world:
         first = await world.replica(1, folder=folders[0])
         await first.until_active()
         second = await world.replica(2, folder=folders[1])
@@ -108,7 +109,7 @@ async def test_replicas_that_share_nothing_but_the_log_are_one_notary(tmp_path: 
     """Goal: no database is needed for lock, completions or history. Method: two replicas over a lease and files of
     their own; submit, stop the active, submit the same and an offence to the other; its file, and its history."""
     folders = [tmp_path / "1", tmp_path / "2"]
-    async with asyncio.timeout(LIFE_MAX_S), World(rules=2) as world:
+    async with asyncio.timeout(LIFE_MAX_S), World() as world:
         first, second = (LeasedReplica(world.shared, f"R{n}", folder=folder) for n, folder in enumerate(folders, 1))
         for replica in (first, second):
             replica.start()
@@ -125,7 +126,7 @@ async def test_replicas_that_share_nothing_but_the_log_are_one_notary(tmp_path: 
         assert isinstance(refused, Refused)
         assert await rows_of(second, folders[1], world) == decided(world)
         async with EmbeddedLedgers([folders[1] / FILE]).board("test") as board:
-            newest, before = await board.history(10)
+            newest, before, _ = await board.history(10)
         assert (newest.replica, newest.found_over_by) == ("R2", None)
         assert (before.replica, before.end_reason) == ("R1", "released the lease")
         assert world.shared.database.completions == []
@@ -140,34 +141,33 @@ def barriers(world: World) -> list[tuple[str, Formats]]:
 
 async def test_a_claim_names_what_was_raised_and_never_less_than_the_log(tmp_path: Path) -> None:
     """Goal: rules come into force with the next claim, and nothing that is lost or unknown takes them back. Method:
-    raise to rules 3 under a holder, hand over; forget the raise, hand over; raise what nobody knows, hand over."""
-    raised = Formats(2, 3)
-    async with asyncio.timeout(LIFE_MAX_S), World(rules=2) as world:
-        for number in (1, 2):
-            replica = LeasedReplica(world.shared, f"R{number}", folder=tmp_path / str(number))
-            replica.start()
-            world.push_async_callback(replica.stop)
-            await replica.until_active()
-            assert replica.participant.activation is not None
-            assert of_barrier(replica.participant.activation.holder.barrier) == (
-                Formats(2, 2) if number == 1 else raised
-            )
-            world.shared.database.formats = raised
-            await replica.stop()
-        world.shared.database.formats = Formats()  # a restored log has no words
-        third = LeasedReplica(world.shared, "R3", folder=tmp_path / "3")
-        third.start()
-        world.push_async_callback(third.stop)
-        await third.until_active()
-        world.shared.database.formats = Formats(7, 9)  # by a newer release
-        await third.stop()
-        fourth = LeasedReplica(world.shared, "R4", folder=tmp_path / "4")
-        fourth.start()
-        world.push_async_callback(fourth.stop)
-        await asyncio.sleep(2 * world.shared.election.tick_s)
-        assert not fourth.participant.standing().active
-    reigns = [[("lease", formats), ("release", formats)] for formats in (Formats(2, 2), raised, raised)]
-    assert barriers(world) == [barrier for reign in reigns for barrier in reign]
+    raise them under a holder, hand over; forget the raise, hand over; raise what nobody knows, hand over."""
+    raised = NEXT
+    with registered():
+        async with asyncio.timeout(LIFE_MAX_S), World() as world:
+            for number in (1, 2):
+                replica = LeasedReplica(world.shared, f"R{number}", folder=tmp_path / str(number))
+                replica.start()
+                world.push_async_callback(replica.stop)
+                await replica.until_active()
+                assert replica.participant.activation is not None
+                assert of_barrier(replica.participant.activation.holder.barrier) == (PRESENT if number == 1 else raised)
+                world.shared.database.formats = raised
+                await replica.stop()
+            world.shared.database.formats = PRESENT  # a restored log has no words
+            third = LeasedReplica(world.shared, "R3", folder=tmp_path / "3")
+            third.start()
+            world.push_async_callback(third.stop)
+            await third.until_active()
+            world.shared.database.formats = Formats(7, 9)  # by a newer release
+            await third.stop()
+            fourth = LeasedReplica(world.shared, "R4", folder=tmp_path / "4")
+            fourth.start()
+            world.push_async_callback(fourth.stop)
+            await asyncio.sleep(2 * world.shared.election.tick_s)
+            assert not fourth.participant.standing().active
+        reigns = [[("lease", formats), ("release", formats)] for formats in (PRESENT, raised, raised)]
+        assert barriers(world)[1:] == [barrier for reign in reigns for barrier in reign]
 
 
 async def test_a_replica_whose_ledger_lags_lets_others_lead_first(
@@ -175,7 +175,7 @@ async def test_a_replica_whose_ledger_lags_lets_others_lead_first(
 ) -> None:
     """Goal: no activation waits for a ledger that is made anew, while another replica has one. Method: a ledger that
     lags seven records; how fit its replica calls itself."""
-    async with asyncio.timeout(LIFE_MAX_S), World(rules=2) as world:
+    async with asyncio.timeout(LIFE_MAX_S), World() as world:
         replica = await world.replica(1, folder=tmp_path)
         await replica.until_active()
         assert replica.participant.readiness().lag_records == 0

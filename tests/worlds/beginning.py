@@ -1,0 +1,36 @@
+"""How the logs of made-up worlds begin: as a ledger that was made, led once, and knows who may sign.
+
+Tests of a reader alone have logs that begin with anything: `no_demand`.
+"""
+
+from __future__ import annotations
+
+from replica.active.signer import FileSigner
+from replica.log.interface import RequestLog
+from replica.notary.genesis import GenesisRecord, encode_genesis
+from replica.notary.note_signatures import signed_note
+from replica.notary.records import BarrierRecord, RegistrationRecord, encode_record
+from replica.notary.requests import TIME_MAX_US
+from tests.next_version.release import PRESENT
+
+_ACTIVATION = b"the first leader"
+_DATABASE = "elsewhere:1:1"  # another system than any that a world has: each may go on after it
+
+
+def beginning(officer: FileSigner, *keys: tuple[str, bytes]) -> list[bytes]:
+    """The first records of a log: genesis, barrier of epoch 1 under today's rules, and the officer's registration
+    of each party's key, for ever."""
+    genesis = GenesisRecord(1, b"L" * 16, (officer.public_key,))
+    barrier = BarrierRecord(1, _ACTIVATION, "R0", _DATABASE, PRESENT.records, PRESENT.rules)
+    notes = [_registration(officer, number, *key) for number, key in enumerate(keys)]
+    return [encode_genesis(genesis), encode_record(barrier), *map(encode_record, notes)]
+
+
+def _registration(officer: FileSigner, number: int, party: str, key: bytes) -> RegistrationRecord:
+    place = (PRESENT.records, _ACTIVATION, number, 0)
+    of = (party, key, 0, 0, TIME_MAX_US, "officer", officer.public_key, bytes(64))
+    return signed_note(RegistrationRecord(*place, *of), officer.sign)
+
+
+async def no_demand(_: RequestLog) -> None:
+    """Any log will do."""
