@@ -145,13 +145,22 @@ def test_haproxy_in_the_chart_finds_pods_that_move(settings: Config, tmp_path: P
     assert container["readinessProbe"]["httpGet"] == {"path": "/alive", "port": "exporter"}
 
 
+OF_ALL = ("{}", '{"matchLabels":{}}', '{"matchExpressions":[]}')  # selectors that select everything
+
+
 def test_metrics_are_for_named_pods_alone(tmp_path: Path) -> None:
     """Goal: no other namespace reads metrics and health. Method: the rules' peers, and values that would let all in."""
     policy = one(rendered(tmp_path), "NetworkPolicy", "gold-notary")["spec"]["ingress"]
     selectors = [selector for rule in policy for peer in rule["from"] for selector in peer.values()]
     assert all(selector.get("matchLabels") for selector in selectors)
-    for everybody in ("[]", "[{}]", '[{"namespaceSelector":{}}]', '[{"podSelector":{}}]'):
-        setting = f"networkPolicy.metricsFrom={everybody}"
+    peers = (
+        "",
+        "{}",
+        *(f'{{"{kind}":{of_all}}}' for kind in ("namespaceSelector", "podSelector") for of_all in OF_ALL),
+        '{"ipBlock":{"cidr":"0.0.0.0/0"}}',
+    )
+    for everybody in peers:
+        setting = f"networkPolicy.metricsFrom=[{everybody}]"
         done = helm("template", "gold", str(CHART), "--set-json", setting, home=tmp_path)
         assert done.returncode != 0, setting
         assert "metricsFrom" in done.stderr
