@@ -47,8 +47,9 @@ async def answer_with(world: ApiWorld, body: bytes) -> tuple[int, ProblemDocumen
 
 @asynccontextmanager
 async def whole(folder: Path, **core: float) -> AsyncIterator[ApiWorld]:
-    """An active replica, in memory, and its API."""
-    async with core_world.World(core=CoreSettings(**core)) as replicas:
+    """An active replica, in memory, and its API; its log knows the bank's key."""
+    log = core_world.begun_topic((BANK.name, BANK.public_key))
+    async with core_world.World(topic=log, core=CoreSettings(**core)) as replicas:
         replica = await replicas.replica()
         await replica.until_active()
         async with ApiWorld(folder, replica.link).serve() as world:  # type: ignore[arg-type]
