@@ -1,4 +1,4 @@
-"""Judges what a run did with commands under rules 2: an own reading of docs/formats.md, over the requests that count.
+"""Judges what a run did with commands: an own reading of docs/formats.md, over the requests that count.
 
 Each record has the period that its sender asked for. Each refusal, and each repeated success, rests on an acceptance
 within that period. No command is accepted twice in one.
@@ -47,8 +47,7 @@ def _change_of(submission: Submission) -> bytes:
 
 def check_commands(world: World, walked: list[Judged]) -> None:
     """Blame the world for each record that was judged otherwise, or has other terms than its sender asked for."""
-    if world.plan.registers:
-        check_refused_keys(world, walked)
+    check_refused_keys(world, walked)
     accepted: dict[bytes, list[Acceptance]] = {}
     for judged in walked:
         if isinstance(judged, JudgedLost):

@@ -1,5 +1,5 @@
-"""Keys in the log: an officer registers the clients' key, raises the rules to 3 and then to a made-up next version,
-revokes and registers the key again, while the faults of a plan strike."""
+"""Keys in the log: an officer raises the rules to a made-up next version, revokes and registers the clients' key again,
+while the faults of a plan strike."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from msgspec.structs import replace
 from ha.errors import HaError
 from replica.active.noting import Noted
 from replica.active.signer import FileSigner
-from replica.checker.judge import Judged, JudgedLost, JudgedRequest
+from replica.checker.judge import Judged, JudgedRequest
 from replica.index.interface import OFFSET_END
 from replica.index.newest import officers_of
 from replica.notary.errors import LogUnavailable, NotaryError
-from replica.notary.formats import Formats
-from replica.notary.genesis import GenesisRecord, encode_genesis
 from replica.notary.note_signatures import signed_note
 from replica.notary.parties import OFFICERS, PartyNote, encode_officers, registration_id, registrations_in
 from replica.notary.records import ActRecord, RegistrationRecord
@@ -30,22 +28,22 @@ from tests.next_version.release import NEXT
 from tests.simulation.clients import CLIENT_KEY, PARTY
 from tests.simulation.draw import draw, leased, worded
 from tests.simulation.plan import START_US, Fault, FaultKind, Plan
-from tests.simulation.replica import Asked
 from tests.simulation.words import SimulatedBoard
 from tests.simulation.workers import all_serving
+from tests.worlds.beginning import beginning
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _SIGNER = FileSigner(Ed25519PrivateKey.from_private_bytes(sha256(b"officer").digest()))
-GENESIS = encode_genesis(GenesisRecord(1, sha256(b"ledger").digest()[:16], (_SIGNER.public_key,)))
+BEGINNING = beginning(_SIGNER, (PARTY, CLIENT_KEY))  # of every log
 _NOWHERE = (2, bytes(16), 0, 0)
 _RETRY_S = 0.2
 OF_KEYS = frozenset({"PARTY_UNKNOWN", "KEY_NOT_VALID"})
 
 
 def registering(seed: int) -> Plan:
-    """A plan with an officer. In every third all replicas serve. The log begins with rules 2."""
+    """A plan with an officer. In every third all replicas serve."""
     return _with_an_officer(all_serving(draw(seed)) if seed % 3 == 0 else draw(seed))
 
 
@@ -81,31 +79,30 @@ class Officer:
         self.is_done = False
 
     async def run(self) -> None:
-        """The officers once more, the clients' key, both raises, and then changes; in the end the key is in force."""
+        """The officers once more, the clients' key, the raise, and then changes; in the end the key is in force."""
         random, world = self._random, self._world
         await self._until_effective(self._officers)
         await self._until_effective(lambda: self._registration(0, TIME_MAX_US - 1 - len(self._signed)))
         await asyncio.sleep(random.uniform(0.0, 0.2) * world.plan.duration_s)
-        for formats in (Formats(2, 3), NEXT):
-            await self._raise(formats)
-            world.story.tell("officer", "rules_raised", to=formats.rules)
-            if random.random() < 0.8 and (holder := world.holder()):
-                world.misfortune.switch_over(world.replica(holder))
-            await asyncio.sleep(random.uniform(0.0, 0.2) * world.plan.duration_s)
+        await self._raise()
+        world.story.tell("officer", "rules_raised", to=NEXT.rules)
+        if random.random() < 0.8 and (holder := world.holder()):
+            world.misfortune.switch_over(world.replica(holder))
+        await asyncio.sleep(random.uniform(0.0, 0.2) * world.plan.duration_s)
         while not world.healed:
             await asyncio.sleep(random.uniform(0.05, 0.25) * world.plan.duration_s)
             await self._try([self._change()])
         await self._until_effective(lambda: self._registration(0, TIME_MAX_US - 1 - len(self._signed)))
         self.is_done = True
 
-    async def _raise(self, formats: Formats) -> None:
+    async def _raise(self) -> None:
         world = self._world
         while world.plan.lease:
             with suppress(LogUnavailable):
-                await SimulatedBoard(world, world.replicas[0].name).raise_formats(formats)
+                await SimulatedBoard(world, world.replicas[0].name).raise_formats(NEXT)
                 return
             await asyncio.sleep(_RETRY_S)
-        world.primary.tables.raise_rules(formats)
+        world.primary.tables.raise_rules(NEXT)
 
     def _change(self) -> PartyNote:
         now_us = START_US + round(self._world.loop.time() * 1e6)
@@ -159,20 +156,13 @@ class Officer:
 def check_refused_keys(world: World, walked: list[Judged]) -> None:
     """Blame the world for a refusal of its own accord of a key that was in force, as far as any reader knew then.
 
-    The clients' key is registered before the rules are raised, so nobody may call it unknown, unless that record is
-    lost with the tail of a log.
+    Every log begins with the registration of the clients' key, so nobody may call it unknown. Nobody may call it
+    revoked where no officer changes it.
     """
-    is_whole = not any(isinstance(one, JudgedLost) for one in walked)
-    for name, asked, answer in world.recalled:
-        code = getattr(answer, "code", None)
-        if code == "PARTY_UNKNOWN" and is_whole:
-            world.blame(f"{name} did not know a key that was registered before the raise: {_of(asked)}")
-        elif code == "KEY_NOT_VALID" and asked.rules < 3:
-            world.blame(f"{name} refused a key under rules {asked.rules}: {_of(asked)}")
-    by_rules = {(one.barrier.rules_version, one.outcome) for one in walked if isinstance(one, JudgedRequest)}
-    if wrong := [found for found in by_rules if found[0] < 3 and found[1] in OF_KEYS]:
-        world.blame(f"a key was judged before rules 3: {wrong}")
-
-
-def _of(asked: Asked) -> str:
-    return asked.submission.command_id
+    refused = [(name, asked, getattr(answer, "code", None)) for name, asked, answer in world.recalled]
+    for name, asked, code in refused:
+        if code == "PARTY_UNKNOWN" or (code == "KEY_NOT_VALID" and not world.plan.registers):
+            world.blame(f"{name} refused a key that was in force, {code}: {asked.submission.command_id}")
+    of_keys = {one.outcome for one in walked if isinstance(one, JudgedRequest)} & OF_KEYS
+    if of_keys and (not world.plan.registers or "PARTY_UNKNOWN" in of_keys):
+        world.blame(f"the log refused a key that was in force: {sorted(of_keys)}")

@@ -205,7 +205,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     all_serve: bool = False  # each replica has a worker, whoever holds the lock
     on_postgres: bool = False  # the log is on Postgres
     durability: str = "synced"  # of the log; "replicated": a power cut may take its newest records
-    registers: bool = False  # an officer registers the clients' key, raises the rules twice, and changes the key
+    registers: bool = False  # an officer raises the rules, and changes the clients' key
 
     @property
     def operations_count(self) -> int:

@@ -181,7 +181,9 @@ class PostgresWorld(World):
 
     def make_topic(self) -> Topic:
         self.weather = ServerWeather(self.skies, [replica.name for replica in self.plan.replicas])
-        return PostgresTopic(self.story, self.make_server(self.weather), copy_context())
+        server = self.make_server(self.weather)
+        server.store(self.beginning)
+        return PostgresTopic(self.story, server, copy_context())
 
     def make_server(self, weather: MemoryWeather) -> MemoryServer:
         """The first primary."""

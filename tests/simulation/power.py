@@ -278,7 +278,7 @@ class Power:
                 random.randint(min(published + 1, end), end),
             )
         )
-        return max(0, min(kept, end))
+        return max(len(self._world.beginning), min(kept, end))
 
     def _stop(self, replica: Replica, fault: Fault) -> None:
         random = self._random

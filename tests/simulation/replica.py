@@ -55,7 +55,6 @@ from tests.simulation.power import SYNC_S, SYNCED, share_marks, tell_marks
 from tests.simulation.process import Process
 from tests.simulation.words import WatchedBulletin, WordedLease, raised_formats, shared_bound
 from tests.simulation.workers import make_worker, note_pauses
-from tests.worlds.beginning import no_demand
 from tests.worlds.core_world import KeptNotes
 
 if TYPE_CHECKING:
@@ -159,7 +158,7 @@ class Door:
     ) -> None:
         def arrive() -> None:
             note = self._note(replies, [ticket for ticket, _ in batch])
-            note.asked.update((ticket, Asked(one, options, *self._newest())) for ticket, one in batch)
+            note.asked.update((ticket, Asked(one, options, self._newest_us())) for ticket, one in batch)
             self._handed_in.update((one.command_id, one.submission_id) for _, one in batch)
             self._participant.submit(note, batch, options)
 
@@ -174,14 +173,10 @@ class Door:
     def ask_log(self, replies: Replies, ticket: int, question: LogQuestion) -> None:
         self._process.deliver(lambda: self._participant.ask_log(replies, ticket, question))
 
-    def _newest(self) -> tuple[int, int]:
-        """The newest time of the log as far as the replica has read it, and the rules that it writes."""
-        position, activation = self._participant.follower.position, self._participant.activation
-        stamp_us = 0 if position is None else position.stamp_us
-        if self._participant.serving.all_serve and position is not None and position.barrier is not None:
-            return stamp_us, position.barrier.rules_version  # also while service is paused
-        barrier = None if activation is None else activation.holder.barrier
-        return stamp_us, 2 if barrier is None else barrier.rules_version
+    def _newest_us(self) -> int:
+        """The newest time of the log as far as the replica has read it."""
+        position = self._participant.follower.position
+        return 0 if position is None else position.stamp_us
 
     def unanswered(self) -> int:
         """Submissions and look-ups that the core has not answered."""
@@ -213,12 +208,11 @@ Told = dict[int, Sent]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A submission, with the newest time of the log that its replica knew when it came, and the rules in force."""
+    """A submission, with the newest time of the log that its replica knew when it came."""
 
     submission: Submission
     options: SubmitOptions
     stamp_us: int
-    rules: int
 
 
 class _Noted:
@@ -374,7 +368,7 @@ class Replica:
             Resources(
                 name=self.name,
                 request_log=log,
-                require=genesis_of if plan.registers else no_demand,
+                require=genesis_of,
                 index=DiskIndex(self.disk, self.name, world.skies, plan.blind),
                 salvages=world.salvages,
                 signer=CheapSigner(),

@@ -41,7 +41,7 @@ def lose_tail(world: World, records: int) -> bool:
 
     Replicas are down meanwhile, and start again later.
     """
-    archived = max(1, world.topic.end_offset - records)
+    archived = max(len(world.beginning), world.topic.end_offset - records)
     base = _position_behind(world, archived)
     survivors = _survivors(world, base)
     known = max([survivors.published, *[index.position.offset for index in survivors.indexes]])

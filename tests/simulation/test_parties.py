@@ -1,4 +1,4 @@
-"""Keys in the log: no seed breaks a promise while officers change keys and raise the rules, last to a made-up one."""
+"""Keys in the log: no seed breaks a promise while officers change keys and raise the rules to a made-up version."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_no_seed_breaks_a_promise_while_keys_come_and_go() -> None:
             if found := HEARD.search(line):
                 heard[" ".join(filter(None, found.groups()))] += 1
     print(dict(heard))
-    assert heard["rules_raised"] == 2 * len(SEEDS)
+    assert heard["rules_raised"] == len(SEEDS)
     assert heard["noted effective=True"] > 3 * len(SEEDS)
     assert heard["refused"] > 10
 

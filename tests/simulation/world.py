@@ -22,14 +22,14 @@ from replica.notary.answers import Answer, DeduplicationBound
 from replica.notary.errors import IndexUnreadable
 from replica.notary.salvage import NO_SALVAGES, Salvage, Salvages
 from replica.participant import Participant
-from tests.next_version.release import registered
+from tests.next_version.release import PRESENT, registered
 from tests.simulation.clients import AFTER_HEALING_MAX, Balancer, Client, Content, Stranger
 from tests.simulation.doubles.database import DatabaseServer, Tables
 from tests.simulation.doubles.log import SimulatedLog, Topic
 from tests.simulation.followers import Follower
 from tests.simulation.lives import Lives, WatchedLog
 from tests.simulation.misfortune import Misfortune
-from tests.simulation.parties import GENESIS, Officer
+from tests.simulation.parties import BEGINNING, Officer
 from tests.simulation.plan import FaultKind, Plan
 from tests.simulation.power import FOREIGN_S, Power
 from tests.simulation.process import Process, SimulatedTask, make_task
@@ -98,10 +98,12 @@ class World:
         self.options: dict[str, SubmitOptions] = {}  # by submission id: the options that its sender chose
         self.bounds_told: list[tuple[SubmitOptions, DeduplicationBound]] = []  # of refused periods
         self.recalled: list[tuple[str, Asked, object]] = []  # final answers of replicas that name no record
+        self.beginning = BEGINNING  # synced everywhere before the run
         self.topic = self.make_topic()
         self.lives = Lives(Random(f"{plan.seed}/lives"))
         self.salvages = NO_SALVAGES  # what every replica was given
         tables = Tables(self.story, any(fault.kind in _FORGETS for fault in plan.faults))
+        tables.formats = PRESENT
         self.primary = self._server(tables, 1)
         self.deposed: DatabaseServer | None = None  # a primary that has not noticed that it was deposed
         self.on_deposed: set[str] = set()  # the replicas that still connect to it
@@ -131,7 +133,7 @@ class World:
 
     def make_topic(self) -> Topic:
         """The log of all replicas."""
-        return Topic(self.story, values=[GENESIS] if self.plan.registers else [])
+        return Topic(self.story, values=self.beginning)
 
     def make_log(self, name: str, process: Process) -> Any:
         """A replica's access to it."""

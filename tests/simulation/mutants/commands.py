@@ -1,4 +1,4 @@
-"""Defects where commands are decided in the log: rules 2, their raise, and what an active answers by itself."""
+"""Defects where commands are decided in the log: their judging, its raise, and what an active answers by itself."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ from replica.notary.records import BarrierRecord
 from replica.notary.rules import RULES, Outcome, Recorded, Verdict
 from replica.notary.rules import judge as judge_all
 from replica.store.interface import Command
+from tests.next_version.release import PRESENT
 from tests.simulation.doubles.disk import Disk
 from tests.simulation.mutants.registry import mutant
 from tests.simulation.parties import registering
 from tests.simulation.plan import START_US
 
-_rules_2 = RULES[2]
+_judge = RULES[PRESENT.rules]
 
 
 @mutant("a notarised command is not remembered")
@@ -121,12 +122,12 @@ def position_written_apart(patch: MonkeyPatch) -> None:
 @mutant("a repeated success names where the command was accepted, not where its transaction was notarised first")
 def offset_of_the_acceptance_answered(patch: MonkeyPatch) -> None:
     def judge(entry: CountedRequest, recorded: Recorded, newest: Acceptance | None) -> Verdict:
-        verdict = _rules_2(entry, recorded, newest)
+        verdict = _judge(entry, recorded, newest)
         if verdict.outcome is Outcome.DEDUPLICATED and newest is not None:
             return msgspec.structs.replace(verdict, notarised_offset=newest.offset)
         return verdict
 
-    patch.setitem(RULES, 2, judge)
+    patch.setitem(RULES, PRESENT.rules, judge)
 
 
 @mutant("the active forgets which commands are on their way")

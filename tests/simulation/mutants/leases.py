@@ -14,6 +14,7 @@ from ha.lock.silence import LeaseView, Silence, heard, is_free
 from ha.settings import ElectionSettings
 from replica.active.lease_log import FollowedLease
 from replica.notary.formats import Formats
+from tests.next_version.release import PRESENT
 from tests.simulation.draw import draw, leased
 from tests.simulation.mutants.registry import mutant
 from tests.simulation.parties import registering_by_lease
@@ -37,7 +38,7 @@ def one_missing_heartbeat(patch: MonkeyPatch) -> None:
     patch.setattr(ha.lock.lease, "is_free", early)
 
 
-@mutant("readers let a claim count although the holder wrote after what the claimant had read", _under_a_lease)
+@mutant("readers let a claim count although the holder wrote after what the claimant had read", _watched)
 def witness_ignored(patch: MonkeyPatch) -> None:
     patch.setattr(replica.notary.reading, "is_leased", lambda barrier: False)
 
@@ -46,7 +47,7 @@ def witness_ignored(patch: MonkeyPatch) -> None:
 def claims_take_rules_back(patch: MonkeyPatch) -> None:
     async def least(self: FollowedLease) -> Formats:
         in_log = self._follower.formats
-        return Formats() if in_log.rules > Formats().rules else await to_claim(self)
+        return PRESENT if in_log.rules > PRESENT.rules else await to_claim(self)
 
     to_claim = FollowedLease._to_claim
     patch.setattr(FollowedLease, "_to_claim", least)
