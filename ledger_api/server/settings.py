@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from replica.link.settings import LinkSettings
 from replica.notary.signatures import NOTARY_KEY_PATTERN
@@ -165,7 +165,17 @@ class ApiSettings(BaseModel):
     problem_logs_per_s: int = Field(10, ge=0, le=10_000, description="Refused calls that are logged.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least level that is logged.")
     tls: TlsSettings | None = Field(None, description="TLS of the API.")
-    tokens: TokenSettings | None = Field(None, description="Which tokens are valid.")
+    tokens: TokenSettings | None = Field(
+        None,
+        description="Which tokens are valid. An API beyond loopback needs this table, or in its place "
+        '`tokens = "none"` under `[api]`: then everybody who reaches it reads the whole ledger.',
+    )
+
+    @field_validator("tokens", mode="before")
+    @classmethod
+    def _none_in_words(cls, given: object) -> object:
+        """TOML has no null. Who wrote "none" set it, as `model_fields_set` says."""
+        return None if given == "none" else given
 
     @model_validator(mode="after")
     def _a_largest_request_fits(self) -> Self:

@@ -66,15 +66,17 @@ EXAMPLE: dict[str, Any] = {
     "api": {
         "registry_path": "parties.toml",
         "tls": {"certificate_file": "api.crt", "key_file": "api.key"},
+        "tokens": {"keys_file": "issuer.pem", "audience": "notary"},
     },
 }
+_ISSUER = "the public key of who issues the callers' tokens (issuer.pem)"
 _NODES = "the API's and the log node's certificates and keys (api.crt, api.key, log.crt, log.key; chmod 600)"
 _BESIDE = {
-    Profile.RAFT: f"the passwords, and {_NODES}",
+    Profile.RAFT: f"the passwords, {_NODES}",
     Profile.EMBEDDED: _NODES,
-    Profile.REFERENCE: "the passwords, and the API's certificate and key (api.crt, api.key; chmod 600), the brokers' CA"
+    Profile.REFERENCE: "the passwords, the API's certificate and key (api.crt, api.key; chmod 600), the brokers' CA"
     " (kafka-ca.pem)",
-    Profile.POSTGRES: "the passwords, and the API's certificate and key (api.crt, api.key; chmod 600)",
+    Profile.POSTGRES: "the passwords, the API's certificate and key (api.crt, api.key; chmod 600)",
 }
 _NODES_MAKE_LOG = "notary log-node on each machine, --new-group on the first; notary log create --officer ..."
 _MAKE_LOG = {
@@ -125,7 +127,7 @@ def write_config(
     without = _ONLY_WITH_DATABASE if profile is Profile.EMBEDDED else ()
     for number, step in enumerate((step for step in STEPS if step.name not in without), 1):
         out.print(f"{number:4}. {step.name:20} {_how(step, profile)}", markup=False)
-    out.print(f"Beside {path}: {_BESIDE[profile]}.", markup=False)
+    out.print(f"Beside {path}: {_BESIDE[profile]}, and {_ISSUER}.", markup=False)
     out.print("Which of them are done: [bold]notary init --check[/]")
 
 

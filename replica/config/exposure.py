@@ -1,4 +1,4 @@
-"""Finds the connections of a configuration that would leave the machine unprotected, and what to set. Pure.
+"""Finds what of a configuration is open beyond this machine, in the clear or to everybody, and what to set. Pure.
 
 The health listener is exempt: it has no secrets, changes nothing, and load balancers query it in plain HTTP.
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from replica.config.model import Config
 from replica.notary.libpq import is_local
+from replica.notary.loopback import is_loopback
 from replica.store.open import kind_of
 
 
@@ -25,8 +26,19 @@ def plaintext_connections(config: Config) -> list[str]:
     ]
 
 
+def open_listeners(config: Config) -> list[str]:
+    """Where callers on other machines reach the API without a token, and so read the whole ledger."""
+    return [] if config.api.tokens is not None else _beyond_loopback(config)
+
+
+def _beyond_loopback(config: Config) -> list[str]:
+    """The listeners of the API that other machines reach: replicas, and the endpoint, which passes everything on."""
+    listeners = {replica.name: replica.host for replica in config.replicas} | {"the endpoint": config.endpoint.host}
+    return [name for name, host in listeners.items() if not is_loopback(host)]
+
+
 def _api(config: Config) -> Iterator[str]:
-    exposed = [replica.name for replica in config.replicas if not is_local(replica.host)]
+    exposed = _beyond_loopback(config)
     if exposed and config.api.tls is None:
         yield f"the API of {', '.join(exposed)} is not on a loopback address: set api.tls"
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from ha.errors import HaError
-from replica.config.exposure import plaintext_connections
+from replica.config.exposure import open_listeners, plaintext_connections
 from replica.config.model import Config
 from replica.notary.errors import Code, ConfigError
 from replica.notary.places import Remote, no_url
@@ -48,6 +48,10 @@ def make_config(values: dict[str, Any], base: Path, origin: str) -> Config:
     exposed = plaintext_connections(config)
     if exposed:
         raise ConfigError(f"{origin}: {'; '.join(exposed)}", Code.PLAINTEXT_EXPOSED)
+    opened = open_listeners(config)
+    if opened and "tokens" not in config.api.model_fields_set:
+        problem = f"other machines reach the API of {', '.join(opened)}, and api.tokens is not set"
+        raise ConfigError(f"{origin}: {problem}", Code.API_OPEN)
     return _with_absolute_paths(config, base)
 
 

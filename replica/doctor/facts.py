@@ -25,6 +25,7 @@ class FileFacts:
     notary_key_ended: datetime | None = None  # the key that signs, by the list of the notary's keys
     certificates: Mapping[str, datetime] = field(default_factory=dict)  # setting: when the first of the file expires
     password_in_conninfo: bool = False
+    open_listeners: tuple[str, ...] = ()  # of the API, that other machines reach without a token
     salvages: Mapping[str, frozenset[str]] = field(default_factory=dict)  # digests, by the replicas of this machine
 
 

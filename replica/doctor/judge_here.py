@@ -89,7 +89,11 @@ def _api_certificates(facts: Facts) -> Verdict:
 @CHECKS.of_file("token-keys", "correct api.tokens; replicas that run keep the keys that they have")
 def _token_keys(facts: Facts) -> Verdict:
     """The keys that callers' tokens are checked with can be had: from their file, or from who issues tokens; and so can
-    the list of revoked tokens."""
+    the list of revoked tokens. Callers on other machines need a token."""
+    opened = facts.files.open_listeners
+    if opened:
+        text = f"everybody who reaches the API of {', '.join(opened)} reads the whole ledger: api.tokens is none"
+        return warning(text, "if not all of them may, set [api.tokens]: docs/security.md, Tokens")
     return ok("as they must be")
 
 

@@ -19,6 +19,7 @@ from ledger_api.server.tls import make_tls
 from ledger_api.server.tokens import read_keys as read_token_keys
 from ledger_api.server.tokens import read_revoked
 from replica.active.signer import check_signer
+from replica.config.exposure import open_listeners
 from replica.config.model import Config
 from replica.doctor.facts import FileFacts, MachineFacts
 from replica.following.salvaged import read_salvages
@@ -69,6 +70,7 @@ def look_at_files(config: Config) -> FileFacts:
         notary_key_ended=ended,
         password_in_conninfo="password" in in_conninfo,
         certificates=expiries | dict(certificates(config)),
+        open_listeners=tuple(open_listeners(config)),
         salvages={} if "salvages" in problems else _salvages(config),
     )
 

@@ -318,6 +318,13 @@ class Code(Enum):
         "Configure TLS for what is named, or move it to a loopback address; see docs/security.md.",
         *_A_PERSON,
     )
+    API_OPEN = (
+        0,
+        "Everybody on the network could read the ledger: the API asks for no token",
+        "Say in [api.tokens] which tokens callers need. If all who reach the API may read everything, and submit what "
+        'a party signed, write tokens = "none" under [api]; see docs/security.md.',
+        *_A_PERSON,
+    )
     SIGNER_UNAVAILABLE = (
         0,
         "The token or service that holds the notary's key does not sign",

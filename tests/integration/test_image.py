@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -27,6 +28,8 @@ from replica.local.process import SoftwareMissing
 from tests.certificates import Authority
 from tests.faults.lab.namespaces import Namespaces
 from tests.image import Container, Image, build, missing_programs
+from tests.tokens import Issuer
+from tests.unit.client.test_access import write
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +42,7 @@ CONFIG = ("--config", "/etc/notary/notary.toml")
 PAGE = (DEPLOY / "README.md").read_text().partition("## Three replicas by compose\n")[2]
 LINES = re.findall(r"^ *(podman compose .*)$", PAGE, re.MULTILINE)
 PREPARING = re.findall(r"^ *(ch(?:own|mod) .*)$", PAGE, re.MULTILINE)
-BUILD_MAX_S, BEGIN_MAX_S = 180.0, 90.0
+BUILD_MAX_S, BEGIN_MAX_S, TOKEN_LIFE_S = 180.0, 90.0, 3_600.0
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -97,6 +100,9 @@ def prepare_site(site: Path, endpoint: str, database: tuple[str, int], brokers: 
     (site / "parties.toml").write_text(f'[parties]\n"{PARTY}" = ["{bank}"]\n')
     authority = Authority(site, "ca")
     authority.issue("api", endpoint)
+    issuer = Issuer()
+    issuer.write(site / "issuer.pem")
+    write(site / "token", issuer.token(expires_at_s=time.time() + TOKEN_LIFE_S, notary={"act_as": [PARTY]}))
     for name in ("database-ca.pem", "kafka-ca.pem"):
         shutil.copy(authority.ca_file, site / name)
     assert len(PREPARING) == 2
@@ -182,6 +188,7 @@ class Deployment:
     async def try_it(self) -> None:
         """A transaction through the endpoint, its receipt, and the refusal of a second one."""
         words = ("--key", self.site / "bank-a.key", "--ca-file", self.site / "ca.pem", "--endpoint", self.endpoint)
+        words += ("--token-file", self.site / "token")
         assert "STATE_CONFLICT" in await asyncio.to_thread(cli, "try", *words, "--party", PARTY)
 
     def logs(self) -> str:

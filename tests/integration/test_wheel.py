@@ -23,6 +23,7 @@ import pytest
 from replica.local.process import descendants
 from tests.certificates import Authority
 from tests.closing import ended
+from tests.tokens import Issuer
 
 pytestmark = [pytest.mark.thorough, pytest.mark.cluster]  # all of it, because the environment is made once
 
@@ -97,6 +98,7 @@ def test_the_installed_command_runs(alone: Path, tmp_path: Path) -> None:
     (tmp_path / "parties.toml").write_text(f'[parties]\n"CN=Alice,O=Test,C=GB" = ["{ALICE}"]\n')
     (tmp_path / "database.password").touch(mode=0o600)
     certificate_file, key_file = Authority(tmp_path, "kafka-ca").issue("api")
+    Issuer().write(tmp_path / "issuer.pem")
     assert (certificate_file.name, key_file.name) == ("api.crt", "api.key")
     assert "notary.toml is valid" in run(notary, "config", "check", cwd=tmp_path)
     assert "/health/active" in run(notary, "haproxy", "render", cwd=tmp_path)

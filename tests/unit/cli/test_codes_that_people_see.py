@@ -102,6 +102,12 @@ def test_codes_of_files_and_settings(folder: Path, see) -> None:  # type: ignore
     write(folder, 'conninfo = "host=127.0.0.1', 'conninfo = "host=db.example')
     seen = see("status")
     assert (seen.code, told(seen.err, "PLAINTEXT_EXPOSED")) == (2, True)
+    write(folder, 'kind = "memory"\nmemory.socket_path = "nobody.sock"', 'kafka.bootstrap_servers = "127.0.0.1:1"')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NOTARY_ENDPOINT__HOST", "notary.example")
+        patch.setenv("NOTARY_API__TLS", '{"certificate_file": "a", "key_file": "b"}')
+        seen = see("status")
+    assert (seen.code, told(seen.err, "API_OPEN")) == (2, True)
 
 
 @pytest.mark.parametrize(("entries", "shown"), [(None, False), (0, True), (3, True)])

@@ -244,7 +244,7 @@ def test_the_admin_socket_lies_in_the_replicas_folder_or_where_a_group_may_enter
 @pytest.mark.parametrize(
     ("host", "tls", "url"),
     [
-        ("*", False, "http://127.0.0.1:9000"),
+        ("*", True, "https://127.0.0.1:9000"),
         ("127.0.0.1", False, "http://127.0.0.1:9000"),
         ("notary.example", True, "https://notary.example:9000"),
         ("[::1]", True, "https://[::1]:9000"),

@@ -325,7 +325,7 @@ def test_a_narrow_terminal_cuts_nothing(folder: Path, monkeypatch: pytest.Monkey
     write(folder, 'host = "127.0.0.1"', 'host = "notary-1.a-long-domain-of-a-bank.example"')
     text = (folder / "notary.toml").read_text().replace('kind = "memory"\nmemory.socket_path = "nobody.sock"', "")
     text = text.replace("[log]", '[log.kafka]\nbootstrap_servers = "kafka:9093"\nsecurity.protocol = "SSL"')
-    text = text.replace("[api]", '[api]\ntls = {certificate_file = "a", key_file = "b"}')
+    text = text.replace("[api]", '[api]\ntls = {certificate_file = "a", key_file = "b"}\ntokens = "none"')
     text = text.replace("host=127.0.0.1 ", "host=db sslmode=verify-full sslrootcert=ca.pem ")
     (folder / "notary.toml").write_text(text)
     config = load_config(folder / "notary.toml")

@@ -1,4 +1,4 @@
-"""Plaintext beyond loopback: refused at the start, with a code of its own."""
+"""Plaintext beyond loopback, and an API there without tokens: refused at the start, each with a code of its own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from typing import Any
 
 import pytest
 
+from replica.config.exposure import open_listeners
 from replica.config.load import make_config
 from replica.notary.errors import Code, ConfigError
 
 REPLICA = {"name": "r1", "host": "127.0.0.1", "api_port": 8080, "health_port": 8081}
 TLS = {"certificate_file": "api.crt", "key_file": "api.key"}
+WITH_TLS = {"registry_path": "parties.toml", "tls": TLS}
+TOKENS = {"keys_file": "issuer.pem", "audience": "notary"}
+ELSEWHERE = {"replicas": [REPLICA | {"host": "10.0.0.1"}]}
+ALL_ADDRESSES = {"endpoint": {"host": "*", "port": 9000}}
 
 
 def values(**changes: Any) -> dict[str, Any]:
@@ -34,7 +39,8 @@ def given(changes: dict[str, Any]) -> dict[str, Any]:
 
 KMS = {"key_id": "alias/notary-1", "region": "eu-west-2"}
 EXPOSED = [
-    {"replicas": [REPLICA | {"host": "10.0.0.1"}]},
+    ELSEWHERE,
+    ALL_ADDRESSES,
     {"log": {"kafka": {"bootstrap_servers": "127.0.0.1:9092,broker-2:9092"}}},
     {
         "log": {
@@ -55,10 +61,9 @@ EXPOSED = [
 ]
 PROTECTED = [
     {},
-    {
-        "replicas": [REPLICA | {"host": "10.0.0.1"}],
-        "api": {"registry_path": "parties.toml", "tls": TLS},
-    },
+    ELSEWHERE | {"api": WITH_TLS | {"tokens": TOKENS}},
+    ALL_ADDRESSES | {"api": WITH_TLS | {"tokens": "none"}},
+    {"api": WITH_TLS},
     {"log": {"kafka": {"bootstrap_servers": "broker:9093", "security": {"protocol": "SSL"}}}},
     {"database": {"conninfo": "host=db dbname=notary sslmode=verify-full", "scope": "notary"}},
     {"database": {"conninfo": "host=/run/postgresql dbname=notary", "scope": "notary"}},
@@ -90,3 +95,26 @@ def test_what_is_protected_or_local_starts(tmp_path: Path, changes: dict[str, An
     config = make_config(given(changes), tmp_path, "test")
     if config.api.tls is not None:
         assert config.api.tls.key_file == tmp_path / "api.key"
+
+
+@pytest.mark.parametrize("changes", [ELSEWHERE, ALL_ADDRESSES])
+def test_an_api_beyond_loopback_needs_tokens_or_a_word(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Goal: nobody shows the ledger to a network by leaving a table out. Method: a replica there, and the endpoint;
+    nothing said, another word, then `none` in the file and in the environment."""
+    with pytest.raises(ConfigError) as refused:
+        make_config(given(changes | {"api": WITH_TLS}), tmp_path, "test")
+    assert refused.value.code is Code.API_OPEN
+    with pytest.raises(ConfigError) as refused:
+        make_config(given(changes | {"api": WITH_TLS | {"tokens": "off"}}), tmp_path, "test")
+    assert refused.value.code is Code.CONFIG_INVALID
+    said = make_config(given(changes | {"api": WITH_TLS | {"tokens": "none"}}), tmp_path, "test")
+    assert (said.api.tokens, len(open_listeners(said))) == (None, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NOTARY_API__TOKENS", "none")
+        assert make_config(given(changes | {"api": WITH_TLS}), tmp_path, "test").api.tokens is None
+
+
+def test_what_callers_reach_with_a_token_or_from_here_alone_is_not_open(tmp_path: Path) -> None:
+    """Goal: the doctor names no listener that is protected. Method: tokens beyond loopback, and none on it."""
+    for changes in (ELSEWHERE | ALL_ADDRESSES | {"api": WITH_TLS | {"tokens": TOKENS}}, {}):
+        assert open_listeners(make_config(given(changes), tmp_path, "test")) == []

@@ -222,6 +222,7 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("log-secrets", Severity.PROBLEM, missing("log-secrets"), "[log]"),
     ("api-certificates", Severity.PROBLEM, missing("api-certificates"), "SIGHUP"),
     ("token-keys", Severity.PROBLEM, missing("token-keys"), "api.tokens"),
+    ("token-keys", Severity.WARNING, files(open_listeners=("r1", "the endpoint")), "set [api.tokens]"),
     ("tracing", Severity.PROBLEM, missing("tracing"), "tracing.ca_file"),
     ("salvages", Severity.PROBLEM, missing("salvages"), "notary index salvage"),
     ("salvages", Severity.PROBLEM, lacking("ab" * 32), "cannot lead"),

@@ -75,6 +75,7 @@ def test_a_bug_is_one_error_that_no_handler_of_others_catches() -> None:
 def test_what_needs_a_person_is_said_in_the_catalogue() -> None:
     """Goal: a supervisor leaves down exactly what starting again cannot mend. Method: the whole list, by name."""
     assert {code.name for code in Code if code.person} == {
+        "API_OPEN",
         "CONFIG_INVALID",
         "FORMAT_UNKNOWN",
         "INDEX_DAMAGED_AGAIN",

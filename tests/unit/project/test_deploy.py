@@ -192,12 +192,14 @@ def test_the_compose_files_services_are_the_replicas_of_its_configuration(settin
     assert published == f"{settings.endpoint.port}:{settings.endpoint.port}"
     placed = {Path(entry["target"]).name for part in ("configs", "secrets") for entry in COMPOSE["x-replica"][part]}
     assert settings.api.tls is not None
+    assert settings.api.tokens is not None
     named = {
         settings.notary_key_file,
         settings.database.password_file,
         settings.api.registry_path,
         settings.api.tls.certificate_file,
         settings.api.tls.key_file,
+        settings.api.tokens.keys_file,
     }
     assert {path.name for path in named if path is not None} | {"kafka-ca.pem", "database-ca.pem"} <= placed
 
