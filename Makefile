@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: help setup setup-tests try run demo-pipeline drill test test-all test-rest matrix check lint fmt bench bench-pipeline faults power-cuts kill-loop judge overload faults-quick runbooks profile-postgres lognode watch workers soak completeness fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests try run demo-pipeline drill test test-all matrix check lint fmt bench bench-pipeline faults power-cuts kill-loop judge overload faults-quick runbooks profile-postgres lognode watch workers soak completeness fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,9 +33,6 @@ test: setup-tests ## Run the quick tests: a good proof of each promise on each r
 
 test-all: setup-tests ## Run all tests that CI runs, phase by phase, each with a time budget; 50 minutes
 	@scripts/test.sh --all $(ARGS)
-
-test-rest: setup-tests ## Run what `make test` leaves out of `make test-all`
-	@scripts/test.sh --rest $(ARGS)
 
 check: lint ## Format, lint, types, import rules and the quick tests
 	@scripts/test.sh core
