@@ -29,6 +29,7 @@ MILLION_S = 0.01
 CORE = {"unit", "model", "golden", "raft"}
 TESTS = Path(__file__).parent
 
+os.umask(os.umask(0o022) | 0o022)  # files of tests say whom to trust, which a group that may write them must not
 hypothesis.settings.register_profile("any machine", deadline=None)  # how long an example takes is no property
 hypothesis.settings.load_profile("any machine")
 

@@ -28,6 +28,7 @@ from replica.notary.errors import BadRequest, ConfigError
 from replica.notary.parties import PeriodUs
 from replica.notary.requests import PUBLIC_KEY_BYTES, TIME_MAX_US
 from replica.notary.requests import check_party as check_party_name
+from replica.notary.secret_files import check_trusted, open_not_for_others
 from replica.notary.texts import bytes_from_hex
 from replica.notary.untrusted import parse_toml
 
@@ -75,6 +76,7 @@ class Registry:
 def read_registry(path: Path) -> Pairs:
     """All pairs of party and public key in a registry file, with their periods. Raises ConfigError."""
     try:
+        check_trusted(path)
         tables = parse_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"the party registry cannot be read: {error}") from None
@@ -107,7 +109,8 @@ def write_registry(path: Path, parties: Mapping[str, Sequence[str]]) -> None:
         hex_keys = [key.hex() for key, _ in _check_keys(path, check_party(party), list(keys))]
         lines.append(f"{json.dumps(party, ensure_ascii=False)} = {json.dumps(hex_keys)}")  # as TOML spells them, too
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with open_not_for_others(draft, "wb") as file:  # and not for them to write, whatever the umask
+        file.write(("\n".join(lines) + "\n").encode())
     draft.replace(path)
 
 

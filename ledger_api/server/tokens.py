@@ -27,6 +27,7 @@ from ledger_api.server.settings import TokenSettings
 from replica.notary.errors import BadRequest, Code, ConfigError
 from replica.notary.one_value import check_keys
 from replica.notary.requests import check_user_id
+from replica.notary.secret_files import check_trusted
 from replica.notary.untrusted import read_bounded
 
 KEYS_MAX = 100
@@ -69,6 +70,7 @@ class Rights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_keys(path: Path) -> KeySet:
     """The public keys in a file: a JWKS, or one key or certificate in PEM. Raises ConfigError."""
     try:
+        check_trusted(path)
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ConfigError(f"the tokens' keys in {path} cannot be read: {error}") from None
@@ -130,6 +132,7 @@ def read_revoked(path: Path) -> frozenset[str]:
     Raises ConfigError.
     """
     try:
+        check_trusted(path)
         lines = [line.strip() for line in read_bounded(path, REVOKED_MAX_BYTES).decode().splitlines()]
     except (OSError, ValueError) as error:
         raise ConfigError(f"the revoked tokens in {path} cannot be read: {error}") from None

@@ -51,13 +51,14 @@ def _notary_key(facts: Facts) -> Verdict:
 
 @CHECKS.of_file("operator-keys", "correct the file that operators.keys_file names: docs/trail.md")
 def _operator_keys(facts: Facts) -> Verdict:
-    """The operators' public keys can be read, and where four eyes are demanded, two people have one."""
+    """The operators' public keys can be read, written by nobody else, and where four eyes are demanded, two people
+    have one."""
     return ok("as they must be")
 
 
 @CHECKS.of_file("parties", "correct the file; replicas keep the old one until it is right")
 def _parties(facts: Facts) -> Verdict:
-    """The registry of parties can be read and is not empty."""
+    """The registry of parties can be read, and written by nobody else, and is not empty."""
     pairs = facts.files.registered_pairs
     if keys_are_in_the_log(facts):
         return ok("the log says which keys sign; nobody reads the file")
@@ -89,7 +90,7 @@ def _api_certificates(facts: Facts) -> Verdict:
 @CHECKS.of_file("token-keys", "correct api.tokens; replicas that run keep the keys that they have")
 def _token_keys(facts: Facts) -> Verdict:
     """The keys that callers' tokens are checked with can be had: from their file, or from who issues tokens; and so can
-    the list of revoked tokens. Callers on other machines need a token."""
+    the list of revoked tokens; nobody else can write either file. Callers on other machines need a token."""
     opened = facts.files.open_listeners
     if opened:
         text = f"everybody who reaches the API of {', '.join(opened)} reads the whole ledger: api.tokens is none"

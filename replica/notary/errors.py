@@ -312,6 +312,13 @@ class Code(Enum):
         "chmod 600 the file. If others may have read it, replace what is in it; see runbooks/key-rotation.md.",
         *_A_PERSON,
     )
+    TRUST_UNSAFE = (
+        0,
+        "A file that says whose signatures count can be written by others",
+        "Compare its content with what parties, issuer or operators gave you: others may have added a key, or taken a "
+        "revoked token out. Then chmod go-w the file.",
+        *_A_PERSON,
+    )
     PLAINTEXT_EXPOSED = (
         0,
         "A connection would leave this machine unprotected",

@@ -18,6 +18,7 @@ import msgspec
 
 from replica.notary.errors import BadRequest, ConfigError
 from replica.notary.requests import PUBLIC_KEY_BYTES
+from replica.notary.secret_files import check_trusted
 from replica.notary.texts import Instant, bytes_from_hex
 from replica.notary.untrusted import UNREADABLE, read_bounded
 
@@ -40,6 +41,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def read_operators(path: Path) -> list[OperatorKey]:
     """The keys in a file, in its order. Raises ConfigError naming what is wrong with it."""
     try:
+        check_trusted(path)
         keys = msgspec.toml.decode(read_bounded(path), type=_File).operators
         distinct = {bytes_from_hex("public_key", key.public_key, PUBLIC_KEY_BYTES) for key in keys}
     except OSError as error:

@@ -1,4 +1,5 @@
-"""Checks of files that the configuration names: we can read them, and only the owner can read those with secrets."""
+"""Checks of files that the configuration names: we can read them, only the owner can read those with secrets, and
+only the owner can write those that say whom to trust."""
 
 from __future__ import annotations
 
@@ -31,6 +32,17 @@ def check_secret(path: Path) -> None:
     if mode & (stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO if handed_out else stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(f"{path} has mode {stat.S_IMODE(mode):04o}, it must be 0600", Code.KEY_UNSAFE)
     check_readable(path)
+
+
+def check_trusted(path: Path) -> None:
+    """Raise ConfigError (TRUST_UNSAFE) when others can write a file that says whose signatures count; and OSError.
+
+    Its folder is not judged: Kubernetes mounts such files, unwritable, in folders that everybody may write.
+    """
+    mode = path.stat().st_mode
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        problem = f"{path} has mode {stat.S_IMODE(mode):04o}: nobody but its owner may write it"
+        raise ConfigError(problem, Code.TRUST_UNSAFE)
 
 
 def read_secret(path: Path) -> str:

@@ -138,6 +138,14 @@ async def test_a_key_that_others_can_read_does_not_start(core: Core) -> None:
     assert lines[-1]["code"] == "KEY_UNSAFE"
 
 
+async def test_parties_that_others_can_write_are_not_read(core: Core) -> None:
+    """Goal: TRUST_UNSAFE, and a person is needed. Method: chmod 0666 on the registry."""
+    guarded = Guarded(core)
+    core.registry_path.chmod(0o666)
+    code, lines = await core.end_of(await core.spawn(guarded.document()))
+    assert (code, lines[-1]["code"]) == (2, "TRUST_UNSAFE")
+
+
 async def test_a_user_has_no_more_than_its_share(core: Core) -> None:
     """Goal: 429 with the time to wait. Method: a burst of one, two connections of one user."""
     guarded = Guarded(core)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from ledger_api.server.registry import ALWAYS, Registry, check_party, read_registry, write_registry
-from replica.notary.errors import BadRequest, ConfigError
+from replica.notary.errors import BadRequest, Code, ConfigError
 from replica.notary.requests import make_request
 
 KEY_A, KEY_B = "ab" * 32, "cd" * 32
@@ -135,3 +136,23 @@ def test_names_hold_what_requests_may_hold(tmp_path: Path) -> None:
             write_registry(path, {party: [KEY_A]})
             assert list(read_registry(path)) == [(party, bytes.fromhex(KEY_A))]
             assert make_request(bytes(32), [], [], None, party).party == party
+
+
+def test_a_file_that_others_can_write_is_not_read_again_and_none_is_written(tmp_path: Path) -> None:
+    """Goal: a key that somebody else added never counts. Method: a reload of a file with another key and a careless
+    mode; then the product's own file, with an umask of 0."""
+    path = tmp_path / "parties.toml"
+    write_registry(path, {"O=A": [KEY_A]})
+    registry = Registry(path)
+    write_registry(path, {"O=A": [KEY_B]})
+    path.chmod(0o664)
+    with pytest.raises(ConfigError) as refused:
+        registry.reload()
+    assert refused.value.code is Code.TRUST_UNSAFE
+    assert registry.period("O=A", bytes.fromhex(KEY_A)) is ALWAYS
+    before = os.umask(0)
+    try:
+        write_registry(path, {"O=A": [KEY_B]})
+    finally:
+        os.umask(before)
+    assert (path.stat().st_mode & 0o777, registry.reload()) == (0o640, 1)

@@ -95,6 +95,10 @@ def test_codes_of_files_and_settings(folder: Path, see) -> None:  # type: ignore
     seen = see("keys", "show", "open.key")
     assert (seen.code, told(seen.err, "KEY_UNSAFE")) == (2, True)
     create_key(folder / "notary.key")
+    (folder / "parties.toml").touch()
+    (folder / "parties.toml").chmod(0o666)
+    seen = see("config", "check")
+    assert (seen.code, told(seen.err, "TRUST_UNSAFE")) == (2, True)
     with pytest.MonkeyPatch.context() as patch:
         kept_here(patch)
         seen = see("store", "prune")

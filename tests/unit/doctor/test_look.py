@@ -43,6 +43,9 @@ class SetUp:
         self.keys.write_text(f'[[keys]]\npublic_key = "{public.hex()}"\n')
         self.parties = folder / "parties.toml"
         self.parties.write_text(f'[parties]\n"O=Bank A,L=London,C=GB" = ["{public.hex()}"]\n')
+        self.operators, self.revoked = folder / "operators.toml", folder / "revoked"
+        self.operators.write_text(f'[[operators]]\nname = "anna"\npublic_key = "{public.hex()}"\n')
+        self.revoked.touch()
         self.password, self.reader, self.sasl = (folder / f"{name}.password" for name in ("database", "reader", "sasl"))
         for path in (self.password, self.reader, self.sasl):
             path.touch(mode=0o600)
@@ -81,8 +84,13 @@ class SetUp:
                     "key_file": str(self.api[1]),
                     "client_ca_file": str(self.ca_file),
                 },
-                "tokens": {"keys_file": str(self.other[0]), "audience": "notary"},
+                "tokens": {
+                    "keys_file": str(self.other[0]),
+                    "revoked_file": str(self.revoked),
+                    "audience": "notary",
+                },
             },
+            "operators": {"keys_file": str(self.operators)},
             "tracing": {"endpoint": f"https://{NOBODY}/v1/traces", "ca_file": str(self.ca_file)},
             "haproxy": {"stats_socket": str(folder / "admin.sock"), "state_file": str(folder / "server.state")},
         }
@@ -126,6 +134,10 @@ BROKEN: dict[str, tuple[str, Callable[[SetUp], object]]] = {
     "another key's list": ("notary-key", lambda it: it.keys.write_text(f'[[keys]]\npublic_key = "{"ab" * 32}"\n')),
     "no token and no PIN": ("notary-key", _token),
     "no registry": ("parties", lambda it: it.parties.unlink()),
+    "a registry for all to write": ("parties", lambda it: it.parties.chmod(0o666)),
+    "operators' keys for the group to write": ("operator-keys", lambda it: it.operators.chmod(0o664)),
+    "keys for tokens for the group to write": ("token-keys", lambda it: it.other[0].chmod(0o664)),
+    "revoked tokens for all to write": ("token-keys", lambda it: it.revoked.chmod(0o646)),
     "a registry that is none": ("parties", lambda it: it.parties.write_bytes(b"\xff")),
     "a registry that is a folder": ("parties", lambda it: it.parties.unlink() or it.parties.mkdir()),
     "no CA of the brokers": ("log-secrets", lambda it: it.point("log.kafka.security", "ca_file")),

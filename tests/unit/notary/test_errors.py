@@ -97,5 +97,6 @@ def test_what_needs_a_person_is_said_in_the_catalogue() -> None:
         "SALVAGE_MISSING",
         "STORE_MISMATCH",
         "TOPIC_UNSAFE",
+        "TRUST_UNSAFE",
     }
     assert all(code.retry is Retry.NO for code in Code if code.person)

@@ -1,4 +1,4 @@
-"""Who may read a file with a secret."""
+"""Who may read a file with a secret, and who may write one that says whom to trust."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from replica.notary.errors import Code, ConfigError
-from replica.notary.secret_files import check_secret, open_not_for_others
+from replica.notary.secret_files import check_secret, check_trusted, open_not_for_others
 
 OURS, ROOTS, ANOTHERS = 1000, 0, 1001
 
@@ -54,6 +54,26 @@ def test_root_itself_keeps_its_keys_to_itself(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "geteuid", lambda: ROOTS)
     with pytest.raises(ConfigError):
         check_secret(path)
+
+
+@pytest.mark.parametrize("by_link", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "safe"), [(0o600, True), (0o644, True), (0o440, True), (0o664, False), (0o620, False), (0o646, False)]
+)
+def test_only_its_owner_writes_what_says_whom_to_trust(tmp_path: Path, mode: int, safe: bool, by_link: bool) -> None:
+    """Goal: nobody else adds a key. Method: modes of the file, also where a link leads to it, in a folder that is open
+    to all, as Kubernetes' are."""
+    tmp_path.chmod(0o777)
+    path, named = tmp_path / "parties.toml", tmp_path / "linked.toml"
+    path.touch()
+    path.chmod(mode)
+    named.symlink_to(path)
+    if safe:
+        check_trusted(named if by_link else path)
+    else:
+        with pytest.raises(ConfigError) as refused:
+            check_trusted(named if by_link else path)
+        assert refused.value.code is Code.TRUST_UNSAFE
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o000, 0o640), (0o022, 0o640), (0o077, 0o600)])
