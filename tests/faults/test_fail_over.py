@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
     "fault",
     [
         pytest.param(KILL_GROUP, id="group"),
-        pytest.param(KILL_CORE, id="core", marks=pytest.mark.thorough),
+        pytest.param(KILL_CORE, id="core", marks=pytest.mark.slow),  # CI's: test_accepted_and_killed.py
         pytest.param(STOP, id="stop", marks=pytest.mark.thorough),
     ],
 )
@@ -67,7 +67,7 @@ async def test_a_stall_costs_time_and_nothing_else(cluster: LocalCluster, scenar
 @pytest.mark.scenario("F3", "the active is frozen beyond its lease, one broker", outage_goal_s=4.5)
 @pytest.mark.parametrize(
     "fault",
-    [pytest.param(FREEZE_CORE, id="core", marks=pytest.mark.thorough), pytest.param(FREEZE_GROUP, id="group")],
+    [pytest.param(FREEZE_CORE, id="core", marks=pytest.mark.slow), pytest.param(FREEZE_GROUP, id="group")],
 )
 async def test_a_frozen_active_says_nothing_once_it_was_replaced(
     cluster: LocalCluster, scenario: Scenario, fault: Fault

@@ -14,18 +14,20 @@ from tests.faults.load import client_load
 from tests.faults.scenarios import KILL_GROUP, fail_over, wait_for_return
 from tests.log_kind import serving_of
 
-pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.slow,  # CI's: test_accepted_and_killed.py
+    pytest.mark.timeout(1_800),
+    pytest.mark.asyncio(loop_scope="session"),
+]
 
+KILLS = 20
 LOOP_MAX_S = 60.0  # for each kill, on a machine that is busy with other things
 STREAMS_CUT = 0.1  # of the kills, at least, where three replicas serve: about one in three meets the stream's own
 
 
-@pytest.mark.parametrize(
-    "kills",
-    [pytest.param(2, marks=pytest.mark.short), pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])],
-)
 async def test_applications_do_not_notice_that_actives_are_killed(
-    cluster: LocalCluster, kills: int, request: pytest.FixtureRequest
+    cluster: LocalCluster, request: pytest.FixtureRequest
 ) -> None:
     """Goal: each accepted submission completes once, each command is accepted once at most, offsets are dense, the
     same bytes are served by everybody, streams have no gap and no duplicate, nothing surfaces. Method: SIGKILL the
@@ -43,8 +45,8 @@ async def test_applications_do_not_notice_that_actives_are_killed(
     applications.start()
     spenders.start()
     try:
-        async with asyncio.timeout(LOOP_MAX_S * (kills + 1)):
-            for _ in range(kills):
+        async with asyncio.timeout(LOOP_MAX_S * (KILLS + 1)):
+            for _ in range(KILLS):
                 await kill_once(cluster)
             await spenders.stop()
             await applications.stop()
@@ -53,8 +55,8 @@ async def test_applications_do_not_notice_that_actives_are_killed(
     finally:
         await spenders.stop()
     check(applications, after, end)
-    assert applications.connections_count > (STREAMS_CUT * kills if serving_of(request.config) else kills)
-    assert len(applications.answers) > 100 * kills and len(applications.accepted) > 10 * kills
+    assert applications.connections_count > (STREAMS_CUT * KILLS if serving_of(request.config) else KILLS)
+    assert len(applications.answers) > 100 * KILLS and len(applications.accepted) > 10 * KILLS
     await audit(cluster, [spenders.history], first_offset, partial=True)
 
 

@@ -30,8 +30,7 @@ pytestmark = [pytest.mark.thorough, pytest.mark.cluster]  # all of it, because t
 ROOT = Path(__file__).resolve().parents[2]
 ALICE = "ea967d52cf19cfc80f08ddeb400d06888cc8d1ed931b8da777b88df65ed8e70a"  # some Ed25519 public key
 BUILD_MAX_S, INSTALL_MAX_S, RUN_MAX_S = 120, 300, 60
-UP_MAX_S, DEMO_MAX_S = 120, 300
-REQUESTS = 100
+UP_MAX_S = 120
 LOOK_EVERY_S, MAPS_EVERY_S = 0.1, 2.0  # the latter holds the processes up
 EXTRAS = ("pyspark", "pandas", "pyarrow", "deltalake", "oracledb", "opentelemetry_sdk")
 CLIENTS = re.compile(r"/(psycopg|psycopg_binary|confluent_kafka)[\w.]*/|librdkafka|libpq")  # of servers not there
@@ -223,24 +222,3 @@ async def test_notary_up_needs_nothing_but_the_wheel(alone: Path, machine: dict[
     again.assert_nothing_but_python()
     assert [path.name for path in tmp_path.glob("*-was-called")] == []
     assert not {"postgres", "kafka", "haproxy"} & {path.name for path in (tmp_path / "data/local").iterdir()}
-
-
-@pytest.mark.timeout(600)
-def test_the_demo_runs_from_the_wheel(alone: Path, machine: dict[str, str], tmp_path: Path) -> None:
-    """Goal: the demo with its kill and its checker, from the wheel. Method: as an evaluator calls it; its report."""
-    excerpt = (ROOT / "replica/cli/demo/mainnet-excerpt.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "requests.jsonl").write_text("".join(excerpt[:REQUESTS]))
-    argv = ["demo", "--exit", "--profile", "embedded", "--requests", "requests.jsonl", "--json", "report.json"]
-    command = [alone / "notary", *argv]
-    with (
-        subprocess.Popen(command, cwd=tmp_path, env=machine, stdout=subprocess.PIPE, text=True) as demo,
-        Watched(demo.pid) as watched,
-    ):
-        printed, _ = demo.communicate(timeout=DEMO_MAX_S)
-    assert demo.returncode == 0, printed
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert report["clean"]
-    assert {phase["title"]: phase["expected"] for phase in report["phases"]}["notarise"] == REQUESTS
-    assert report["kill"]["successor"] not in ("", report["kill"]["killed"])
-    watched.assert_nothing_but_python()
-    assert [path.name for path in tmp_path.glob("*-was-called")] == []

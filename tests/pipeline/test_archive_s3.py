@@ -107,6 +107,7 @@ def test_a_checkpoint_is_shipped_to_a_bucket_and_a_replica_begins_with_it(site: 
     assert list(site.folder.glob("s3a*")) == []
 
 
+@pytest.mark.slow
 def test_a_report_in_a_bucket_goes_on_from_the_one_before(site: Site) -> None:
     """Goal: as in a folder. Method: a report from the tables, more records, another one; a whole one in a folder."""
     place = Remote(f"{site.place}-report")

@@ -43,7 +43,7 @@ from tests.pipeline.test_packages import typed
 
 pytestmark = [pytest.mark.thorough, pytest.mark.spark, pytest.mark.timeout(1_200)]
 
-REQUESTS, SLICES = 6_000, 24
+REQUESTS, SLICES = 1_200, 8
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +61,10 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _many() -> list[bytes]:
-    """A log of thousands of requests; every tenth wants a state that is consumed, and one is forged."""
+    """A log of many requests; every tenth wants a state that is consumed, and one is forged."""
     barrier = encode_record(BarrierRecord(1, ACTIVATION, "r1", "postgres:1:1", 2, 2))
     requests = [request(n, [n - 1 if n % 10 == 9 else n, REQUESTS + n]) for n in range(REQUESTS)]
-    return [barrier, *[signed(one, n, forged=n == 4_000) for n, one in enumerate(requests)]]
+    return [barrier, *[signed(one, n, forged=n == 800) for n, one in enumerate(requests)]]
 
 
 def _tasks(events: Path) -> Counter[str]:
@@ -94,10 +94,10 @@ async def test_both_workers_judge_a_log_without_having_the_notary(
     database = await make_database()
     await publish(database, values)
     with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("UPDATE completion SET recorded_us = 1 WHERE log_offset = 5000")
+        connection.execute("UPDATE completion SET recorded_us = 1 WHERE log_offset = 1000")
     done = run_job(cluster.master, tmp_path, cluster.python, database=database)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == ["SIGNATURE_INVALID", "4001", "COMPLETION_DIFFERS", "5000"]
+    assert done.stdout.split() == ["SIGNATURE_INVALID", "801", "COMPLETION_DIFFERS", "1000"]
     assert done.stderr == ""
     assert json.loads((tmp_path / "traced.json").read_text()) == [1, 2, 3]
     assert list((tmp_path / "report").rglob("*.html"))

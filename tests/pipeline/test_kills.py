@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -38,7 +37,7 @@ pytestmark = pytest.mark.spark
 
 _numbers = count(1)
 
-ARCHIVE = [  # the middle one stands for them all where time is short
+ARCHIVE = [
     "pipeline.archive.write:open_manifest+1",
     "pipeline.archive.layout:FolderLayout.remove_orphans-1",
     "pipeline.archive.on_spark:log_frame+2",
@@ -59,11 +58,11 @@ RESTORE = [
     "replica.log.kafka.refill:_set_times+2",
     "pipeline.archive.restore:compare+1",
 ]
+CI_REBUILD = "pipeline.jobs.judge:_resolve+1"  # the one kill that CI has time for
 REBUILD = [
     "pipeline.jobs.judge:plan_log+1",
     "pipeline.jobs.judge:_write_rows+1",
     "pipeline.jobs.judge:_order_claims+1",
-    "pipeline.jobs.judge:_resolve+1",
     "pipeline.jobs.rebuild:_write_tables+1",
     "replica.index.tables:put_positions-1",  # the tables are taken in, the position is not written
     "pipeline.jobs.rebuild:adopt_tables+1",
@@ -80,16 +79,10 @@ TABLES = [  # on Spark: how many tables have the batch's rows when the job is ki
 ]
 
 
-def points(found: Sequence[object]) -> Iterable[object]:
-    """All of them; those that CI has no time for are marked."""
-    middle = len(found) // 2
-    return [point if at == middle else pytest.param(point, marks=pytest.mark.slow) for at, point in enumerate(found)]
-
-
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.postgres
-@pytest.mark.parametrize("point", points(ARCHIVE))
+@pytest.mark.parametrize("point", ARCHIVE)
 def test_an_archive_that_is_killed(world: World, point: str) -> None:
     """Goal: each record is archived once. Method: SIGKILL at a step, run again, compare with the topic."""
     settings = world.settings.model_dump(mode="json")
@@ -100,9 +93,9 @@ def test_an_archive_that_is_killed(world: World, point: str) -> None:
     assert len(list((world.folder / "segments").iterdir())) == 2 * len(manifest.segments)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.kafka
-@pytest.mark.parametrize("point", points(RESTORE))
+@pytest.mark.parametrize("point", RESTORE)
 def test_a_restore_that_is_killed(kafka_broker: KafkaCluster, tmp_path: Path, point: str) -> None:
     """Goal: every record comes back, once, at its offset. Method: SIGKILL at a step, resume, compare all of them."""
     values = some_log(2_000)
@@ -118,7 +111,7 @@ def test_a_restore_that_is_killed(kafka_broker: KafkaCluster, tmp_path: Path, po
     assert look_at(target).end == len(values)  # checks the contract, too: the times are the brokers' again
 
 
-@pytest.mark.parametrize("point", points(REBUILD))
+@pytest.mark.parametrize("point", [CI_REBUILD, *(pytest.param(point, marks=pytest.mark.slow) for point in REBUILD)])
 def test_a_rebuild_that_is_killed(spark: SparkSession, tmp_path: Path, point: str) -> None:
     """Goal: what is left is no index or a whole one; the next run makes it. Method: SIGKILL at a step, look, repeat."""
     values = [*chain(), *chain()[1:]]
@@ -142,9 +135,9 @@ def test_a_rebuild_that_is_killed(spark: SparkSession, tmp_path: Path, point: st
     index.close()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.skipif(not delta_jars(), reason="no jars of Delta Lake: `make setup` fetches them")
-@pytest.mark.parametrize("killed", points(TABLES))
+@pytest.mark.parametrize("killed", TABLES)
 def test_a_query_that_is_killed(tmp_path: Path, killed: tuple[str, int]) -> None:
     """Goal: each row is there once, and the index is gone on with. Method: SIGKILL between any two commits of a batch,
     and around that of the index; which tables have its rows says that the gap was hit. The other engine goes on."""
