@@ -22,6 +22,7 @@ async def test_a_cluster_on_ipv6_serves_and_fails_over(servers_folder: Path) -> 
     another submission."""
     settings = ClusterSettings(
         folder=servers_folder / "ipv6",
+        api_workers=1,
         parties=1,
         log="raft",
         embedded=True,

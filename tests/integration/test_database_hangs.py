@@ -27,7 +27,7 @@ ONCE = RetryPolicy(deadline_s=0.0, attempt_max_s=10.0)  # what is not answered a
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(servers_folder: Path) -> AsyncIterator[LocalCluster]:
-    settings = ClusterSettings(folder=servers_folder / "hangs", replicas=1, parties=1, log="memory")
+    settings = ClusterSettings(folder=servers_folder / "hangs", replicas=1, api_workers=1, parties=1, log="memory")
     async with guarded(LocalCluster(settings)) as running:
         yield running
 

@@ -43,7 +43,7 @@ def states(number: int) -> list[bytes]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster(servers_folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[LocalCluster]:
     log = request.config.getoption("--log-kind")
-    settings = ClusterSettings(folder=servers_folder / "import", parties=2, log=log)
+    settings = ClusterSettings(folder=servers_folder / "import", api_workers=1, parties=2, log=log)
     async with guarded(LocalCluster(settings)) as running:
         yield running
 

@@ -48,7 +48,7 @@ async def cluster(servers_folder: Path, request: pytest.FixtureRequest) -> Async
     """A cluster that the tests of this module share."""
     log = request.config.getoption("--log-kind")
     further = {"operators": {"trail_look_s": 2.0}}
-    settings = ClusterSettings(folder=servers_folder / "operations", parties=1, log=log, further=further)
+    settings = ClusterSettings(folder=servers_folder / "operations", api_workers=1, parties=1, log=log, further=further)
     async with guarded(LocalCluster(settings)) as cluster:
         for replica in cluster.replicas.values():
             replica.restart_pause_s = 0.5
@@ -505,7 +505,7 @@ async def test_a_new_ledger_here_begins_raised_and_is_never_lowered(cluster: Loc
 async def not_raised(servers_folder: Path) -> AsyncIterator[LocalCluster]:
     """Two replicas, one of which may be stopped."""
     folder = servers_folder / "not-raised"
-    settings = ClusterSettings(folder=folder, replicas=2, parties=1, log="memory")
+    settings = ClusterSettings(folder=folder, replicas=2, api_workers=1, parties=1, log="memory")
     async with guarded(LocalCluster(settings)) as cluster:
         yield cluster
 
@@ -533,7 +533,7 @@ async def test_status_follows(cluster: LocalCluster) -> None:
     try:
         assert process.stdout is not None
         for _ in range(2):
-            status = json.loads(await asyncio.wait_for(process.stdout.readline(), 20))
+            status = json.loads(await asyncio.wait_for(process.stdout.readline(), 60))
             assert status["lock_owner"] == active.name
             assert 0 <= status["replicas"][active.name]["lock_answer_age_s"] < cluster.config.election.lease_s
             assert status["replicas"][active.name]["lock_owner"] == active.name

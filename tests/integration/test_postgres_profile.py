@@ -34,7 +34,9 @@ def folder() -> Iterator[Path]:
 async def world(folder: Path) -> AsyncIterator[World]:
     """A cluster without a broker, whose database has a synchronous standby."""
     further = {"election": {"hold_down_s": 0.0}}
-    settings = ClusterSettings(folder=folder, parties=2, log="postgres", database_standby=True, further=further)
+    settings = ClusterSettings(
+        folder=folder, api_workers=1, parties=2, log="postgres", database_standby=True, further=further
+    )
     async with LocalCluster(settings) as cluster:
         path = folder / "history.jsonl"
         with path.open("wb") as history:

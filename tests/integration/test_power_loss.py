@@ -39,6 +39,7 @@ PATIENT = RetryPolicy(deadline_s=20.0, attempt_max_s=5.0)
 async def cluster(servers_folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[LocalCluster]:
     settings = ClusterSettings(
         folder=servers_folder / "power-loss",
+        api_workers=1,
         replicas=2,
         parties=1,
         log=log_of(request.config),

@@ -39,7 +39,7 @@ def folder() -> Iterator[Path]:
 @pytest.fixture
 async def world(folder: Path) -> AsyncIterator[World]:
     """A cluster with a log node beside each replica."""
-    async with LocalCluster(ClusterSettings(folder=folder, parties=2, log="raft")) as cluster:
+    async with LocalCluster(ClusterSettings(folder=folder, api_workers=1, parties=2, log="raft")) as cluster:
         path = folder / "history.jsonl"
         with path.open("wb") as history:
             async with RecordingClient(cluster.endpoint, HistoryWriter(history), "test") as client:

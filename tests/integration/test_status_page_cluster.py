@@ -83,7 +83,9 @@ async def test_the_page_follows_a_fail_over(
     folder = SCREENSHOTS if RENEWING else tmp_path
     folder.mkdir(exist_ok=True)
     log = request.config.getoption("--log-kind")
-    async with guarded(LocalCluster(ClusterSettings(folder=servers_folder / "page", parties=2, log=log))) as cluster:
+    async with guarded(
+        LocalCluster(ClusterSettings(folder=servers_folder / "page", api_workers=1, parties=2, log=log))
+    ) as cluster:
         load = client_load(cluster, "page", singles=16, batches=2)
         load.start()
         try:
