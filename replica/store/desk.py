@@ -45,4 +45,4 @@ class Desk(Protocol):
         StoreUnavailable as well where the database takes no writes."""
 
     async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """The log offset of a published completion; None if it is pruned."""
+        """The log offset of a completion; None if it is pruned, deleted or not yet, or is not published yet."""

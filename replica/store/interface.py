@@ -124,4 +124,4 @@ class ParticipantStore(Protocol):
         """
 
     async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """The log offset of a published completion; None if it is pruned."""
+        """The log offset of a completion; None if it is pruned, deleted or not yet, or is not published yet."""

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from replica.notary.errors import InvariantBroken
 from replica.notary.formats import Formats
 from replica.notary.marks import PEERS_MAX, ContradictedMark
-from replica.notary.position import Position
+from replica.notary.position import Position, offset_of
 from replica.store.desk import DeskSeen, Drawn
 from replica.store.interface import Completion, Pruned, Published
 from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Row, Scan, check_dense
@@ -61,10 +61,10 @@ class MemoryDatabase:
         """See ParticipantStore."""
         return Published(self.position, len(self.completions), self.pruned_to)
 
-    def publish(self, completions: Sequence[Completion], position: Position) -> int:
-        """See ParticipantStore."""
-        if self.position is not None and position.offset <= self.position.offset:
-            raise InvariantBroken(f"completions are published past offset {position.offset} already")
+    def publish(self, completions: Sequence[Completion], position: Position, after_offset: int) -> int:
+        """See ParticipantStore. `after_offset`: to where the session believes that completions are published."""
+        if offset_of(self.position) != after_offset:
+            raise InvariantBroken(f"completions are not published to offset {after_offset} any more")
         self.position = position
         for completion in completions:
             self.completions.append((len(self.completions) + 1, completion))
@@ -80,9 +80,9 @@ class MemoryDatabase:
         return Pruned(self.pruned_to, max(self.pruned_to, safe_to))
 
     def log_offset_of(self, ledger_offset: int) -> int | None:
-        """Of a completion that is there."""
-        found = (completion.log_offset for at, completion in self.completions if at == ledger_offset)
-        return next(found, None)
+        """See ParticipantStore."""
+        there = self.pruned_to < ledger_offset <= len(self.completions)
+        return self.completions[ledger_offset - 1][1].log_offset if there else None
 
     def contradicted_marks(self) -> list[ContradictedMark]:
         """See ContradictedMarks."""
@@ -170,6 +170,7 @@ class MemoryStore:
     def __init__(self, session: MemorySession, database: MemoryDatabase) -> None:
         self._session = session
         self._database = database
+        self._published_offset: int | None = None  # None until it was asked for
 
     async def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
         """See ParticipantStore."""
@@ -193,11 +194,18 @@ class MemoryStore:
 
     async def published(self) -> Published:
         """See ParticipantStore."""
-        return await self._run("published", self._database.published)
+        found = await self._run("published", self._database.published)
+        self._published_offset = offset_of(found.position)
+        return found
 
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
         """See ParticipantStore."""
-        return await self._run("publish", lambda: self._database.publish(completions, position))
+        after = self._published_offset
+        if after is None or position.offset <= after:
+            raise InvariantBroken(f"completions to offset {position.offset} do not go on from {after}")
+        ledger_end = await self._run("publish", lambda: self._database.publish(completions, position, after))
+        self._published_offset = position.offset
+        return ledger_end
 
     async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
         """See ParticipantStore."""

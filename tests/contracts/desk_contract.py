@@ -45,6 +45,8 @@ class DeskContract:
         await store.publish([completion(command(1), 11), completion(command(2), 14)], at(14))
         async with new_desk() as desk:
             assert [await desk.log_offset_of(number) for number in (1, 2, 3)] == [11, 14, None]
+            await store.prune(1, 2**62)
+            assert [await desk.log_offset_of(number) for number in (1, 2)] == [None, 14]
 
     async def test_each_draw_is_given_to_one(self, new_desk: NewDesk) -> None:
         """Goal: no number twice, whoever asks at once. Method: four desks draw five times each, then a new one."""

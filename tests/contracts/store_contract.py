@@ -7,22 +7,28 @@ from hashlib import sha256
 
 import pytest
 
-from replica.notary.errors import Code, InvariantBroken, SalvageMissing, StoreMismatch
+from replica.notary.errors import Code, SalvageMissing, StoreMismatch
 from replica.notary.formats import Formats
 from replica.notary.marks import MARK_MAX_BYTES, ContradictedMark, ContradictedMarks
 from replica.notary.position import POSITION_VERSION, Position
 from replica.notary.records import BarrierRecord
 from replica.notary.salvage import bound_name
+from replica.store.bulletin import Board
 from replica.store.interface import (
     NOTARISED,
     Command,
     Completion,
     ParticipantStore,
-    Published,
 )
 
 Ends = Callable[[], Awaitable[dict[int, tuple[str | None, str | None]]]]
 """Epoch: what its holder said on its end, and who found it over."""
+
+
+async def ends_on(board: Board) -> dict[int, tuple[str | None, str | None]]:
+    """As operators read them."""
+    return {past.epoch: (past.end_reason, past.found_over_by) for past in await board.history(100)}
+
 
 NewStore = Callable[[], Awaitable[ParticipantStore]]  # a store on a new lock session to the one database of the test
 
@@ -85,7 +91,7 @@ async def activated(new_store: NewStore) -> ParticipantStore:
 
 
 class StoreContract:
-    """Every test gets a database of its own."""
+    """What one example says better than StoreMachine. Every test gets a database of its own."""
 
     async def test_the_first_topic_is_the_only_one(self, new_store: NewStore) -> None:
         """Goal: a database is never used with another log. Method: bind twice, then to another topic."""
@@ -119,13 +125,6 @@ class StoreContract:
         with pytest.raises(StoreMismatch):
             await (await new_store()).bind("topic-2", digests)
 
-    async def test_epochs_rise_above_all_before(self, new_store: NewStore) -> None:
-        """Goal: no epoch is granted twice. Method: raise above lower, equal and higher epochs, from two sessions."""
-        store = await activated(new_store)  # takes epoch 1
-        assert [await store.raise_epoch(above, "r1") for above in (0, 2, 10, 3)] == [2, 3, 11, 12]
-        other = await activated(new_store)
-        assert await other.raise_epoch(0, "r2") == 14
-
     async def test_only_the_holders_first_word_ends_its_epoch(self, new_store: NewStore, ends: Ends) -> None:
         """Goal: nobody rewrites why an activation ended. Method: say it twice, as another replica, for no epoch."""
         store = await activated(new_store)
@@ -145,30 +144,6 @@ class StoreContract:
         assert await ends() == {1: ("stop", None), 2: (None, "r3"), 3: (None, None)}
         await store.end_epoch(2, "r2", "its session was lost")
         assert (await ends())[2] == ("its session was lost", "r3")
-
-    async def test_nothing_is_published_at_first(self, new_store: NewStore) -> None:
-        """Goal: a new database reports that. Method: ask."""
-        store = await activated(new_store)
-        assert await store.published() == Published(None, 0)
-
-    async def test_ledger_offsets_are_dense_and_in_the_order_given(self, new_store: NewStore) -> None:
-        """Goal: completions are numbered by the log alone. Method: three publications, the empty one among them."""
-        store = await activated(new_store)
-        assert await store.publish([completion(command(n), n + 5) for n in range(3)], at(7)) == 3
-        assert await store.publish([], at(8)) == 3
-        assert await store.published() == Published(at(8), 3)
-        other = await activated(new_store)
-        assert await other.publish([completion(command(n), n + 5) for n in (4, 3)], at(12)) == 5
-        assert await store.published() == Published(at(12), 5)
-
-    async def test_a_publication_that_does_not_go_forward_is_refused_whole(self, new_store: NewStore) -> None:
-        """Goal: no completion is published twice. Method: publish at and before the published position."""
-        store = await activated(new_store)
-        await store.publish([completion(command(1), 7)], at(7))
-        for offset in (7, 3):
-            with pytest.raises(InvariantBroken):
-                await store.publish([completion(command(2), offset)], at(offset))
-        assert await store.published() == Published(at(7), 1)
 
 
 class ContradictedMarksContract:

@@ -51,13 +51,15 @@ class OwnLedger:
             return
         end = len(self.tables.completions)
         new = [completion for completion in completions_of(applied) if completion.log_offset > before]
-        self.tables.publish(new, applied.position)
+        self.tables.publish(new, applied.position, before)
         shared = self._world.primary.tables
         for one, other in zip(self.tables.completions[end:], shared.completions[end:], strict=False):
             if one != other:
                 self._world.blame(f"the ledger of {self._replica} has {one}, another one has {other}")
-        if applied.position.offset > offset_of(shared.position):
-            shared.publish([one for _, one in self.tables.completions[len(shared.completions) :]], applied.position)
+        published = offset_of(shared.position)
+        if applied.position.offset > published:
+            new = [one for _, one in self.tables.completions[len(shared.completions) :]]
+            shared.publish(new, applied.position, published)
 
     async def room(self) -> None:
         """See DerivedLedger."""

@@ -91,12 +91,15 @@ class OracleBoard:
         """See ContradictedMarks."""
         digest = sha256(left.mark).digest()
         values = {"replica": left.replica, "mark": left.mark, "digest": digest, "own_disk": int(left.own_disk)}
-        await self._change("delete_mark", {"replica": left.replica, "digest": None}, commit=False)
+        whichever = {"replica": left.replica, "digest": None, "own_disk": None}
+        await self._change("delete_mark", whichever, commit=False)
         await self._change("insert_mark", values)
 
     async def take_mark_away(self, left: ContradictedMark) -> None:
         """See ContradictedMarks."""
-        await self._change("delete_mark", {"replica": left.replica, "digest": sha256(left.mark).digest()})
+        digest = sha256(left.mark).digest()
+        values = {"replica": left.replica, "digest": digest, "own_disk": int(left.own_disk)}
+        await self._change("delete_mark", values)
 
     async def newest_of_trail(self) -> bytes | None:
         """See TrailKeeper."""

@@ -109,7 +109,7 @@ class LedgerFile:
             return deleted
 
     def log_offset_of(self, ledger_offset: int) -> int | None:
-        """The log offset of a completion; None if it is pruned, or not there yet."""
+        """See ParticipantStore."""
         progress = self.progress()
         if not progress.pruned_to < ledger_offset <= progress.ledger_end:
             return None

@@ -14,6 +14,7 @@ from replica.store.postgres.store import PostgresStore
 from tests.contracts.store_contract import (
     Ends,
     NewStore,
+    ends_on,
 )
 from tests.integration.conftest import MakeDatabase
 from tests.integration.store_postgres.world import MIGRATION_LOCK, open_session, sessions
@@ -45,9 +46,6 @@ def new_store(dsn: str, opened: list[PostgresLockSession]) -> NewStore:
 def ends(dsn: str) -> Ends:
     async def read() -> dict[int, tuple[str | None, str | None]]:
         async with postgres_board(dsn, "test") as board:
-            return {
-                activation.epoch: (activation.end_reason, activation.found_over_by)
-                for activation in await board.history(10)
-            }
+            return await ends_on(board)
 
     return read

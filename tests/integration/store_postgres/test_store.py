@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 import psycopg
@@ -15,19 +17,20 @@ from ha.errors import LockLost
 from replica.local.postgres import PostgresServer
 from replica.notary.errors import InvariantBroken, StoreUnavailable
 from replica.notary.position import encode_position
-from replica.store.interface import Completion, Pruned
+from replica.store.interface import Completion, ParticipantStore, Pruned
 from replica.store.open import open_reader, published_state
 from replica.store.postgres import migrate as migrations
+from replica.store.postgres.board import postgres_board
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.status import read_status
 from replica.store.postgres.store import PostgresStore, named_statement
 from replica.store.reader import CompletionReader
 from tests.contracts.reader_contract import (
-    PruningContract,
     ReaderContract,
     publish_over_time,
     publish_some,
 )
+from tests.contracts.side_by_side import played
 from tests.contracts.store_contract import (
     REJECTED,
     TOPIC,
@@ -37,7 +40,9 @@ from tests.contracts.store_contract import (
     at,
     command,
     completion,
+    ends_on,
 )
+from tests.contracts.store_machine import PATIENT, StoreMachine, StoreWorld, memory_world
 from tests.hostile_defaults import make_hostile
 from tests.integration.conftest import MakeDatabase
 from tests.integration.store_postgres.world import MIGRATION_LOCK, looking, open_session, rows, sessions
@@ -47,6 +52,25 @@ pytestmark = pytest.mark.postgres
 
 class TestPostgresStore(StoreContract):
     """See StoreContract."""
+
+
+def test_it_answers_as_the_double_does(make_database: MakeDatabase) -> None:
+    """Goal: see StoreMachine. Method: random calls."""
+
+    @asynccontextmanager
+    async def world() -> AsyncIterator[StoreWorld]:
+        dsn = await make_database()
+        await migrate(dsn, MIGRATION_LOCK)
+        reader = open_reader(dsn)
+        async with sessions(dsn) as opened, postgres_board(dsn, "test") as board:
+
+            async def new_store() -> ParticipantStore:
+                return PostgresStore(await open_session(dsn, opened, lease_s=PATIENT.lease_s))
+
+            yield StoreWorld(new_store, reader, ends=partial(ends_on, board), shared=board)
+            await reader.close()
+
+    played(partial(StoreMachine, memory_world, world), examples=10, steps=50)
 
 
 @pytest.mark.thorough
@@ -67,8 +91,8 @@ async def reader(dsn: str) -> AsyncIterator[CompletionReader]:
     await reader.close()
 
 
-class TestPostgresReader(ReaderContract, PruningContract):
-    """See ReaderContract and PruningContract."""
+class TestPostgresReader(ReaderContract):
+    """See ReaderContract."""
 
 
 async def test_a_page_of_large_conflicts_is_bounded_in_bytes(new_store: NewStore, reader: CompletionReader) -> None:

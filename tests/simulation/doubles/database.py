@@ -93,12 +93,12 @@ class Tables(MemoryDatabase):
         self._story.tell("database", "epoch", epoch=epoch, above=above, replica=replica)
         return epoch
 
-    def publish(self, completions: Sequence[Completion], position: Position) -> int:
+    def publish(self, completions: Sequence[Completion], position: Position, after_offset: int) -> int:
         if self.publication_held:
             raise ConnectionGone("canceling statement due to lock timeout")
         self._remember()
         start = len(self.completions)
-        end = super().publish(completions, position)
+        end = super().publish(completions, position, after_offset)
         self._story.tell("database", "publish", count=len(completions), to=position.offset, ledger_end=end)
         for at, published in enumerate(completions, start + 1):
             # a successor does not know what the log does not have

@@ -8,7 +8,7 @@ from pytest import MonkeyPatch
 
 from replica.active.admission_budget import AdmissionBudget
 from replica.active.watchdog import StallWatchdog
-from replica.notary.position import Position
+from replica.notary.position import Position, offset_of
 from replica.store.memory import MemoryDatabase, MemoryStore
 from tests.simulation.mutants.registry import mutant
 
@@ -28,7 +28,7 @@ def ledger_offsets_from_a_sequence(patch: MonkeyPatch) -> None:
 
         def write(start: int) -> int:
             before = len(database.completions)
-            end = publish(database, completions, position)
+            end = publish(database, completions, position, offset_of(database.position))
             numbered = [(start + 1 + at, c) for at, (_, c) in enumerate(database.completions[before:])]
             database.completions[before:] = numbered
             return end
@@ -48,7 +48,7 @@ def published_position_outside_the_transaction(patch: MonkeyPatch) -> None:
 
         def first() -> None:
             before = database.position
-            publish(database, completions, position)
+            publish(database, completions, position, offset_of(database.position))
             database.position = before
 
         def second() -> int:

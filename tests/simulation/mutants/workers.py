@@ -22,7 +22,7 @@ from replica.active.worker import Worker
 from replica.following.apply import Applied
 from replica.notary.counted import CountedRequest
 from replica.notary.leases import granter_in, pauser_in
-from replica.notary.position import Position
+from replica.notary.position import BEGIN, Position, offset_of
 from replica.notary.records import NO_OFFSET, BarrierRecord
 from replica.participant import Participant
 from replica.store.interface import Completion
@@ -86,13 +86,11 @@ def logged_again_on_a_time_out(patch: MonkeyPatch) -> None:
 def completions_written_by_two(patch: MonkeyPatch) -> None:
     publish = MemoryDatabase.publish
 
-    def blindly(self: MemoryDatabase, completions: Sequence[Completion], position: Position) -> int:
-        if self.position is not None and position.offset <= self.position.offset:
-            self.position = replace(position, offset=position.offset - 1)
-        return publish(self, completions, position)
+    def blindly(self: MemoryDatabase, completions: Sequence[Completion], position: Position, after_offset: int) -> int:
+        return publish(self, completions, position, offset_of(self.position))
 
     async def without_lock(self: MemoryStore, completions: Sequence[Completion], position: Position) -> int:
-        return self._database.publish(completions, position)
+        return self._database.publish(completions, position, BEGIN)
 
     patch.setattr(MemoryDatabase, "publish", blindly)
     patch.setattr(MemoryStore, "publish", without_lock)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from replica.active.publisher import Publisher
 from replica.following.apply import Applied
-from replica.notary.position import Position
+from replica.notary.position import BEGIN, Position
 from replica.notary.reading import Reading
 from replica.settings import CoreSettings
 from replica.store.interface import Completion
@@ -25,7 +25,7 @@ class SlowStore(MemoryStore):
     async def publish(self, completions: Sequence[Completion], position: Position) -> int:
         self.began.set()
         await self.go_on.wait()
-        return self._tables.publish(completions, position)
+        return self._tables.publish(completions, position, BEGIN)
 
 
 async def test_it_ends_after_the_transaction_that_is_under_way() -> None:

@@ -16,7 +16,8 @@ from ha.settings import ElectionSettings
 from replica.store.interface import Published
 from replica.store.memory import MemoryDatabase, MemoryDesk, MemoryMarks, MemoryReader, MemoryStore
 from tests.contracts.desk_contract import DeskContract, NewDesk
-from tests.contracts.reader_contract import PruningContract, ReaderContract
+from tests.contracts.reader_contract import ReaderContract
+from tests.contracts.side_by_side import played
 from tests.contracts.store_contract import (
     TOPIC,
     ContradictedMarksContract,
@@ -28,6 +29,7 @@ from tests.contracts.store_contract import (
     command,
     completion,
 )
+from tests.contracts.store_machine import StoreMachine, memory_world
 
 
 @pytest.fixture
@@ -62,6 +64,11 @@ class TestMemoryStore(StoreContract):
     """See StoreContract."""
 
 
+def test_it_answers_as_it_should() -> None:
+    """Goal: see StoreMachine. Method: random calls, to two of them."""
+    played(partial(StoreMachine, memory_world, memory_world), examples=60, steps=40)
+
+
 @pytest.fixture
 def database_name(server: MemoryLockServer) -> str:
     return str(server.identity)
@@ -94,8 +101,8 @@ def reader(database: MemoryDatabase) -> MemoryReader:
     return MemoryReader(lambda: database)
 
 
-class TestMemoryReader(ReaderContract, PruningContract):
-    """See ReaderContract and PruningContract."""
+class TestMemoryReader(ReaderContract):
+    """See ReaderContract."""
 
 
 async def test_what_a_lost_session_did_is_unknown_but_whole(

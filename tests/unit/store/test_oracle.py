@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -30,7 +33,8 @@ from replica.store.oracle.status import read_status
 from replica.store.oracle.store import OracleStore
 from replica.store.reader import CompletionReader
 from replica.store.schema import LOCK_WAIT_S, Migration, read_migrations
-from tests.contracts.reader_contract import PruningContract, ReaderContract, publish_over_time
+from tests.contracts.reader_contract import ReaderContract, publish_over_time
+from tests.contracts.side_by_side import played
 from tests.contracts.store_contract import (
     REJECTED,
     TOPIC,
@@ -42,7 +46,9 @@ from tests.contracts.store_contract import (
     at,
     command,
     completion,
+    ends_on,
 )
+from tests.contracts.store_machine import StoreMachine, StoreWorld, memory_world
 from tests.oracle import driver
 from tests.oracle.server import CONTACT_LOST, ENDED, KILLED, NO_TABLE, OracleServer
 from tests.oracle.tables import open_tables
@@ -104,16 +110,40 @@ def names(server: OracleServer) -> list[str]:
 def ends(server: OracleServer) -> Ends:
     async def read() -> dict[int, tuple[str | None, str | None]]:
         async with oracle_board(LOGIN, "test") as board:
-            return {
-                activation.epoch: (activation.end_reason, activation.found_over_by)
-                for activation in await board.history(10)
-            }
+            return await ends_on(board)
 
     return read
 
 
 class TestOracleStore(StoreContract):
     """See StoreContract."""
+
+
+def test_it_answers_as_the_double_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: see StoreMachine. Method: random calls."""
+    numbers = count()
+
+    @asynccontextmanager
+    async def world() -> AsyncIterator[StoreWorld]:
+        folder = tmp_path / str(next(numbers))
+        folder.mkdir()
+        server = OracleServer(CLOCK, folder)
+        driver.install(monkeypatch, server)
+        await migrate(LOGIN, LOCK)
+        async with AsyncExitStack() as opened, oracle_board(LOGIN, "test") as board:
+
+            async def new_store() -> OracleStore:
+                session = OracleLockSession(LOGIN, scope="NOTARY", name="r1", settings=ElectionSettings(), clock=CLOCK)
+                await session.open()
+                opened.push_async_callback(session.close)
+                return OracleStore(session)
+
+            reader = open_reader(render_oracle(LOGIN))
+            opened.push_async_callback(reader.close)
+            yield StoreWorld(new_store, reader, ends=partial(ends_on, board), shared=board)
+        assert server.breaks == 0, "a statement was cancelled"
+
+    played(partial(StoreMachine, memory_world, world), examples=15, steps=30)
 
 
 @pytest.fixture
@@ -133,8 +163,8 @@ async def reader(server: OracleServer) -> AsyncIterator[CompletionReader]:
     await made.close()
 
 
-class TestOracleReader(ReaderContract, PruningContract):
-    """See ReaderContract and PruningContract."""
+class TestOracleReader(ReaderContract):
+    """See ReaderContract."""
 
 
 async def test_a_page_of_large_conflicts_is_bounded_in_bytes(new_store: NewStore, reader: CompletionReader) -> None:
@@ -285,15 +315,6 @@ async def test_what_is_below_the_bound_is_deleted_and_nothing_else(
     assert await reader.first_at(3, 10) == 6
     with export_completions(LOGIN) as export:
         assert (export.pruned_to, [offset for offset, _ in export.rows]) == (5, [6, 7, 8, 9, 10])
-
-
-async def test_a_publication_goes_on_from_where_this_session_left_the_database(new_store: NewStore) -> None:
-    """Goal: two stores never publish in turns. Method: another session publishes between two of ours."""
-    store, other = await activated(new_store), await activated(new_store)
-    await store.publish([completion(command(1), 1)], at(1))
-    with pytest.raises(InvariantBroken, match="any more"):
-        await other.publish([completion(command(2), 2)], at(2))
-    assert (await (await activated(new_store)).published()).ledger_end == 1
 
 
 STATEMENTS = ["counters", "complete", "move_position"]

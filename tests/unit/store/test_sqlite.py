@@ -7,6 +7,8 @@ import random
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -16,14 +18,15 @@ from replica.notary.errors import InvariantBroken, StoreMismatch, StoreUnavailab
 from replica.notary.formats import Formats
 from replica.notary.position import BEGIN, Position
 from replica.store.interface import Completion, ParticipantStore
-from replica.store.memory import MemoryDatabase
 from replica.store.sqlite.file import Begun, LedgerFile
 from replica.store.sqlite.ledger import EmbeddedLedger, open_or_make_anew
 from replica.store.sqlite.reader import SqliteReader
 from replica.store.sqlite.store import EmbeddedStore
 from replica.store.sqlite.tables import FILE, LedgerDamaged, restored, stored
-from tests.contracts.reader_contract import PruningContract, ReaderContract
+from tests.contracts.reader_contract import ReaderContract
+from tests.contracts.side_by_side import played
 from tests.contracts.store_contract import REJECTED, TOPIC, NewStore, at, command, completion
+from tests.contracts.store_machine import LedgerMachine, LedgerWorld, memory_world
 from tests.waiting import eventually
 
 RAISED = Formats(2, 2)
@@ -37,7 +40,8 @@ class WritingStore(EmbeddedStore):
         self._fed = ledger
 
     async def publish(self, completions: list[Completion], position: Position) -> int:  # type: ignore[override]
-        self._fed.feed(completions, [], self._fed.fed_offset, position)
+        if self._end is not None:  # else it refuses
+            self._fed.feed(completions, [], self._fed.fed_offset, position)
         return await super().publish(completions, position)
 
 
@@ -73,8 +77,28 @@ async def reader(tmp_path: Path) -> AsyncIterator[SqliteReader]:
     await made.close()
 
 
-class TestSqliteReader(ReaderContract, PruningContract):
-    """See ReaderContract and PruningContract."""
+def test_it_answers_as_the_double_does(tmp_path: Path) -> None:
+    """Goal: see LedgerMachine. Method: random calls."""
+    numbers = count()
+
+    @asynccontextmanager
+    async def world() -> AsyncIterator[LedgerWorld]:
+        folder = tmp_path / str(next(numbers))
+        folder.mkdir()
+        async with running(open_or_make_anew(folder, TOPIC)) as ledger:
+
+            async def new_store() -> ParticipantStore:
+                return WritingStore(ledger)
+
+            reader = SqliteReader(folder / FILE)
+            yield LedgerWorld(new_store, reader)
+            await reader.close()
+
+    played(partial(LedgerMachine, memory_world, world), examples=15, steps=40)
+
+
+class TestSqliteReader(ReaderContract):
+    """See ReaderContract."""
 
 
 def some(count: int, first: int = 0) -> list[Completion]:
@@ -375,27 +399,6 @@ async def test_a_store_that_has_other_completions_is_refused(ledger: EmbeddedLed
     assert await store.publish(some(2), at(20)) == 2
     with pytest.raises(InvariantBroken):
         await store.publish(some(1, 9), at(20))
-
-
-async def test_it_agrees_with_the_double(tmp_path: Path, new_store: NewStore) -> None:
-    """Goal: the ledger of one log is the same everywhere. Method: random runs to both; pruned alike; every row."""
-    chance, memory, store = random.Random(11), MemoryDatabase(), await new_store()
-    offset = 0
-    await store.published()
-    for step in range(60):
-        done = [
-            completion(command(chance.randrange(9)), offset + 1, REJECTED, recorded_us=step)
-            for _ in range(chance.randrange(4))
-        ]
-        offset += chance.randrange(1, 4)
-        assert await store.publish(done, at(offset)) == memory.publish(done, at(offset))
-        if step % 20 == 19:
-            bound, before_us = chance.choice([None, 7, 40]), chance.randrange(step)
-            assert await store.prune(bound, before_us) == memory.prune(bound, before_us)
-    assert await store.published() == memory.published()
-    file = LedgerFile(tmp_path / FILE, TOPIC)
-    assert list(file.rows()) == memory.completions[memory.pruned_to :]
-    file.close()
 
 
 async def test_rows_go_after_front_ends_have_heard_and_those_that_were_left_at_the_next_start(
