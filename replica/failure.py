@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ha.errors import HaError, TransitionFailed
 from ha.invariant import InvariantBroken
-from replica.notary.errors import NotaryError
+from replica.notary.errors import Code, NotaryError
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED
 
 DEFECT_REMEDY = (
@@ -29,6 +29,19 @@ def error_document(error: HaError | NotaryError | InvariantBroken) -> dict[str, 
             return {"code": error.code.name, "detail": error.detail, "remedy": error.code.remedy}
         case InvariantBroken():
             return {"code": error.code, "detail": error.detail, "remedy": DEFECT_REMEDY}
+
+
+def in_a_line(error: BaseException) -> str:
+    """What went wrong, with its code, as one line; of an error that nobody expected, its type."""
+    if isinstance(error, NotaryError | HaError | InvariantBroken):
+        document = error_document(error)
+        return f"{document['code']}: {one_line(document['detail'])}"
+    return f"{Code.INTERNAL.name}: {type(error).__name__}: {one_line(str(error))}"
+
+
+def one_line(text: str) -> str:
+    """The text as one line. A driver's text may have several lines, and hints that only its own users understand."""
+    return " ".join(text.split())
 
 
 def exit_code(error: BaseException) -> int:

@@ -16,7 +16,6 @@ from replica.cli.common import (
     JsonOption,
     err,
     find_config,
-    in_a_line,
     load,
     make_table,
     out,
@@ -35,6 +34,7 @@ from replica.cli.pipeline import (
 )
 from replica.cli.salvage import SalvagesOption, salvages_here, tell_lost
 from replica.cli.trail import verified
+from replica.failure import in_a_line
 from replica.notary.errors import NotaryError, PlaceAccessDenied, PlaceUnavailable
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 

@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ha.errors import HaError
-from replica.failure import error_document
+from replica.failure import error_document, in_a_line, one_line
 from replica.notary.errors import Code, ConfigError, InvariantBroken, NotaryError
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED
 from replica.telemetry.standard_output import STANDARD_ERROR, LogLines
@@ -80,19 +80,6 @@ def find_config(path: Path | None) -> Path:
     return max(clusters, key=lambda found: (found.with_name(RUN_FILE_NAME).exists(), found.stat().st_mtime))
 
 
-def in_a_line(error: BaseException) -> str:
-    """What went wrong, with its code, as one line; of an error that nobody expected, its type."""
-    if isinstance(error, NotaryError | HaError | InvariantBroken):
-        document = error_document(error)
-        return f"{document['code']}: {_one_line(document['detail'])}"
-    return f"{Code.INTERNAL.name}: {type(error).__name__}: {_one_line(str(error))}"
-
-
-def _one_line(text: str) -> str:
-    """A driver's text may have several lines, and hints that only its own users understand."""
-    return " ".join(text.split())
-
-
 def show_defect(error: Exception) -> int:
     """Print an error that no command expects: without a traceback, unless it is asked for. Returns the exit code."""
     err.print(in_a_line(error), markup=False)
@@ -113,7 +100,7 @@ def show_error(error: NotaryError | HaError | InvariantBroken) -> int:
     document = error_document(error)
     err.print(f"[bold red]{document['code']}[/]:", end=" ")
     shows_log = document["code"] == Code.LOCAL_SERVER_FAILED.name
-    err.print(document["detail"] if shows_log else _one_line(document["detail"]), markup=False)
+    err.print(document["detail"] if shows_log else one_line(document["detail"]), markup=False)
     err.print(document["remedy"], markup=False)
     return EXIT_CONFIGURATION if isinstance(error, ConfigError) else EXIT_FAILED
 

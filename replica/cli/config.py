@@ -183,7 +183,7 @@ async def _active(config: Config) -> ReplicaHealth | None:
     """The health of the replica that is active; None if none is."""
     import aiohttp
 
-    from replica.local.health import fetch_health
+    from replica.acting.healths import fetch_health
 
     async with aiohttp.ClientSession() as session:
         for address in config.replicas:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from replica.acting.healths import healths_of
 from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, out, print_json, run
-from replica.cli.steer import ACTIVE_WAIT_S, LOOK_EVERY_S, healths_of
+from replica.cli.steer import ACTIVE_WAIT_S, LOOK_EVERY_S
 from replica.cli.trailed import ReasonOption, acting
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
@@ -126,7 +127,7 @@ async def _find_out(config: Config) -> Plan | Refused:
     async with config.ledgers().board("notary-failover") as board, aiohttp.ClientSession() as session:
         note = await board.paused()
         pause = None if note is None or note.of_service else note  # who takes the lock keeps service paused
-        return plan_failover(await healths_of(session, config), owner, pause)
+        return plan_failover(await healths_of(session, config.replicas), owner, pause)
 
 
 async def _lock_owner(config: Config) -> LockOwner | None:
@@ -153,7 +154,7 @@ async def _carry_out(config: Config, plan: Plan) -> Forced:
     deadline_s = monotonic() + config.election.lease_s + ACTIVE_WAIT_S
     async with aiohttp.ClientSession() as session:
         while monotonic() < deadline_s:
-            for name, health in (await healths_of(session, config)).items():
+            for name, health in (await healths_of(session, config.replicas)).items():
                 if health is not None and health.leads:
                     return Forced(True, f"{name} is active", name)
             await asyncio.sleep(LOOK_EVERY_S)

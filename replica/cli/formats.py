@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="See and raise what is written to the request log.", no_args_is_help=True)
 
 RecordsOption = Annotated[int | None, typer.Option("--records", help="Record format; else the newest.")]
-RulesOption = Annotated[
-    int | None, typer.Option("--rules", help="Version of the rules; else the newest. 3: keys by the log.")
-]
+RulesOption = Annotated[int | None, typer.Option("--rules", help="Version of the rules; else the newest.")]
 
 
 @app.command()
@@ -59,15 +57,12 @@ def raise_formats(
 ) -> None:
     """Write a newer record format, or judge by newer rules, from the next activation on. It cannot be undone.
 
-    Refused (exit code 2) while a configured replica does not answer, does not know it, or does not know all accepted
-    commands: afterwards no older release can read the log. Rules 3 are refused as well while the log has no
-    registration of a key in the party registry (notary party import). The tables' owner may do it; without a database,
-    whoever may say a word in the log. Bring it into force with notary switchover.
+    Refused (exit code 2) while a configured replica does not answer, or does not know it: afterwards no older release
+    can read the log. The tables' owner may do it; without a database, whoever may say a word in the log. Bring it into
+    force with notary switchover.
     """
-    from replica.cli.party import unregistered
     from replica.database import participant_database
     from replica.notary.formats import Formats, known, why_not_raise
-    from replica.notary.rules import REGISTERED_FROM
 
     settings = load(find_config(config))
     present, replicas = run(_look(settings))
@@ -81,8 +76,6 @@ def raise_formats(
         present,
         {name: None if health is None else health.formats_known for name, health in replicas.items()},
     )
-    if refusal is None and wanted.rules >= REGISTERED_FROM > present.rules:
-        refusal = run(unregistered(settings))
     if refusal is not None:
         raise ConfigError(f"not raised: {refusal}", Code.NOT_POSSIBLE_NOW)
     if owner and settings.database.is_embedded:
@@ -109,7 +102,7 @@ def _tell(outcome: str, writes: Formats, as_json: bool) -> None:
 async def _look(config: Config) -> tuple[Formats, dict[str, ReplicaHealth | None]]:
     import aiohttp
 
-    from replica.local.health import fetch_health
+    from replica.acting.healths import fetch_health
 
     async with config.ledgers().board("notary-format") as board, aiohttp.ClientSession() as session:
         present = await board.formats()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from replica.acting.trailed import officer_keys
 from replica.cli.common import ConfigChoice, find_config, load, out, run
-from replica.cli.trailed import officer_keys
 from replica.notary.errors import ConfigError
 
 if TYPE_CHECKING:

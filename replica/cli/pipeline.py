@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from replica.cli.common import err, in_a_line, quiet_libraries, show_error
+from replica.cli.common import err, quiet_libraries, show_error
+from replica.failure import in_a_line
 from replica.notary.errors import Code, ConfigError, NotaryError
 from replica.notary.exit_codes import EXIT_CONFIGURATION
 from replica.notary.loopback import socket_host

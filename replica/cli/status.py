@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from replica.cli.common import ConfigChoice, JsonOption, find_config, in_a_line, load, make_table, out, print_json, run
+from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json, run
+from replica.failure import in_a_line
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ async def _find_out(config: Config) -> Status:
     import aiohttp
     import msgspec
 
-    from replica.local.health import fetch_health
+    from replica.acting.healths import fetch_health
     from replica.log.open import open_log
 
     log = open_log(config.log.settings)

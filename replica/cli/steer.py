@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from replica.acting.healths import fetch_health, healths_of
 from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, out, print_json, run
 from replica.cli.trailed import ConfirmOption, ProposeOption, ReasonOption, acting
 from replica.cli.trailed import propose as propose_act
@@ -158,11 +159,11 @@ def resume(config: ConfigChoice = None, *, service: ServiceOption = False, reaso
 async def _switch_over(config: Config, to: str | None, if_active: str | None, entry: int | None) -> Outcome:
     import aiohttp
 
-    from replica.cli.admin_calls import ask_admin
+    from replica.acting.admin_calls import ask_admin
     from replica.operators.admin import SWITCHOVER_PATH, SwitchoverAnswer, SwitchoverCall
 
     async with aiohttp.ClientSession() as session:
-        before = await healths_of(session, config)
+        before = await healths_of(session, config.replicas)
         active = next((name for name, health in before.items() if health is not None and health.leads), None)
         if if_active is not None and active != if_active:
             return Outcome(True, f"{if_active} is not active: nothing to do", active, active, 0.0)
@@ -216,7 +217,7 @@ async def _wait_until(at: datetime, config: Config, to: str | None) -> None:
     import aiohttp
 
     async with aiohttp.ClientSession() as session:
-        healths = await healths_of(session, config)
+        healths = await healths_of(session, config.replicas)
     active = next((name for name, health in healths.items() if health is not None and health.leads), None)
     refusal = why_not(healths, active, to) or why_paused(healths)
     left_out = "" if refusal is None else f"; as things are now it would not be done: {refusal}"
@@ -285,7 +286,6 @@ async def _watch_for_active(session: aiohttp.ClientSession, config: Config, befo
 
 
 async def _becomes_active(session: aiohttp.ClientSession, address: ReplicaAddress, before: str) -> str:
-    from replica.local.health import fetch_health
 
     gave_up = address.name != before
     while True:
@@ -305,14 +305,6 @@ async def _point_at(config: Config, name: str) -> None:
 
     with suppress(OSError, TimeoutError, RuntimeRefused):
         await HaproxyRuntime(config.haproxy_settings().stats_socket).point_at(name)
-
-
-async def healths_of(session: aiohttp.ClientSession, config: Config) -> dict[str, ReplicaHealth | None]:
-    """The health of every configured replica, by its name; None where it does not answer."""
-    from replica.local.health import fetch_health
-
-    found = await asyncio.gather(*(fetch_health(session, address) for address in config.replicas))
-    return dict(zip((address.name for address in config.replicas), found, strict=True))
 
 
 # ---- pause and resume ----
@@ -364,7 +356,7 @@ async def _heard(config: Config, heeds: Callable[[ReplicaHealth], bool]) -> list
     deadline_s = monotonic() + PAUSE_SEEN_MAX_S
     async with aiohttp.ClientSession() as session:
         while True:
-            healths = await healths_of(session, config)
+            healths = await healths_of(session, config.replicas)
             late = [name for name, health in healths.items() if health is None or not heeds(health)]
             waiting = [name for name in late if healths[name] is not None]
             if not waiting or monotonic() >= deadline_s:

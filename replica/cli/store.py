@@ -97,9 +97,9 @@ async def _prune(config: Config, asked: PruneCall, pruner: str | None) -> tuple[
     import aiohttp
     import msgspec
 
-    from replica.cli.admin_calls import ask_admin
+    from replica.acting.admin_calls import ask_admin
+    from replica.acting.healths import find_active
     from replica.database import EmbeddedLedgers, participant_database
-    from replica.local.health import find_active
     from replica.operators.admin import PRUNE_PATH
     from replica.store.interface import Pruned
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from replica.acting.trailed import record as record_entry
 from replica.cli.common import (
     ConfigChoice,
     JsonOption,
@@ -19,7 +20,6 @@ from replica.cli.common import (
     print_json,
     run,
 )
-from replica.cli.trailed import record as record_entry
 from replica.notary.errors import BadRequest, Code, ConfigError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
@@ -146,7 +146,7 @@ def record(act: ActArgument, reason: ReasonOption, file: DigestOption = None, co
     from hashlib import sha256
 
     files = {path.name: sha256(path.read_bytes()).hexdigest() for path in file or ()}
-    head = record_entry(load(find_config(config)), act, files, reason)
+    head = run(record_entry(load(find_config(config)), act, files, reason))
     out.print(f"entry {head.number}")
 
 

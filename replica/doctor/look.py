@@ -20,6 +20,7 @@ from haproxy.runtime import HaproxyRuntime, RuntimeRefused
 from ledger_api.server.authentication import fetch_jwks
 from ledger_api.server.settings import TokenSettings
 from ledger_api.server.tokens import parse_keys
+from replica.acting.healths import fetch_health
 from replica.config.model import Config
 from replica.doctor.facts import BalancerFacts, ClockFacts, DatabaseFacts, Facts, LogFacts, ReplicaFacts
 from replica.doctor.look_around import look_around
@@ -27,7 +28,6 @@ from replica.doctor.look_database import look_at_database
 from replica.doctor.look_here import look_at_files, look_at_machine
 from replica.health import ReplicaHealth
 from replica.local.haproxy import check_config
-from replica.local.health import fetch_health
 from replica.local.process import ServerFailed, SoftwareMissing
 from replica.log.interface import LogMissing
 from replica.log.open import open_log_admin

@@ -22,12 +22,12 @@ import aiohttp
 
 from haproxy.render import ReplicaAddress
 from ledger_api.client.signing import Party
+from replica.acting.healths import fetch_health
 from replica.config.load import load_config
 from replica.config.model import WITHOUT_DATABASE, Config
 from replica.health import ReplicaHealth
 from replica.local.forwarder import Forwarder
 from replica.local.haproxy import SOCKET_PATH_MAX, STATS_SOCKET, HaproxyServer
-from replica.local.health import fetch_health
 from replica.local.kept import Say
 from replica.local.log_nodes import LogNodeProcess, log_is_created, make_log_nodes, ports_in, values_of
 from replica.local.machine import THIS_MACHINE, Machine

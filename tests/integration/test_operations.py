@@ -25,10 +25,10 @@ from rich.console import Console
 
 from ha.clock import SystemClock
 from ledger_api.client import NotaryClient
+from replica.acting.healths import fetch_health
 from replica.active.signer import create_key, load_signer
 from replica.config.load import load_config
 from replica.local.cluster import ClusterSettings, LocalCluster
-from replica.local.health import fetch_health
 from replica.local.participant import DATABASE, ROLE
 from replica.local.replica import ReplicaProcess
 from replica.notary.answers import Notarised

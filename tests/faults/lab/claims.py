@@ -9,7 +9,7 @@ from typing import Self
 import aiohttp
 
 from haproxy.render import ReplicaAddress
-from replica.local.health import fetch_health
+from replica.acting.healths import fetch_health
 
 ASK_INTERVAL_S = 0.05
 

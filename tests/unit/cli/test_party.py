@@ -44,8 +44,8 @@ class Active:
         self.refusal = ""
         self.effective = True
         self.noted: list[str] = []
-        patch.setattr("replica.cli.admin_calls.ask_admin", self._answer)
-        patch.setattr("replica.cli.steer.healths_of", self._healths)
+        patch.setattr("replica.acting.admin_calls.ask_admin", self._answer)
+        patch.setattr("replica.acting.healths.healths_of", self._healths)
 
     async def _healths(self, *_: object) -> dict[str, object]:
         return {"r1": SimpleNamespace(leads=True)}

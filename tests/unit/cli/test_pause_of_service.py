@@ -47,7 +47,7 @@ def notary(board: OneNote, serving: str = "all") -> Any:
     async def opened(_: str) -> AsyncIterator[OneNote]:
         yield board
 
-    return SimpleNamespace(serving=serving, ledgers=lambda: SimpleNamespace(board=opened))
+    return SimpleNamespace(serving=serving, replicas=(), ledgers=lambda: SimpleNamespace(board=opened))
 
 
 @pytest.fixture

@@ -150,7 +150,7 @@ def test_a_former_active_that_cannot_see_the_lock_holds_nobody_up(
     monkeypatch.setattr(steer, "healths_of", found)
     monkeypatch.setattr(steer, "_watch_for_active", seen)
     monkeypatch.setattr(steer, "REPORT_MAX_S", 0.01)
-    monkeypatch.setattr("replica.cli.admin_calls.ask_admin", silent)
+    monkeypatch.setattr("replica.acting.admin_calls.ask_admin", silent)
     outcome = asyncio.run(steer._switch_over(load_config(tmp_path / "notary.toml"), None, None, 1))
     assert (outcome.done, outcome.active) == (True, "r2")
     assert outcome.text.startswith("r2 took over from r1")

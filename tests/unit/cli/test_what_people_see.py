@@ -15,10 +15,10 @@ from threading import Thread
 import pytest
 from rich.console import Console
 
+from replica.acting.admin_calls import ask_admin
 from replica.active.signer import create_key
 from replica.cli import main as command_line
 from replica.cli import status
-from replica.cli.admin_calls import ask_admin
 from replica.cli.common import TRACEBACK_VARIABLE
 from replica.cli.main import main
 from replica.config.load import load_config

@@ -1,0 +1,1 @@
+"""What operators do to a running participant: they ask its replicas, and the trail says that an act began and ended."""
