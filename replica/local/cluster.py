@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -22,7 +23,10 @@ import aiohttp
 
 from haproxy.render import ReplicaAddress
 from ledger_api.client.signing import Party
+from ledger_api.server.registry import periods_in
 from replica.acting.healths import fetch_health
+from replica.acting.parties import PartyActs, keys_in_log
+from replica.active.signer import load_signer
 from replica.config.load import load_config
 from replica.config.model import WITHOUT_DATABASE, Config
 from replica.health import ReplicaHealth
@@ -185,6 +189,7 @@ class LocalCluster:
         self._write_run_file()
         self._stack.callback(RunFile.remove, self.folder)
         await self.wait_for_active()
+        await self._register_parties()
         await self.wait_until_ready(list(self.replicas))
 
     async def prepare_log(self) -> str:
@@ -211,15 +216,26 @@ class LocalCluster:
         return topic_id
 
     async def _begin_log(self, settings: LogSettings) -> None:
-        """Write the genesis of a new log. Its officers are the people in operators.keys_file, else a key made here."""
+        """Write the genesis of a new log. Its officers are the people in operators.keys_file."""
         keys = {bytes.fromhex(one.public_key) for one in self.config.operator_keys()}
         officers = {key for key in keys if len(key) == PUBLIC_KEY_BYTES}
         log = open_log(settings)
         try:
             await log.check()
-            await begin_log(log, officers or {self._files.officer_key()})
+            await begin_log(log, officers)
         finally:
             await log.close()
+
+    async def _register_parties(self) -> None:
+        """Register the keys of the registry file that the log does not have, where an officer's key is here."""
+        page = await keys_in_log(self.config, of_active=True)
+        key_file = self.config.operators.key_file
+        if key_file is None or load_signer(key_file).public_key.hex() not in page.officers:
+            self._say("parties", "not registered: no officer's key is configured")
+            return
+        acts = PartyActs(self.config, "the parties of a local cluster", partial(self._say, "parties"))
+        done = await acts.register_missing(periods_in(self.config.api.registry_path))
+        self._say("parties", done.outcome)
 
     async def _repair_topic(self, settings: KafkaSettings) -> None:
         """Adapt a topic that an earlier release, or other settings, made; a new cluster has none yet."""

@@ -22,6 +22,7 @@ CONFIG_NAME = "notary.toml"
 DATABASE = "notary"  # where replicas share one
 OWNER, ROLE, READER = "notary_owner", "notary", "notary_api"  # who migrates; what cores and front ends log in as
 REPLICAS_FOLDER = "replicas"  # of the replicas' own data
+OPERATOR = "local"  # who operates a cluster for which nobody else is configured
 PARTIES = "parties"  # the folder of the parties' keys
 _TITLE = (
     "A local cluster: all of it on loopback, for development. Written at each start: addresses change, other settings "
@@ -68,10 +69,13 @@ class ParticipantFiles:
         path = self._folder / self.settings().get("notary_key_file", self._key_path.name)
         return load_notary_signer(path).public_key if path.exists() else create_key(path)
 
-    def officer_key(self) -> bytes:
-        """The public key of the first officer, whose key is made here where nobody's is configured."""
-        path = self._folder / "officer.key"
-        return load_notary_signer(path).public_key if path.exists() else create_key(path)
+    def officer(self) -> dict[str, str]:
+        """The settings of the one operator of a cluster for which nobody else is configured; also the first officer."""
+        key_path, people_path = self._folder / "officer.key", self._folder / "operators.toml"
+        if not people_path.exists():
+            key = load_notary_signer(key_path).public_key if key_path.exists() else create_key(key_path)
+            people_path.write_text(f'[[operators]]\nname = "{OPERATOR}"\npublic_key = "{key.hex()}"\n')
+        return {"key_file": key_path.name, "keys_file": people_path.name}
 
     def has_key_file(self, values: Mapping[str, Any]) -> bool:
         """Whether the notary's key is in a file, by the configuration and what a start adds to it."""
@@ -114,6 +118,9 @@ class ParticipantFiles:
         before = self.settings()
         if self.has_key_file(values):
             own["notary_key_file"] = self._key_path.name
+        people = {"key_file", "keys_file"}
+        if not people & {*before.get("operators", {}), *values.get("operators", {})}:
+            own["operators"] = self.officer()
         text = render_config(merged(merged(own, before), values), _TITLE)
         partial = self.config_path.with_suffix(".partial")
         partial.write_text(text)

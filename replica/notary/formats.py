@@ -20,7 +20,7 @@ class Formats(msgspec.Struct, frozen=True):
     """A record format and a version of the rules. A new ledger begins with the default ones."""
 
     records: int = 2
-    rules: int = 2
+    rules: int = 3
 
     def __str__(self) -> str:
         """The text form, for people."""

@@ -15,7 +15,7 @@ CREATE TABLE participant (
     published_position BLOB,
     pruned_to          NUMBER(19) DEFAULT 0 NOT NULL,
     record_format      NUMBER(10) DEFAULT 2 NOT NULL,
-    rules_version      NUMBER(10) DEFAULT 2 NOT NULL,
+    rules_version      NUMBER(10) DEFAULT 3 NOT NULL,
     CONSTRAINT participant_pk PRIMARY KEY (only_row),
     CONSTRAINT participant_one_row CHECK (only_row = 1)
 )

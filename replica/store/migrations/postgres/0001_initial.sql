@@ -16,7 +16,7 @@ CREATE TABLE participant (
     published_position bytea,
     pruned_to          bigint  NOT NULL DEFAULT 0,
     record_format      int     NOT NULL DEFAULT 2,
-    rules_version      int     NOT NULL DEFAULT 2
+    rules_version      int     NOT NULL DEFAULT 3
 );
 INSERT INTO participant DEFAULT VALUES;
 
