@@ -72,7 +72,6 @@ class HealthDocument(msgspec.Struct, frozen=True, kw_only=True):
     not_serving: str | None = None  # why its worker does not serve; None: it does, or there is none
     not_serving_detail: str = ""  # the same in words
     may_lead: bool = True  # whether it may hold the lock, as configured
-    registry_differs: int | None = None  # keys that its registry file has otherwise than the log; None: not compared
     site: str | None = None  # whether its site has the term: ha/site/core.py, Standing; None: no site is configured
     site_detail: str = ""  # why it has not
     front_ends_silent: int = 0  # connected, and not heard for `link.front_end_silent_s`: not among `front_ends`
@@ -130,7 +129,6 @@ class ReplicaHealth(msgspec.Struct, frozen=True):
     not_serving: str | None = None  # why its worker does not serve; None: it does, or there is none
     not_serving_detail: str = ""
     may_lead: bool = True  # whether it may hold the lock
-    registry_differs: _Int64 | None = None  # None: not compared, as under rules before 3
     marks: MarksTold | None = None  # None: an older release
     exposed_records: _Int64 = 0
     marks_problems: tuple[str, ...] = ()

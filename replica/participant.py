@@ -59,7 +59,6 @@ from replica.notary.errors import (
 )
 from replica.notary.parties import PartyNote
 from replica.notary.requests import Submission
-from replica.notary.rules import REGISTERED_FROM
 from replica.notary.salvage import Salvages
 from replica.notary.tasks import cancelled
 from replica.settings import CoreSettings
@@ -449,7 +448,6 @@ class Participant(Generic[SessionT]):
             self.serving.ledger_end,
             self.serving.pruned_to,
             self.estimate_s,
-            self._keys_by_log(),
             all_serve=self.serving.all_serve,
         )
 
@@ -457,11 +455,6 @@ class Participant(Generic[SessionT]):
     def is_paused(self) -> bool:
         """Whether operators have paused service, as the newest barrier that this replica has read says."""
         return is_paused(self.follower.position)
-
-    def _keys_by_log(self) -> bool:
-        position = self.follower.position
-        barrier = None if position is None else position.barrier
-        return barrier is not None and barrier.rules_version >= REGISTERED_FROM
 
     def submit(
         self, replies: Replies, batch: list[tuple[int, Submission]], options: SubmitOptions = DEFAULT_OPTIONS

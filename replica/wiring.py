@@ -50,7 +50,6 @@ from replica.notary.errors import InvariantBroken
 from replica.notary.formats import Formats
 from replica.notary.keys import NotaryKey
 from replica.notary.own_process import module_argv
-from replica.notary.parties import Pair, PeriodUs
 from replica.notary.position import Position
 from replica.notary.salvage import Salvages
 from replica.notary.tasks import cancelled
@@ -69,7 +68,6 @@ from replica.operators.metrics import (
     NeighboursMetrics,
     OwnLedgerMetrics,
     PauseMetrics,
-    RegistryMetrics,
     ScrubMetrics,
     SiteMetrics,
     TrailMetrics,
@@ -79,7 +77,6 @@ from replica.operators.neighbourhood import Neighbourhood
 from replica.operators.party_book import PartyBook
 from replica.operators.peers import LOOK_EVERY_S, LOOK_EXPOSED_S, PeerWatch
 from replica.operators.probes import make_probes
-from replica.operators.registry_watch import RegistryWatch
 from replica.operators.status_page import make_status_page
 from replica.operators.systemd import ServiceManager
 from replica.participant import Covering, Leading, Ledger, Participant, Resources
@@ -115,7 +112,6 @@ class ReplicaSettings:
     api_workers: int
     front_end_argv: tuple[str, ...]
     front_end_drain_max_s: float
-    registry_file: Callable[[], Mapping[Pair, PeriodUs]]  # the parties' keys in it, read anew; raises ConfigError
     front_end_document: Mapping[str, object]  # `api` settings, as the front end takes them
     proxy_document: Mapping[str, object] | None = None  # where HAProxy connects, likewise
     log: LogSettings
@@ -161,7 +157,6 @@ class Core:
     request_log: RequestLog
     bulletin: Bulletin
     trail: TrailWatch
-    registry: RegistryWatch
     neighbourhood: Neighbourhood
     election: Election[Session]
     participant: Participant[Session]
@@ -239,12 +234,6 @@ def build(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, start: St
             settings.folder / CURSOR,
             look_every_s=settings.operators.trail_look_s,
         ),
-        registry=RegistryWatch(
-            settings.registry_file,
-            index,
-            lambda: participant.follower.rules_in_force,
-            clock.wall_us,
-        ),
         neighbourhood=Neighbourhood(lambda: settings.database.neighbours(settings.name), clock),
         election=election,
         participant=participant,
@@ -265,7 +254,6 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
     stack.push_async_callback(core.link.stop)
     _beside(stack, core.bulletin.run(core.participant.note_pause), "bulletin")
     _beside(stack, core.trail.run(), "operators' trail")
-    _beside(stack, core.registry.run(), "registry file")
     _beside(stack, core.neighbourhood.run(), "neighbourhood")
     watch = PeerWatch(
         _peers_of(settings),
@@ -292,7 +280,6 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
         pulse=core.pulse,
         bulletin=core.bulletin,
         scrubber=core.scrubber,
-        registry=core.registry,
         site=core.site,
         wall_us=core.clock.wall_us,
     )
@@ -500,7 +487,6 @@ async def _serve_health(
         IndexMetrics(core.index.sizes, lambda: len(quarantined(index_folder(settings)))),
         ScrubMetrics(core.scrubber),
         TrailMetrics(lambda: bool(core.trail.broken), lambda: core.trail.entries),
-        RegistryMetrics(lambda: core.registry.differing),
         MarksMetrics(participant),
         SiteMetrics(lambda: None if core.site is None else core.site.left_s()),
         DiskMetrics(settings.folder),

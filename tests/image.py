@@ -267,9 +267,9 @@ class Container:
         """Run another command of the image's entry point to its end, as `podman compose run` does; what it printed."""
         return self._checked(self._begin([*self._image.entrypoint, *command], None), command)
 
-    def execute(self, *command: str) -> str:
-        """Run a command beside what runs, as `podman compose exec` does; what it printed."""
-        return self._checked(self._inside(list(command)), command)
+    def execute(self, *command: str, given: bytes = b"") -> str:
+        """Run a command beside what runs, as `podman compose exec` does, with this input; what it printed."""
+        return self._checked(self._inside(list(command)), command, given)
 
     def is_healthy(self) -> bool:
         """Whether the image's own health check ends with 0."""
@@ -344,7 +344,8 @@ class Container:
         assert self._process is not None
         return Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
 
-    def _checked(self, argv: list[str], command: tuple[str, ...]) -> str:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=COMMAND_MAX_S, check=False)
-        assert done.returncode == 0, f"{self.name}: {' '.join(command)}: {done.returncode}\n{done.stdout}{done.stderr}"
-        return done.stdout
+    def _checked(self, argv: list[str], command: tuple[str, ...], given: bytes = b"") -> str:
+        done = subprocess.run(argv, input=given, capture_output=True, timeout=COMMAND_MAX_S, check=False)
+        printed, errors = done.stdout.decode(), done.stderr.decode()
+        assert done.returncode == 0, f"{self.name}: {' '.join(command)}: {done.returncode}\n{printed}{errors}"
+        return printed

@@ -28,7 +28,6 @@ from ledger_api.server.connections import Handle, HttpServer
 from ledger_api.server.feed import Feed
 from ledger_api.server.proxied import ProxyListener
 from ledger_api.server.rate import rows_limit
-from ledger_api.server.registry import Registry
 from ledger_api.server.reloading import Part, Reloading
 from ledger_api.server.settings import OTHER_FILES, ApiSettings, FrontEndDocument
 from ledger_api.server.tls import expires_s, load_certificates, make_tls
@@ -97,7 +96,6 @@ class FrontEnd:
     async def run(self) -> int:
         """Serve until SIGTERM or the end of the link; returns the exit code. Raises ConfigError."""
         document = self._document
-        registry = Registry(document.api.registry_path)
         authentication = make_authentication(document.api.tokens)
         tls = None if document.api.tls is None else make_tls(document.api.tls)
         link = LinkClient(document.link_path, document.generation, document.name, document.link)
@@ -113,7 +111,7 @@ class FrontEnd:
         )
         traces = self._open_traces()
         core = link if traces is None else traces.core(link)
-        handle: Handle = self._api(core, registry, feed, authentication).handle
+        handle: Handle = self._api(core, feed, authentication).handle
         if traces is not None:
             handle = traces.around(handle)
         server = HttpServer(handle, document.api, connections_max(document.api))
@@ -126,7 +124,7 @@ class FrontEnd:
             _close(listener, proxied)
             _log.error("link_refused", detail=str(error))
             return EXIT_FAILED
-        reloading = self._reloading(registry, authentication, tls)
+        reloading = self._reloading(authentication, tls)
         stop = _on_signals(reloading.all)
         work = [
             asyncio.create_task(self._report_for_ever(link, server), name="report"),
@@ -157,9 +155,7 @@ class FrontEnd:
         server.pre_shutdown()
         await server.shutdown(self._document.api.drain_max_s)
 
-    def _api(
-        self, core: CoreLink, registry: Registry, feed: Feed, authentication: NoAuthentication | TokenAuthentication
-    ) -> Api:
+    def _api(self, core: CoreLink, feed: Feed, authentication: NoAuthentication | TokenAuthentication) -> Api:
         document = self._document
         about = NotaryDocument(
             notary_key=document.notary_key,
@@ -171,12 +167,7 @@ class FrontEnd:
             body_max_bytes=document.api.body_max_bytes,
         )
         api = document.api
-        validator = Validator(
-            registry,
-            self._counts,
-            api.batch_max,
-            keys_by_log=lambda: core.standing.keys_by_log,
-        )
+        validator = Validator(self._counts, api.batch_max)
         return Api(
             core,
             feed,
@@ -227,12 +218,11 @@ class FrontEnd:
         link.report(self._counts)
 
     def _reloading(
-        self, registry: Registry, authentication: NoAuthentication | TokenAuthentication, tls: ssl.SSLContext | None
+        self, authentication: NoAuthentication | TokenAuthentication, tls: ssl.SSLContext | None
     ) -> Reloading:
         api = self._document.api
         tokens = [] if api.tokens is None else [api.tokens.keys_file, api.tokens.revoked_file]
         parts = [
-            Part("registry", [api.registry_path], registry.reload),
             Part("token_keys", [path for path in tokens if path is not None], authentication.reload),
         ]
         settings = api.tls
@@ -279,7 +269,7 @@ async def close_when_passive(core: CoreLink, close: Callable[[], None]) -> None:
 
 
 def _on_signals(reload: Callable[[], None]) -> asyncio.Event:
-    """SIGTERM sets the event that is returned; SIGHUP reads registry, keys and certificates again."""
+    """SIGTERM sets the event that is returned; SIGHUP reads token keys and certificates again."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGINT, _ignore)  # Ctrl-C reaches the whole group: the core decides when we stop

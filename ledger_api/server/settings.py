@@ -80,7 +80,6 @@ class ApiSettings(BaseModel):
 
     host: str = Field("127.0.0.1", description="Address that the API listens on.")
     port: int = Field(8080, ge=0, le=65_535, description="Port that the API listens on; all front ends share it.")
-    registry_path: Path = Field(description="File that maps each party to its public keys.")
     body_max_bytes: int = Field(8 * 2**20, ge=2**20, le=2**28, description="Largest body of one call.")
     bodies_max_bytes: int = Field(256 * 2**20, ge=2**20, le=2**40, description="Bodies under way together.")
     answers_max_bytes: int = Field(

@@ -1,16 +1,16 @@
-"""Validation of submissions: only well-formed, registered and signed ones go over the link to the core."""
+"""Validation of submissions: only well-formed and signed ones go over the link to the core.
+
+Which keys may sign is in the log, so the core decides it."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
 
 from ledger_api.server.authorisation import EVERYBODY, Caller, check_may_submit
-from ledger_api.server.registry import ALWAYS, Registry
 from ledger_api.wire.repeated_keys import check_batch, check_submission
 from ledger_api.wire.submissions import (
     BatchDocument,
@@ -38,20 +38,7 @@ class Validator:
     that came together are checked together, because that costs much less.
     """
 
-    def __init__(
-        self,
-        registry: Registry,
-        counts: ApiCounts,
-        batch_max: int,
-        *,
-        now_s: Callable[[], float] = time.time,
-        keys_by_log: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """`now_s`: Unix time, for the periods of keys. `keys_by_log`: whether the core decides which keys may sign, and
-        the registry does not count."""
-        self._keys_by_log = keys_by_log
-        self._now_s = now_s
-        self._registry = registry
+    def __init__(self, counts: ApiCounts, batch_max: int) -> None:
         self._counts = counts
         self._batch_max = batch_max
 
@@ -64,7 +51,6 @@ class Validator:
         check_submission(bytes(raw), document)
         check_may_submit(caller, document.user_id, document.request.party, document.act_as or ())
         submission = submission_from_document(document, _random_id)
-        self._check_key(document.request.party, submission.public_key)
         return submission, DEFAULT_OPTIONS if document.deduplication is None else _options(document.deduplication)
 
     def read_signed(
@@ -77,7 +63,6 @@ class Validator:
         if len(submission.act_as) > 1 and list(submission.act_as) != sorted(submission.act_as):
             raise BadRequest("act_as is not in ascending order")
         check_may_submit(caller, submission.user_id, request.party, submission.act_as)
-        self._check_key(request.party, submission.public_key)
         return submission, _as_signed(submission, terms, asked)
 
     def signature_errors(self, submissions: Sequence[Submission]) -> list[BadRequest | None]:
@@ -88,17 +73,6 @@ class Validator:
         self._counts.signatures_good += good_count
         self._counts.signatures_bad += len(held) - good_count
         return [None if holds else _bad_signature() for holds in held]
-
-    def _check_key(self, party: str, public_key: bytes) -> None:
-        if self._keys_by_log():
-            return
-        period = self._registry.period(party, public_key)
-        if period is ALWAYS:
-            return
-        if period is None:
-            raise BadRequest(f"{party!r} with key {public_key.hex()} is not registered", Code.PARTY_UNKNOWN)
-        if not period.covers(self._now_s()):
-            raise BadRequest(f"key {public_key.hex()} of {party!r} is not for this time", Code.KEY_NOT_VALID)
 
     def split(self, raw: bytes) -> list[msgspec.Raw]:
         """The documents of a batch, not validated yet. Raises BadRequest when it is no batch, empty or too large."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import aiohttp
 
-from ledger_api.server.registry import check_party
 from replica.acting import admin_calls, healths
+from replica.acting.party_file import check_party
 from replica.acting.trailed import Act, key_in, officer_here
 from replica.notary.errors import Code, ConfigError
 from replica.notary.note_signatures import SignedNote, signed_note

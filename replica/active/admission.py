@@ -26,7 +26,7 @@ from replica.notary.outcomes import CODE_OF
 from replica.notary.parties import registration_id
 from replica.notary.records import NO_OFFSET
 from replica.notary.requests import TIME_MAX_US
-from replica.notary.rules import REGISTERED_FROM, TX_KEY, key_outcome
+from replica.notary.rules import TX_KEY, key_outcome
 from replica.notary.terms import decode_canonical
 from replica.store.interface import Command
 
@@ -171,7 +171,7 @@ class Admission:
                 accepted.append((waiting, self._accepted(waiting.command)))
             else:
                 fresh[change_id] = waiting
-        if fresh and self._keys_by_log():
+        if fresh:
             refused = self._refuse_keys(list(fresh.values()))
             for waiting, answer in refused:
                 del fresh[waiting.command.change_id]
@@ -207,11 +207,6 @@ class Admission:
             )
             found.append(acceptance if answers else None)
         return found
-
-    def _keys_by_log(self) -> bool:
-        position = self._follower.position
-        barrier = None if position is None else position.barrier
-        return barrier is not None and barrier.rules_version >= REGISTERED_FROM
 
     def _refuse_keys(self, fresh: Sequence[Waiting]) -> list[tuple[Waiting, Answer]]:
         """The answers of those whose key is not in force, as far as this replica has read the log.

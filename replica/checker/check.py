@@ -27,7 +27,6 @@ import msgspec
 
 from replica.checker.answers import AnswerCheck
 from replica.checker.completions import CompletionCheck, CompletionRow, completions_of
-from replica.checker.door import Door
 from replica.checker.findings import Findings, Report, Summary
 from replica.checker.history import Event
 from replica.checker.judge import (
@@ -51,7 +50,7 @@ _SIGNATURES_KEPT = 65_536  # one signature covers a batch: most are met again so
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """What the history and the completions cover of the log.
 
-    door: who was let in, if that is known.
+    tokens: whether callers have to show one.
     first_offset: records below it are older than the history. complete: the history has every attempt of every client.
     published_offset: the completions cover the log up to this offset; None: to its end.
     first_ledger_offset: that of the first completion.
@@ -59,7 +58,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     all_serve: any replica answers, whoever leads (`serving = "all"`).
     """
 
-    door: Door = Door()
+    tokens: bool = True
     first_offset: int = 0
     complete: bool = True
     published_offset: int | None = None
@@ -93,7 +92,7 @@ def check(
     """
     scope = scope or Scope()
     findings, summary = Findings(), Summary()
-    operations = collect(history, verify, findings, summary, scope.door)
+    operations = collect(history, verify, findings, summary, tokens=scope.tokens)
     answers = AnswerCheck(operations, scope.first_offset, scope.complete, findings, all_serve=scope.all_serve)
     published = None
     if completions is not None:

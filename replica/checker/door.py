@@ -1,12 +1,10 @@
 """Refusals before the log: compares what a front end says of a request or its sender with what was sent.
 
 Such refusals name no record, so the log cannot confirm them. Three facts can: a signature holds or does not; a request
-that has a canonical form keeps to its format; and a `Door` says who may call.
+that has a canonical form keeps to its format; and callers have to show a token, or need not.
 """
 
 from __future__ import annotations
-
-import msgspec
 
 from replica.checker.history import Content, Invoke, Signed
 from replica.notary.errors import BadRequest, Code
@@ -54,19 +52,9 @@ UNCHECKED = {  # they are about bytes in transit, terms and the kind of log; a h
 }
 
 
-class Door(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is let in, as far as that did not change while the history was written.
-
-    `registered`: pairs of party and public key that may sign at any time; None: not known. `tokens`: whether callers
-    have to show one.
-    """
-
-    registered: frozenset[tuple[str, bytes]] | None = None
-    tokens: bool = True
-
-
-def problem_of_refusal(name: str, sent: Invoke, door: Door) -> str | None:
+def problem_of_refusal(name: str, sent: Invoke, *, tokens: bool) -> str | None:
     """Why this definite refusal of what was sent is wrong; None if it is right, or cannot be judged.
+    `tokens`: whether callers have to show one.
 
     Raises BadRequest when the history lacks the key or signature that the refusal is about.
     """
@@ -74,21 +62,19 @@ def problem_of_refusal(name: str, sent: Invoke, door: Door) -> str | None:
     if code in _OF_OTHER_CALLS:
         return "no submission and no look-up is refused so"
     if code in _OF_TOKENS:
-        return None if door.tokens else "no token is asked for"
+        return None if tokens else "no token is asked for"
     if sent.content is None:
         return "a look-up is not refused so" if code in _OF_SUBMISSIONS | _OF_FORMAT else None
     if code is Code.TX_NOT_FOUND:
         return "a submission is not refused so"
     if code in _OF_FORMAT:
         return _problem_of_format(sent)
-    return None if sent.signed is None else _problem_of_signer(code, sent, sent.content, sent.signed, door)
+    return None if sent.signed is None else _problem_of_signer(code, sent, sent.content, sent.signed)
 
 
-def _problem_of_signer(code: Code, sent: Invoke, content: Content, signed: Signed, door: Door) -> str | None:
+def _problem_of_signer(code: Code, sent: Invoke, content: Content, signed: Signed) -> str | None:
     key = _bytes(signed.public_key, PUBLIC_KEY_BYTES)
     signature = _bytes(signed.signature, SIGNATURE_BYTES)
-    if code in _OF_KEYS and door.registered is not None and (content.party, key) in door.registered:
-        return "the party is registered with this key"
     if code is Code.SIGNATURE_INVALID:
         raw = _signed_bytes(sent, content, signed)
         return "the signature holds" if raw is not None and signature_holds(key, raw, signature) else None

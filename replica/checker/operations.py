@@ -9,7 +9,7 @@ from hashlib import sha256
 
 import msgspec
 
-from replica.checker.door import Door, problem_of_refusal, request_in
+from replica.checker.door import problem_of_refusal, request_in
 from replica.checker.findings import FindingCode, Findings, Summary
 from replica.checker.history import CommandIds, Content, Event, HistoryError, Invoke, Ok, Refused, Unknown
 from replica.checker.judge import NOTARISED, STATE_CONFLICT, TIME_WINDOW_CLOSED, TX_ID_REUSED
@@ -83,13 +83,15 @@ def collect(
     verify_receipt: Callable[[Receipt], bool] | None,
     findings: Findings,
     summary: Summary,
-    at_the_door: Door = Door(),  # noqa: B008 (a frozen value)
+    *,
+    tokens: bool = True,
 ) -> list[Operation]:
     """The operations of a history, and the findings that need no log: digests, receipts, refusals at the door.
+    `tokens`: whether callers have to show one.
 
     Raises HistoryError when events contradict one another, or record what no client can have sent or received.
     """
-    collector = _Collector(verify_receipt, findings, at_the_door)
+    collector = _Collector(verify_receipt, findings, tokens)
     for event in history:
         try:
             if isinstance(event, Invoke):
@@ -108,10 +110,10 @@ def collect(
 class _Collector:
     """Pairs the events of each operation. Its methods raise BadRequest for events that belong in no history."""
 
-    def __init__(self, verify_receipt: Callable[[Receipt], bool] | None, findings: Findings, door: Door) -> None:
+    def __init__(self, verify_receipt: Callable[[Receipt], bool] | None, findings: Findings, tokens: bool) -> None:
         self._verify_receipt = verify_receipt
         self._findings = findings
-        self._door = door
+        self._tokens = tokens
         self._open: dict[tuple[str, int], tuple[Operation, Invoke]] = {}
         self._newest: dict[str, int] = {}  # process -> number of its newest operation
         self.operations: list[Operation] = []
@@ -144,7 +146,7 @@ class _Collector:
             self._check_success(event, operation)
         elif isinstance(event, Refused):
             operation.answer = _refusal(event)
-            problem = problem_of_refusal(event.code, invoke, self._door)
+            problem = problem_of_refusal(event.code, invoke, tokens=self._tokens)
             if problem is not None:
                 self._findings.add(
                     FindingCode.REFUSED_WRONGLY, operation=operation.name, answer=event.code, problem=problem

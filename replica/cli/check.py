@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from replica.checker.check import Scope
     from replica.checker.completions import CompletionRow
-    from replica.checker.door import Door
     from replica.checker.findings import Report
     from replica.checker.history import Event
     from replica.config.model import Config
@@ -47,13 +46,6 @@ FirstOption = Annotated[
 PartialOption = Annotated[
     bool, typer.Option("--partial", help="Clients that are not in the history used the notary at the same time.")
 ]
-RegistryOption = Annotated[
-    bool,
-    typer.Option(
-        "--registry-changed",
-        help="The party registry changed meanwhile: refusals of parties are not held against it.",
-    ),
-]
 KeyOption = Annotated[
     str | None, typer.Option("--notary-key", help="The notary's public key in hexadecimal; else its key file's.")
 ]
@@ -65,7 +57,6 @@ def check_history(
     config: ConfigChoice = None,
     first_offset: FirstOption = 0,
     partial: PartialOption = False,
-    registry_changed: RegistryOption = False,
     notary_key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -80,7 +71,7 @@ def check_history(
     from replica.checker.check import Scope
 
     asked = Scope(
-        door=_door(settings, registry_changed),
+        tokens=settings.api.tokens is not None,
         first_offset=first_offset,
         complete=not partial,
         all_serve=settings.serving == "all",
@@ -115,18 +106,6 @@ def _check(config: Config, histories: list[Path], asked: Scope, keys: list[bytes
             scope=scope,
             salvages=salvages_here(config),
         )
-
-
-def _door(config: Config, registry_changed: bool) -> Door:
-    """The callers that the front ends admit, as they are configured now."""
-    from ledger_api.server.registry import ALWAYS, read_registry
-    from replica.checker.door import Door
-
-    registered = None
-    if not registry_changed and config.api.registry_path.exists():
-        pairs = read_registry(config.api.registry_path)
-        registered = frozenset(pair for pair, period in pairs.items() if period is ALWAYS)
-    return Door(registered=registered, tokens=config.api.tokens is not None)
 
 
 def _with_progress(records: Iterator[tuple[int, bytes]], status: Status) -> Iterator[tuple[int, bytes]]:

@@ -64,7 +64,6 @@ EXAMPLE: dict[str, Any] = {
     "log": _LOGS[Profile.REFERENCE],
     "haproxy": {"sources": ["192.0.2.0/24"]},  # as the hosts: addresses of examples, to be replaced
     "api": {
-        "registry_path": "parties.toml",
         "tls": {"certificate_file": "api.crt", "key_file": "api.key"},
         "tokens": {"keys_file": "issuer.pem", "audience": "notary"},
     },

@@ -29,7 +29,7 @@ STEPS = (
         "Certificates", "a certificate for the endpoint's and the machines' names", ("api-certificates", "certificates")
     ),
     Step("Configuration", "notary init, or the short file of the page", ("configuration",)),
-    Step("Keys and parties", "notary keys create; parties.toml", ("notary-key", "parties")),
+    Step("Keys and parties", "notary keys create; operators.toml, parties.toml", ("notary-key", "operator-keys")),
     Step("Tables and grants", "notary store migrate; notary store roles", ("schema", "database-rights")),
     Step("Topic", "notary topic create, or notary log create", ("log-servers", "log-contract", "log-identity")),
     Step("Replicas", "systemctl enable --now notary@NAME", ("active", "passives")),

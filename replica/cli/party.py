@@ -70,8 +70,7 @@ def show(config: ConfigChoice = None, as_json: JsonOption = False) -> None:
     if page.keys:
         out.print(table)
     else:
-        path = settings.api.registry_path
-        out.print(f"no party's key is registered in the log: until rules 3, the keys in {path} count", markup=False)
+        out.print("no party's key is registered, so every request is refused: notary party add, or import")
 
 
 @app.command()
@@ -107,7 +106,7 @@ def add(
 ) -> None:
     """Register a key of a party, at once on every replica. A registration of the same key is replaced.
 
-    Run it on the active's machine, as an officer: operators.key_file signs. It has its effect under rules 3.
+    Run it on the active's machine, as an officer: operators.key_file signs.
     """
     from replica.acting.parties import PartyActs
 
@@ -169,20 +168,20 @@ def rotate(
 
 @app.command(name="import")
 def import_registry(
-    file: Annotated[Path | None, typer.Argument(help="A party registry file; else the configured one.")] = None,
+    file: Annotated[Path, typer.Argument(help="A file of parties and their keys (docs/security.md).")],
     config: ConfigChoice = None,
     reason: ReasonOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Register all keys of a party registry file that the log has no registration of. May be repeated.
+    """Register all keys of a party file that the log has no registration of. May be repeated.
 
     A key that the log has with another period, or revoked, is named and left as it is.
     """
-    from ledger_api.server.registry import periods_in
     from replica.acting.parties import PartyActs
+    from replica.acting.party_file import read_party_file
 
     settings = load(find_config(config))
-    pairs = periods_in(file or settings.api.registry_path)
+    pairs = read_party_file(file)
     _tell(run(PartyActs(settings, reason, warn).register_missing(pairs)), as_json)
 
 

@@ -12,7 +12,6 @@ from replica.cli.common import CONFIG_NAME, ConfigOption, NameOption, load
 
 if TYPE_CHECKING:
     from haproxy.render import ReplicaAddress
-    from ledger_api.server.registry import periods_in
     from replica.config.model import Config
     from replica.wiring import ReplicaSettings
 
@@ -37,7 +36,6 @@ def replica_settings(config: Config, name: str) -> ReplicaSettings:
         api_workers=config.api_workers,
         front_end_argv=front_end_argv(),
         front_end_drain_max_s=api.drain_max_s,
-        registry_file=lambda: periods_in(api.registry_path),
         front_end_document=api.model_dump(mode="json"),
         proxy_document=_proxy_document(config, address),
         log=config.log.beside(name),

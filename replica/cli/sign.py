@@ -13,7 +13,6 @@ from replica.notary.errors import BadRequest, ConfigError
 
 if TYPE_CHECKING:
     from ledger_api.client import Party
-    from replica.config.model import Config
     from replica.notary.requests import TimeWindow
 
 LOCAL_KEY = Path("parties") / "bank-1.key"  # beside the configuration: the first party of a local cluster
@@ -23,7 +22,7 @@ KeyOption = Annotated[
     typer.Option("--key", help="The party's key file (`notary keys create`); else that of the local cluster's first."),
 ]
 PartyOption = Annotated[
-    str | None, typer.Option("--party", help="The party's name; else the one that the registry has for the key.")
+    str | None, typer.Option("--party", help="The party's name; else the one that a local cluster has for the key.")
 ]
 StatesOption = Annotated[
     list[str] | None, typer.Option("--input", help="A state to consume, TX_ID:INDEX; may be repeated.")
@@ -99,26 +98,28 @@ def find_party(key: Path | None, name: str | None, config: Path | None) -> Party
     Raises ConfigError.
     """
     from ledger_api.client import Party
+    from replica.acting.party_file import PARTY_FILE
 
     if key is None:
         key = find_config(config).parent / LOCAL_KEY
         if not key.exists():
             raise ConfigError(f"no local cluster has made {key}: name the party's key file with --key")
     party = Party.from_file(name or "", key)
-    return party if name else Party(_registered_name(party.public_key, load(find_config(config))), party.key)
+    return (
+        party if name else Party(_name_in_file(party.public_key, find_config(config).with_name(PARTY_FILE)), party.key)
+    )
 
 
-def _registered_name(public_key: bytes, config: Config) -> str:
-    """The one party that a public key is registered for. Raises ConfigError."""
-    from ledger_api.server.registry import read_registry
+def _name_in_file(public_key: bytes, path: Path) -> str:
+    """The one party that has a public key, by a local cluster's file. Raises ConfigError."""
+    from replica.acting.party_file import read_party_file
 
-    path = config.api.registry_path
-    names = sorted({party for party, registered in read_registry(path) if registered == public_key})
+    names = sorted({party for party, key in (read_party_file(path) if path.exists() else ()) if key == public_key})
     match names:
         case [name]:
             return name
         case []:
-            raise ConfigError(f"{path} has no party with the key {public_key.hex()}: register it, or name --party")
+            raise ConfigError(f"{path} has no party with the key {public_key.hex()}: name it with --party")
         case _:
             raise ConfigError(f"{path} has several parties with this key, name one with --party: {'; '.join(names)}")
 

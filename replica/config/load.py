@@ -109,7 +109,6 @@ def _with_absolute_paths(config: Config, base: Path) -> Config:
     database = config.database.model_copy(update={name: absolute(path) for name, path in secrets.items()})
     api = config.api.model_copy(
         update={
-            "registry_path": absolute(config.api.registry_path),
             "tls": _with_absolute_files(config.api.tls, absolute),
             "tokens": _with_absolute_files(config.api.tokens, absolute),
         }

@@ -259,7 +259,7 @@ class Config(BaseSettings):
     replicas: tuple[ReplicaAddress, ...] = Field(min_length=1, description="All replicas of the participant.")
     database: DatabaseSettings
     log: LogChoice
-    api: ApiSettings
+    api: ApiSettings = Field(default_factory=ApiSettings)  # no instance: what is set in it counts, not what it has
     election: ElectionSettings = ElectionSettings()
     core: CoreSettings = CoreSettings()
     admin: AdminSettings = AdminSettings()

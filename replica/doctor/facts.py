@@ -10,7 +10,6 @@ from typing import Literal
 from ha.lock.interface import DatabaseIdentity, LockOwner, ServerLease
 from replica.log.words import LogWords
 from replica.notary.formats import Formats
-from replica.notary.rules import REGISTERED_FROM
 from replica.store.neighbours import Neighbours
 
 
@@ -19,7 +18,6 @@ class FileFacts:
     """The files that the configuration names. Problems are sentences, each keyed by the name of its check."""
 
     problems: Mapping[str, str] = field(default_factory=dict)
-    registered_pairs: int = 0
     notary_key_in: Literal["file", "token", "service"] = "file"
     notary_key_refused: bool = False  # by the service, for the credentials that this command has
     notary_key_ended: datetime | None = None  # the key that signs, by the list of the notary's keys
@@ -133,7 +131,6 @@ class ReplicaFacts:
     epoch: int = 0
     granted_by: str = ""  # the database that granted the epoch in force, as it has read its barrier
     index_digests: Mapping[str, str] = field(default_factory=dict)  # by the number of records that they cover
-    registry_differs: int | None = None  # keys that its registry file has otherwise than the log; None: not compared
     site: str | None = None  # whether its site has the term; None: no site is configured, or an older release
     site_detail: str = ""  # why it has not
     marks_problems: tuple[str, ...] = ()  # of its seen file and of what its peers tell, each with its code
@@ -198,8 +195,3 @@ class Facts:
     balancer: BalancerFacts
     around: AroundFacts
     has_site: bool = False  # another site may take over, as this configuration says
-
-
-def keys_are_in_the_log(facts: Facts) -> bool:
-    """Whether a replica reports rules by which the log alone says which keys sign."""
-    return max([one.rules_in_force for one in facts.replicas], default=0) >= REGISTERED_FROM

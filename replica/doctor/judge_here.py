@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from replica.doctor.facts import Facts, keys_are_in_the_log
+from replica.doctor.facts import Facts
 from replica.doctor.verdict import Checks, Verdict, ok, problem, unknown, warning
 
 DISK_LEAST_BYTES = 1 << 30
@@ -54,17 +54,6 @@ def _operator_keys(facts: Facts) -> Verdict:
     """The operators' public keys can be read, written by nobody else, and where four eyes are demanded, two people
     have one."""
     return ok("as they must be")
-
-
-@CHECKS.of_file("parties", "correct the file; replicas keep the old one until it is right")
-def _parties(facts: Facts) -> Verdict:
-    """The registry of parties can be read, and written by nobody else, and is not empty."""
-    pairs = facts.files.registered_pairs
-    if keys_are_in_the_log(facts):
-        return ok("the log says which keys sign; nobody reads the file")
-    if not pairs:
-        return warning("no party is registered: every request is refused", "add parties to api.registry_path, SIGHUP")
-    return ok(f"{pairs} keys registered")
 
 
 @CHECKS.of_file("database-password", "write the file that [database] names, and chmod 600 it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import median
 
-from replica.doctor.facts import Facts, keys_are_in_the_log
+from replica.doctor.facts import Facts
 from replica.doctor.verdict import Checks, Verdict, ok, problem, unknown, unless_development, warning
 
 CHECKS = Checks()
@@ -218,20 +218,6 @@ def _formats(facts: Facts) -> Verdict:
     if in_force:
         return warning(f"{written} is raised, and not in force yet", "notary switchover")
     return ok(f"the first activation writes {written}")
-
-
-@CHECKS.check("parties-in-log")
-def _parties_in_log(facts: Facts) -> Verdict:
-    """Under rules 3, no replica's registry file says otherwise than the log, which alone decides which keys sign."""
-    if not any(replica.answers for replica in facts.replicas):
-        return unknown("no replica answers")
-    if not keys_are_in_the_log(facts):
-        return ok("the registry file says which keys sign")
-    differing = [f"{one.name}'s has {one.registry_differs}" for one in facts.replicas if one.registry_differs]
-    if differing:
-        fix = "compare with notary party list, then leave [parties] in the file empty: runbooks/parties.md"
-        return warning(f"keys of the registry file are not as the log has them: {', '.join(differing)}", fix)
-    return ok("no registry file says otherwise")
 
 
 @CHECKS.check("marks")

@@ -222,7 +222,6 @@ async def _look_at_replica(session: aiohttp.ClientSession, address: ReplicaAddre
         epoch=health.epoch,
         granted_by=health.granted_by,
         rules_in_force=health.rules_in_force,
-        registry_differs=health.registry_differs,
         site=health.site,
         site_detail=health.site_detail,
         marks_problems=health.marks_problems,

@@ -13,7 +13,6 @@ from pathlib import Path
 from cryptography import x509
 from pydantic import BaseModel
 
-from ledger_api.server.registry import read_registry
 from ledger_api.server.settings import OTHER_FILES, TokenSettings
 from ledger_api.server.tls import make_tls
 from ledger_api.server.tokens import read_keys as read_token_keys
@@ -44,7 +43,6 @@ def file_checks(config: Config) -> dict[str, Callable[[], object]]:
     return {
         "notary-key": lambda: _check_key(config),
         "operator-keys": lambda: _check_operators(config),
-        "parties": lambda: read_registry(api.registry_path),
         "database-password": lambda: _check_passwords(config),
         "log-secrets": config.log.settings.check_files,
         "api-certificates": lambda: None if api.tls is None else make_tls(api.tls),
@@ -64,7 +62,6 @@ def look_at_files(config: Config) -> FileFacts:
     expiries = {name: expires for name, path in named_there if (expires := _expiry(path)) is not None}
     return FileFacts(
         problems=problems,
-        registered_pairs=0 if "parties" in problems else len(read_registry(config.api.registry_path)),
         notary_key_in="service" if config.kms else "token" if config.pkcs11 else "file",
         notary_key_refused="notary-key" in found and found["notary-key"].code is Code.SIGNER_ACCESS_DENIED,
         notary_key_ended=ended,

@@ -47,7 +47,6 @@ class Standing(msgspec.Struct, frozen=True):
     `ledger_end` is the newest ledger offset whose completion is published, according to the active's own commits.
     Completions at `pruned_to` or below may be gone. Both are 0 while the replica is passive, because it does not know.
     `estimate_s`: the longest time that a request sent now would take. `retry_after_s`: when to look for another active.
-    `keys_by_log`: which keys may sign is in the log, as rules 3 have it, and not in the front ends' registry.
     `all_serve`: this replica serves whoever leads; then `ledger_end` is what the database last showed, and may be lower
     after it was replaced by its standby. `paused`: it does not serve, because operators have paused service everywhere.
     """
@@ -58,7 +57,6 @@ class Standing(msgspec.Struct, frozen=True):
     ledger_end: int = 0
     pruned_to: int = 0
     estimate_s: float = 0.0
-    keys_by_log: bool = False
     all_serve: bool = False
     paused: bool = False
 
@@ -173,7 +171,7 @@ class Handler(Protocol):
     """The core as the link sees it. Called on the core's event loop; every method returns at once and never raises.
 
     Each ticket gets exactly one answer through `replies`, at any time and in any order; a NotNow counts as an answer.
-    The front end has already checked the input: canonical bytes, ids, registry, signature.
+    The front end has already checked the input: canonical bytes, ids, signature.
     """
 
     def standing(self) -> Standing:

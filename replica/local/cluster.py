@@ -23,9 +23,9 @@ import aiohttp
 
 from haproxy.render import ReplicaAddress
 from ledger_api.client.signing import Party
-from ledger_api.server.registry import periods_in
 from replica.acting.healths import fetch_health
 from replica.acting.parties import PartyActs, keys_in_log
+from replica.acting.party_file import read_party_file
 from replica.active.signer import load_signer
 from replica.config.load import load_config
 from replica.config.model import WITHOUT_DATABASE, Config
@@ -189,7 +189,7 @@ class LocalCluster:
         self._write_run_file()
         self._stack.callback(RunFile.remove, self.folder)
         await self.wait_for_active()
-        await self._register_parties()
+        await self.register_parties()
         await self.wait_until_ready(list(self.replicas))
 
     async def prepare_log(self) -> str:
@@ -226,15 +226,15 @@ class LocalCluster:
         finally:
             await log.close()
 
-    async def _register_parties(self) -> None:
-        """Register the keys of the registry file that the log does not have, where an officer's key is here."""
+    async def register_parties(self) -> None:
+        """Register the keys of the party file that the log does not have, where an officer's key is here."""
         page = await keys_in_log(self.config, of_active=True)
         key_file = self.config.operators.key_file
         if key_file is None or load_signer(key_file).public_key.hex() not in page.officers:
             self._say("parties", "not registered: no officer's key is configured")
             return
         acts = PartyActs(self.config, "the parties of a local cluster", partial(self._say, "parties"))
-        done = await acts.register_missing(periods_in(self.config.api.registry_path))
+        done = await acts.register_missing(read_party_file(self._files.party_file))
         self._say("parties", done.outcome)
 
     async def _repair_topic(self, settings: KafkaSettings) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ledger_api.client.signing import Party
-from ledger_api.server.registry import write_registry
+from replica.acting.party_file import PARTY_FILE, write_party_file
 from replica.active.signer import create_key, load_notary_signer
 from replica.config.file import render_config
 from replica.notary.errors import ConfigError
+from replica.notary.secret_files import open_not_for_others
 from replica.notary.untrusted import parse_toml
 
 CONFIG_NAME = "notary.toml"
@@ -42,7 +43,7 @@ class ParticipantFiles:
         self._folder = folder
         self.config_path = folder / CONFIG_NAME
         self._key_path = folder / "notary.key"
-        self._registry_path = folder / "parties.toml"
+        self.party_file = folder / PARTY_FILE
 
     def password(self, role: str) -> str:
         """The password of a role of the database."""
@@ -74,7 +75,8 @@ class ParticipantFiles:
         key_path, people_path = self._folder / "officer.key", self._folder / "operators.toml"
         if not people_path.exists():
             key = load_notary_signer(key_path).public_key if key_path.exists() else create_key(key_path)
-            people_path.write_text(f'[[operators]]\nname = "{OPERATOR}"\npublic_key = "{key.hex()}"\n')
+            with open_not_for_others(people_path, "wb") as file:
+                file.write(f'[[operators]]\nname = "{OPERATOR}"\npublic_key = "{key.hex()}"\n'.encode())
         return {"key_file": key_path.name, "keys_file": people_path.name}
 
     def has_key_file(self, values: Mapping[str, Any]) -> bool:
@@ -86,12 +88,12 @@ class ParticipantFiles:
         parties = [
             _party(party_name(number), self._folder / PARTIES / f"bank-{number}.key") for number in range(1, count + 1)
         ]
-        registered = _read_toml(self._registry_path).get("parties", {})
+        registered = _read_toml(self.party_file).get("parties", {})
         for party in parties:
             keys = registered.setdefault(party.name, [])
             if party.public_key.hex() not in keys:
                 keys.append(party.public_key.hex())
-        write_registry(self._registry_path, registered)
+        write_party_file(self.party_file, registered)
         return parties
 
     def settings(self) -> dict[str, Any]:
@@ -106,7 +108,7 @@ class ParticipantFiles:
         """
         own: dict[str, Any] = {
             "data_dir": REPLICAS_FOLDER,
-            "api": {"registry_path": self._registry_path.name, "rate_per_s": 0},  # measured and attacked at full speed
+            "api": {"rate_per_s": 0},  # measured and attacked at full speed
         }
         if roles is not None:
             role, reader = roles

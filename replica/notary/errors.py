@@ -107,14 +107,13 @@ class Code(Enum):
     PARTY_UNKNOWN = (
         403,
         "The party has not registered this key",
-        "Ask the notary's operator to register this key for this X.500 name: in the registry file, or under rules 3 in"
-        " the log (notary party add).",
+        "Ask the notary's operator to register this key for this X.500 name in the log: notary party add.",
     )
     KEY_NOT_VALID = (
         403,
         "The key is registered for the party, but not for this time",
-        "Sign with a key whose period has begun and not ended. The operator knows the periods: they are in the registry"
-        " file, or under rules 3 in the log (notary party list), where a revoked key has none.",
+        "Sign with a key whose period has begun and not ended. The operator knows the periods: they are in the log"
+        " (notary party list), where a revoked key has none.",
     )
     # Callers and their rights.
     TOKEN_MISSING = (

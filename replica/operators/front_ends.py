@@ -69,7 +69,7 @@ class FrontEnds:
             await self._stop()
 
     def reload(self) -> None:
-        """Have every front end read its registry again."""
+        """Have every front end read its token keys and certificates again."""
         for process in self._processes.values():
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGHUP)

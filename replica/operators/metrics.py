@@ -222,20 +222,6 @@ class TrailMetrics(Collector):
         yield _gauge("notary_trail_entries", "Entries of the operators' trail, as last read", self._entries())
 
 
-class RegistryMetrics(Collector):
-    """How far the registry file differs from the index."""
-
-    def __init__(self, differing: Callable[[], int | None]) -> None:
-        self._differing = differing
-
-    def collect(self) -> Iterator[Metric]:
-        """Nothing where the log does not say which keys sign."""
-        differing = self._differing()
-        if differing is not None:
-            text = "Keys that the registry file, which nobody reads under rules 3, has otherwise than the log"
-            yield _gauge("notary_registry_differs", text, differing)
-
-
 class MarksMetrics(Collector):
     """The marks, and what is exposed."""
 

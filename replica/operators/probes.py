@@ -12,7 +12,6 @@ from replica.following.scrub import Scrubber
 from replica.health import HealthDocument
 from replica.link.unix_server import LinkServer
 from replica.notary.formats import known
-from replica.operators.registry_watch import RegistryWatch
 from replica.operators.status_page import submission_latency
 from replica.participant import Participant, SessionT
 from replica.store.bulletin import Bulletin
@@ -29,7 +28,6 @@ def make_probes(
     pulse: LoopPulse,
     bulletin: Bulletin,
     scrubber: Scrubber,
-    registry: RegistryWatch,
     wall_us: Callable[[], int],
     site: SiteGuard | None = None,
 ) -> Probes:
@@ -94,7 +92,6 @@ def make_probes(
             serving="all" if participant.serving.all_serve else "one",
             not_serving=None if unfit is None else unfit[0].value,
             not_serving_detail="" if unfit is None else unfit[1],
-            registry_differs=registry.differing,
             site=None if site is None else site.standing().value,
             site_detail="" if out_of_term is None else out_of_term.detail,
             front_ends_silent=len(link.silent_front_ends),

@@ -98,12 +98,12 @@ async def test_a_reader_goes_on_after_its_bookmark(tmp_path: Path, language: str
     again after the bookmark it kept; then with the same bookmark at a front end with another ledger."""
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
-    async with ApiWorld(tmp_path / "one", Ledger()).serve() as world:
+    async with ApiWorld(Ledger()).serve() as world:
         await publish(world, 5)
         said = await read_on(world, language, 3)
         said += await read_on(world, language, 2, said[-1]["bookmark"])
     assert [one["offset"] for one in said] == [1, 2, 3, 4, 5]
-    async with ApiWorld(tmp_path / "other", Ledger()).serve() as world:
+    async with ApiWorld(Ledger()).serve() as world:
         await publish(world, 5)
         ended = await read_on(world, language, 1, said[-1]["bookmark"])
     assert ended == [{"kind": "ended", "code": "LEDGER_CHANGED"}]
@@ -112,7 +112,7 @@ async def test_a_reader_goes_on_after_its_bookmark(tmp_path: Path, language: str
 async def test_every_way_to_submit_across_a_passive_second(tmp_path: Path, language: str) -> None:
     """Goal: calls, stream and completions go on. Method: the front end answers NOT_ACTIVE for a second."""
     ledger = Ledger(passive_after=COUNT // 2)
-    async with ApiWorld(tmp_path, ledger, checkpoint_s=0.2).serve() as world:
+    async with ApiWorld(ledger, checkpoint_s=0.2).serve() as world:
         words = (world.endpoint, bytes(NOTARY_KEY.verify_key).hex(), BANK.name, str(_key_file(tmp_path)), str(COUNT))
         async with running(language, "failover", *words) as program:
             async for _ in program.documents():

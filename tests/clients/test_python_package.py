@@ -109,7 +109,7 @@ async def test_the_readmes_answers_and_completions_are_real(tmp_path: Path, caps
     for name in ("answers", "completions"):
         exec(compile(blocks(name), "README.md", "exec"), names)
     ledger = Ledger()
-    async with ApiWorld(tmp_path, ledger).serve() as world, NotaryClient(world.endpoint, POLICY) as client:
+    async with ApiWorld(ledger).serve() as world, NotaryClient(world.endpoint, POLICY) as client:
         submission = make_submission()
         assert names["outcome"](await client.submit(submission)) == "notarised; its completion is at ledger offset 1"
         conflict = Conflict(bytes(36), bytes(32), Usage.INPUT)

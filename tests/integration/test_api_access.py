@@ -54,7 +54,7 @@ class Guarded:
         authority = Authority(folder / "pki")
         certificate_file, key_file = authority.issue("api")
         files = {"certificate_file": certificate_file, "key_file": key_file, "client_ca_file": authority.ca_file}
-        self.world = ApiWorld(folder, participant, tokens=tokens, checkpoint_s=0.1, tls=files if tls else None)
+        self.world = ApiWorld(participant, tokens=tokens, checkpoint_s=0.1, tls=files if tls else None)
         certificate_file, key_file = authority.issue("client")
         self.mutual = {"ca_file": authority.ca_file, "certificate_file": certificate_file, "key_file": key_file}
         self.asked = 0

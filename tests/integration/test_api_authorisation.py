@@ -107,7 +107,7 @@ class World:
         certificate_file, key_file = self.authority.issue("api")
         tls = {"certificate_file": certificate_file, "key_file": key_file, "client_ca_file": self.authority.ca_file}
         keys = {"keys_file": self.issuer.write(folder / "keys.json"), "audience": AUDIENCE, "leeway_s": 0.0}
-        self.api = ApiWorld(folder, participant, log_nodes=True, tls=tls, tokens=keys if tokens else None)
+        self.api = ApiWorld(participant, log_nodes=True, tls=tls, tokens=keys if tokens else None)
 
     def token(self, **claims: object) -> str:
         return self.issuer.token(**{"expires_at_s": time.time() + 600} | claims)  # type: ignore[arg-type]

@@ -69,7 +69,7 @@ async def test_not_now_is_tried_again_with_the_same_ids(tmp_path: Path) -> None:
     """Goal: an application need not care about a fail-over. Method: two NotNow, then a success, the same submission."""
     judge, submission = Stumbling(2), make_submission()
     async with (
-        ApiWorld(tmp_path, StubParticipant(judge)).serve() as world,
+        ApiWorld(StubParticipant(judge)).serve() as world,
         NotaryClient(world.endpoint, QUICK) as client,
     ):
         answer = await client.submit(submission)
@@ -82,7 +82,7 @@ async def test_a_large_body_is_sent_piece_by_piece(tmp_path: Path) -> None:
     """Goal: a batch of megabytes holds nobody up, and warns of nothing. Method: warnings are errors; two megabytes."""
     submissions = [make_submission(inputs_count=1_000) for _ in range(24)]
     async with (
-        ApiWorld(tmp_path, StubParticipant()).serve() as world,
+        ApiWorld(StubParticipant()).serve() as world,
         NotaryClient(world.endpoint, QUICK) as client,
     ):
         assert all(isinstance(answer, Notarised) for answer in await client.submit_batch(submissions))
@@ -100,7 +100,7 @@ async def test_only_what_is_open_in_a_batch_is_sent_again(tmp_path: Path) -> Non
             return Refused("TX_ID_REUSED", submission.request[16:48], 3)
         return judge(submission) if place % 3 == 0 else notarise(submission)
 
-    world = ApiWorld(tmp_path, StubParticipant(answer))
+    world = ApiWorld(StubParticipant(answer))
     async with world.serve(), NotaryClient(world.endpoint, QUICK) as client:
         results = await client.submit_batch(submissions)
         assert await client.submit_batch([]) == []
@@ -115,7 +115,7 @@ async def test_only_what_is_open_in_a_batch_is_sent_again(tmp_path: Path) -> Non
 async def test_a_server_that_is_away_is_waited_for(tmp_path: Path, ports: PortReservation) -> None:
     """Goal: refused connections are not the application's problem. Method: the server appears after the first tries."""
     port = ports.take()
-    world = ApiWorld(tmp_path, StubParticipant())
+    world = ApiWorld(StubParticipant())
     async with NotaryClient(f"http://127.0.0.1:{port}", QUICK) as client:
         waiting = asyncio.create_task(client.submit(make_submission()))
         await asyncio.sleep(0.05)
@@ -137,18 +137,22 @@ async def test_the_deadline_ends_the_trying(tmp_path: Path, ports: PortReservati
             await client.describe()
     participant = StubParticipant()
     participant.standing = PASSIVE
-    async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, short) as client:
+    async with ApiWorld(participant).serve() as world, NotaryClient(world.endpoint, short) as client:
         answer = await client.submit(make_submission())
         assert isinstance(answer, NotNow) and answer.code == "NOT_ACTIVE"
 
 
+def forged() -> Submission:
+    """A submission that the front end refuses by itself."""
+    return msgspec.structs.replace(make_submission(), signature=bytes(64))
+
+
 async def test_a_request_that_is_wrong_is_not_tried_again(tmp_path: Path) -> None:
-    """Goal: the application learns what to change. Method: an oversize batch, an unknown party, a long deadline."""
-    stranger = Party("O=Bank B,L=Paris,C=FR")
-    world = ApiWorld(tmp_path, StubParticipant(), batch_max=1)
+    """Goal: the application learns what to change. Method: an oversize batch, a forged signature, a long deadline."""
+    world = ApiWorld(StubParticipant(), batch_max=1)
     async with world.serve(), NotaryClient(world.endpoint, QUICK) as client:
-        answer = await client.submit(stranger.sign(bytes(32)))
-        assert isinstance(answer, ProblemDocument) and answer.code == "PARTY_UNKNOWN"
+        answer = await client.submit(forged())
+        assert isinstance(answer, ProblemDocument) and answer.code == "SIGNATURE_INVALID"
         both = await client.submit_batch([BANK.sign(bytes(32)), BANK.sign(bytes(32))])
         assert [getattr(result, "code", None) for result in both] == ["BATCH_TOO_LARGE"] * 2
 
@@ -158,7 +162,7 @@ async def test_look_up_and_describe(tmp_path: Path) -> None:
     participant, submission = StubParticipant(), make_submission()
     tx_id = submission.request[16:48]
     participant.found[tx_id] = notarise(submission)
-    async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
+    async with ApiWorld(participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
         found = await client.look_up(tx_id)
         assert isinstance(found, Notarised)
         assert certifies(found, submission, bytes.fromhex((await client.describe()).notary_key))
@@ -172,14 +176,14 @@ async def test_notarise_returns_a_success_that_verifies_or_raises_what_to_do(tmp
     """Goal: typed errors, and a success nobody forged. Method: each kind of answer, and another notary's key."""
     participant = StubParticipant()
     short = RetryPolicy(deadline_s=0.05, timeout_s=0.01)
-    async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, short) as client:
+    async with ApiWorld(participant).serve() as world, NotaryClient(world.endpoint, short) as client:
         submission = make_submission()
         assert (await client.notarise(submission, NOTARY_PUBLIC_KEY)).tx_id == submission.request[16:48]
         with pytest.raises(ReceiptInvalid):
             await client.notarise(submission, BANK.public_key)
         with pytest.raises(RequestRejected) as rejected:
-            await client.notarise(make_submission(Party("O=Nobody")), NOTARY_PUBLIC_KEY)
-        assert rejected.value.code is Code.PARTY_UNKNOWN
+            await client.notarise(forged(), NOTARY_PUBLIC_KEY)
+        assert rejected.value.code is Code.SIGNATURE_INVALID
         participant.answer = lambda asked: Refused("TX_ID_REUSED", asked.request[16:48], 3)
         with pytest.raises(NotarisationRefused) as refused:
             await client.notarise(submission, NOTARY_PUBLIC_KEY)
@@ -192,7 +196,7 @@ async def test_notarise_returns_a_success_that_verifies_or_raises_what_to_do(tmp
 async def test_bulk_work_goes_over_one_stream(tmp_path: Path) -> None:
     """Goal: the batch helper pipelines. Method: 500 at once; results in order; one connection."""
     participant = StubParticipant()
-    async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
+    async with ApiWorld(participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
         submissions = [make_submission() for _ in range(500)]
         answers = await client.submit_all(submissions)
         assert [a.tx_id for a in answers if isinstance(a, Notarised)] == [s.request[16:48] for s in submissions]
@@ -205,7 +209,7 @@ async def test_completions_go_on_where_a_lost_connection_left_off(tmp_path: Path
     participant.database.completions = [(number, make_completion(number)) for number in range(1, 31)]
     participant.standing = msgspec.structs.replace(ACTIVE, ledger_end=10)
     async with (
-        ApiWorld(tmp_path, participant, checkpoint_s=0.05).serve() as world,
+        ApiWorld(participant, checkpoint_s=0.05).serve() as world,
         NotaryClient(world.endpoint, QUICK) as client,
     ):
         seen: list[int] = []
@@ -231,7 +235,7 @@ async def test_a_submission_that_is_not_waited_for(tmp_path: Path) -> None:
     """Goal: an application need not speak HTTP for it. Method: Accepted; a passive first; the error names what is
     wrong."""
     participant = StubParticipant()
-    async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
+    async with ApiWorld(participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
         submission = make_submission()
         assert await client.submit_async(submission) == Accepted(submission.submission_id, ACTIVE.retry_after_s, OFFSET)
         participant.standing = PASSIVE
@@ -240,8 +244,8 @@ async def test_a_submission_that_is_not_waited_for(tmp_path: Path) -> None:
         assert not waiting.done()
         participant.standing = ACTIVE
         assert isinstance(await waiting, Accepted)
-        refused = await client.submit_async(make_submission(Party("O=Nobody")))
-        assert isinstance(refused, ProblemDocument) and refused.code == "PARTY_UNKNOWN"
+        refused = await client.submit_async(forged())
+        assert isinstance(refused, ProblemDocument) and refused.code == "SIGNATURE_INVALID"
         assert participant.submitted == [submission] * 2
 
 
@@ -250,7 +254,7 @@ async def test_every_call_takes_a_deduplication_period(tmp_path: Path) -> None:
     participant = StubParticipant()
     period, after = Deduplication(duration_s=60.0), Deduplication(after_offset=7)
     submission, later = make_submission(deduplication=period), make_submission(deduplication=after)
-    async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
+    async with ApiWorld(participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
         await client.submit(submission, deduplication=period)
         await client.submit_async(submission, deduplication=period)
         await client.submit_batch([submission], deduplication=period)
@@ -289,7 +293,7 @@ async def test_questions_and_updates(tmp_path: Path) -> None:
             assert list(client.attempts(b"x" * 36)) == []
             assert isinstance(client.submit_async(submission), Accepted)
 
-    async with ApiWorld(tmp_path, participant).serve() as world:
+    async with ApiWorld(participant).serve() as world:
         await asyncio.to_thread(use, world.endpoint)
         async with NotaryClient(world.endpoint, QUICK) as client:
             assert [attempt.offset async for attempt in client.attempts(state)] == [1]
@@ -305,7 +309,7 @@ async def test_a_question_that_nobody_answers_ends(tmp_path: Path) -> None:
     """Goal: typed errors, in time. Method: a passive until the deadline; a query that only the server can judge."""
     participant = StubParticipant()
     short = RetryPolicy(deadline_s=0.2, timeout_s=0.01)
-    async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, short) as client:
+    async with ApiWorld(participant).serve() as world, NotaryClient(world.endpoint, short) as client:
         with pytest.raises(RequestRejected) as wrong:
             await anext(client.published(parties=[""]))
         assert wrong.value.code is Code.QUERY_INVALID
@@ -373,7 +377,7 @@ def test_a_party_signs_with_the_file_that_keys_create_makes(tmp_path: Path) -> N
 async def test_the_code_of_every_answer_is_an_enum(tmp_path: Path) -> None:
     """Goal: no text to look up. Method: a success, a refusal, a party that is not known."""
     participant = StubParticipant()
-    async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
+    async with ApiWorld(participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
         assert code_of(await client.submit(make_submission())) is None
         assert code_of(await client.look_up("ab" * 32)) is Code.TX_NOT_FOUND
         assert code_of(await client.submit(make_submission(Party("O=Nobody")))) is Code.PARTY_UNKNOWN
@@ -398,7 +402,7 @@ async def test_programs_without_an_event_loop_have_the_same_client(tmp_path: Pat
         with pytest.raises(RuntimeError, match="with"):
             client.submit(submission)
 
-    async with ApiWorld(tmp_path, participant).serve() as world:
+    async with ApiWorld(participant).serve() as world:
         await asyncio.to_thread(use, world.endpoint)
 
 
@@ -408,7 +412,7 @@ async def test_an_offset_of_another_ledger_is_told_and_a_lag_is_not(tmp_path: Pa
     participant = StubParticipant()
     participant.standing = msgspec.structs.replace(ACTIVE, ledger_end=3, retry_after_s=0.02)
     async with (
-        ApiWorld(tmp_path, participant).serve() as world,
+        ApiWorld(participant).serve() as world,
         NotaryClient(world.endpoint, RetryPolicy(deadline_s=0.5)) as client,
     ):
         for asked in (client.completions(after=10), client.updates(after=10)):
@@ -437,7 +441,7 @@ async def test_a_bookmark_of_another_ledger_is_refused_and_one_of_this_goes_on(t
     participant.database.completions = list(rows)
     participant.standing = msgspec.structs.replace(ACTIVE, ledger_end=5, retry_after_s=0.02)
     async with (
-        ApiWorld(tmp_path, participant).serve() as world,
+        ApiWorld(participant).serve() as world,
         NotaryClient(world.endpoint, RetryPolicy(deadline_s=0.5)) as client,
     ):
         reading = client.completions()
@@ -480,7 +484,7 @@ async def test_every_answer_can_be_read_without_asking_for_its_type(tmp_path: Pa
         (NotNow("OVERLOADED", "full", 0.0), ("OVERLOADED", False)),
     )
     async with (
-        ApiWorld(tmp_path, participant).serve() as world,
+        ApiWorld(participant).serve() as world,
         NotaryClient(world.endpoint, RetryPolicy(deadline_s=0.2)) as client,
     ):
         for answer, expected in answers:
@@ -488,8 +492,8 @@ async def test_every_answer_can_be_read_without_asking_for_its_type(tmp_path: Pa
             given = await client.submit(make_submission())
             assert (given.code, given.final) == expected
             assert given.ledger_offset == getattr(answer, "ledger_offset", None)
-        problem = await client.submit(make_submission(Party("O=Nobody")))
-        assert (problem.code, problem.final, problem.ledger_offset) == ("PARTY_UNKNOWN", False, None)
+        problem = await client.submit(forged())
+        assert (problem.code, problem.final, problem.ledger_offset) == ("SIGNATURE_INVALID", False, None)
 
 
 async def test_a_host_that_is_not_there_is_told_in_our_words(tmp_path: Path, ports: PortReservation) -> None:

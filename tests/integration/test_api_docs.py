@@ -103,7 +103,7 @@ async def exchange(folder: Path, request: Message) -> tuple[Message, Any]:
     body = request.body.encode()
     headers = {"Host": "localhost", "Connection": "close", "Content-Length": str(len(body)), **request.headers}
     raw = "\r\n".join([request.start, *(f"{name}: {value}" for name, value in headers.items()), "", ""]).encode() + body
-    async with ApiWorld(folder, participant).serve() as world:
+    async with ApiWorld(participant).serve() as world:
         received = await world.exchange(raw, close=False)
     answer = parse(received.decode().replace("\r\n", "\n"))
     return answer, json.loads(answer.body)
@@ -124,7 +124,7 @@ async def test_the_stream_on_the_page_is_real(tmp_path: Path) -> None:
     participant = StubParticipant(judge)
     participant.database.completions = list(enumerate(COMPLETIONS, 1))
     participant.standing = SERVING
-    async with ApiWorld(tmp_path, participant, checkpoint_s=0.05).serve() as world:
+    async with ApiWorld(participant, checkpoint_s=0.05).serve() as world:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
         path = "/v1/completions?after=2&follow=true"
         writer.write(f"GET {path} HTTP/1.0\r\nX-Request-Id: example-9\r\n\r\n".encode())

@@ -33,7 +33,7 @@ async def test_a_passive_replica_lists_what_it_saw(tmp_path: Path) -> None:
     participant = StubParticipant()
     participant.standing = PASSIVE
     participant.peers = [peer("r2", active=True), peer("r3", active=True, epoch=6, answers=False)]
-    async with ApiWorld(tmp_path, participant, listing=LISTING).serve() as world:
+    async with ApiWorld(participant, listing=LISTING).serve() as world:
         status, found = await asked(world)
         bad, _ = await asked(world, "/v1/endpoints?all=true")
     seen_at = "2023-11-14T22:13:20.000000Z"
@@ -51,7 +51,7 @@ async def test_a_passive_replica_lists_what_it_saw(tmp_path: Path) -> None:
 
 async def test_without_addresses_nothing_is_listed(tmp_path: Path) -> None:
     """Goal: no address is invented. Method: a replica whose configuration names none."""
-    async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
+    async with ApiWorld(StubParticipant()).serve() as world:
         assert await asked(world) == (200, {"replica": "r1", "endpoints": [], "active": None})
 
 
@@ -90,7 +90,7 @@ async def test_a_replica_whose_core_is_silent_calls_nobody_live(tmp_path: Path) 
     participant = StubParticipant()
     participant.standing, participant.is_silent = PASSIVE, True
     participant.peers = [peer("r2", active=True, answers=False), peer("r3", answers=False)]
-    async with ApiWorld(tmp_path, participant, listing=LISTING).serve() as world:
+    async with ApiWorld(participant, listing=LISTING).serve() as world:
         _, found = await asked(world)
     assert [one["live"] for one in found["endpoints"]] == [False] * 3
     assert found["active"] is None

@@ -26,9 +26,7 @@ class Guarded:
     def __init__(self, folder: Path, participant: StubParticipant) -> None:
         issuer = Issuer()
         keys_file = issuer.write(folder / "keys.json")
-        self.world = ApiWorld(
-            folder, participant, tokens={"keys_file": keys_file, "audience": AUDIENCE, "leeway_s": 0.0}
-        )
+        self.world = ApiWorld(participant, tokens={"keys_file": keys_file, "audience": AUDIENCE, "leeway_s": 0.0})
         self.expires_at_s = int(time.time()) + LIFE_S
         token = issuer.token(expires_at_s=self.expires_at_s, notary={"act_as": [BANK.name]})
         self.headers = {"Authorization": f"Bearer {token}"}
@@ -57,7 +55,7 @@ async def test_streams_of_a_revoked_token_end(tmp_path: Path) -> None:
     revoked_file.touch()
     tokens = {"keys_file": issuer.write(tmp_path / "keys.json"), "audience": AUDIENCE, "revoked_file": revoked_file}
     participant = StubParticipant()
-    world = ApiWorld(tmp_path, participant, tokens=tokens, checkpoint_s=0.2)
+    world = ApiWorld(participant, tokens=tokens, checkpoint_s=0.2)
     token = issuer.token(expires_at_s=time.time() + 600, notary={"act_as": [BANK.name]}, jti="a-1")
     headers = {"Authorization": f"Bearer {token}"}
     timeout = aiohttp.ClientTimeout(total=30)

@@ -74,7 +74,7 @@ async def test_a_stream_catches_up_goes_on_live_and_tells_its_end(tmp_path: Path
     """Goal: newline-delimited JSON from an offset on. Method: publish under an open stream, then step down."""
     ledger = Ledger()
     ledger.publish(3)
-    async with ApiWorld(tmp_path, ledger).serve() as world:
+    async with ApiWorld(ledger).serve() as world:
         async with opened(world, "/v1/completions?after=1&follow=true", {"X-Request-Id": "r-1"}) as response:
             assert response.status == 200
             assert response.headers["Content-Type"] == "application/x-ndjson"
@@ -98,7 +98,7 @@ async def test_two_streams_and_a_page_have_the_same_bytes(tmp_path: Path) -> Non
     streamed = []
     for folder in (tmp_path / "1", tmp_path / "2"):
         folder.mkdir()
-        async with ApiWorld(folder, ledger).serve() as world:
+        async with ApiWorld(ledger).serve() as world:
             async with opened(world, "/v1/completions?follow=true") as response:
                 streamed.append([await response.content.readline() for _ in range(5)])
             async with opened(world, "/v1/completions") as response:
@@ -113,7 +113,7 @@ async def test_events_resume_from_the_last_one_a_browser_had(tmp_path: Path) -> 
     """Goal: EventSource works by itself. Method: ask for events with Last-Event-ID, and a silence."""
     ledger = Ledger()
     ledger.publish(2)
-    async with ApiWorld(tmp_path, ledger, checkpoint_s=0.05).serve() as world:
+    async with ApiWorld(ledger, checkpoint_s=0.05).serve() as world:
         headers = {"Accept": "text/event-stream", "Last-Event-ID": "1"}
         async with opened(world, "/v1/updates?after=0&follow=true", headers) as response:
             assert response.headers["Content-Type"] == "text/event-stream"
@@ -127,7 +127,7 @@ async def test_http_1_0_gets_lines_without_chunks(tmp_path: Path) -> None:
     """Goal: the simplest client can read a stream. Method: HTTP/1.0 by hand; the stop of the server ends it."""
     ledger = Ledger()
     ledger.publish(1)
-    async with ApiWorld(tmp_path, ledger).serve() as world:
+    async with ApiWorld(ledger).serve() as world:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
         writer.write(b"GET /v1/completions?follow=true HTTP/1.0\r\n\r\n")
         head = await reader.readuntil(b"\r\n\r\n")
@@ -143,7 +143,7 @@ async def test_a_reader_that_takes_nothing_is_cut_and_can_go_on(tmp_path: Path) 
     """Goal: memory is bounded and nothing is lost. Method: a reader that stops, 16 MB of lines, then a new stream."""
     ledger = Ledger()
     ledger.publish(4_000, detail_bytes=4_000)
-    async with ApiWorld(tmp_path, ledger, stream_read_max_s=0.3).serve() as world:
+    async with ApiWorld(ledger, stream_read_max_s=0.3).serve() as world:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.port, limit=2**16)
         writer.write(b"GET /v1/completions?follow=true HTTP/1.0\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
@@ -162,7 +162,7 @@ async def test_streams_are_bounded(tmp_path: Path) -> None:
     """Goal: one client cannot take all. Method: one more stream than may be open; then close one."""
     ledger = Ledger()
     ledger.publish(1)
-    async with ApiWorld(tmp_path, ledger, streams_max=1).serve() as world:
+    async with ApiWorld(ledger, streams_max=1).serve() as world:
         async with opened(world, "/v1/completions?follow=true") as response:
             await line_of(response)
             async with opened(world, "/v1/completions?follow=true") as refused:
@@ -177,7 +177,7 @@ async def test_bounds_and_mistakes_have_answers_of_their_own(tmp_path: Path) -> 
     ledger = Ledger()
     ledger.publish(20)
     ledger.say(pruned_to=5)
-    async with ApiWorld(tmp_path, ledger).serve() as world:
+    async with ApiWorld(ledger).serve() as world:
         for follow in ("", "&follow=true"):
             status, pruned = await get(world, "/v1/completions?after=4" + follow)
             assert (status, pruned["code"], pruned["pruned_to"], pruned["retry"]) == (410, "OFFSET_PRUNED", 5, "no")

@@ -30,7 +30,7 @@ async def test_what_was_asked_before_a_half_close_is_answered(tmp_path: Path) ->
     """Goal: a whole request is answered, and the connection ends. Method: one, three in a row, and one whose answer
     takes its time."""
     participant = StubParticipant()
-    async with ApiWorld(tmp_path, participant, idle_max_s=60.0).serve() as world:
+    async with ApiWorld(participant, idle_max_s=60.0).serve() as world:
         for count in (1, 3):
             answered = await world.exchange(b"".join(submit() for _ in range(count)))
             assert answered.count(b"HTTP/1.1 200 OK") == answered.count(b'"code":"NOTARISED"') == count
@@ -47,7 +47,7 @@ async def test_a_half_close_where_nothing_whole_was_asked_ends_the_connection(tm
     """Goal: nobody holds a connection open with half of it. Method: nothing, half a head, half a body, a stream."""
     follow = b"GET /v1/completions?follow=true HTTP/1.1\r\nHost: localhost\r\n\r\n"
     participant = StubParticipant()
-    async with ApiWorld(tmp_path, participant, idle_max_s=60.0, body_read_max_s=60.0).serve() as world:
+    async with ApiWorld(participant, idle_max_s=60.0, body_read_max_s=60.0).serve() as world:
         async with asyncio.timeout(8):
             assert await world.exchange(b"") == b""
             assert await world.exchange(submit()[:40]) == b""

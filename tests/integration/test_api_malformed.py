@@ -72,7 +72,7 @@ def status_and_code(answered: bytes) -> tuple[int, str]:
 @pytest.mark.parametrize("headers", HANDSHAKES.values(), ids=list(HANDSHAKES))
 async def test_a_malformed_handshake_is_the_client_s_mistake(headers: bytes, tmp_path: Path) -> None:
     """Goal: 4xx with a code, and no flood of log lines. Method: each mistake, fifty times."""
-    async with ApiWorld(tmp_path, StubParticipant(), problem_logs_per_s=3).serve() as world:
+    async with ApiWorld(StubParticipant(), problem_logs_per_s=3).serve() as world:
         with capture_logs() as lines:
             for _ in range(50):
                 raw = b"GET /v1/submissions/stream HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n"
@@ -84,7 +84,7 @@ async def test_a_malformed_handshake_is_the_client_s_mistake(headers: bytes, tmp
 @pytest.mark.parametrize("head", REQUESTS.values(), ids=list(REQUESTS))
 async def test_malformed_http_is_never_an_error_of_our_own(head: bytes, tmp_path: Path) -> None:
     """Goal: whatever comes is answered with a code of the catalogue. Method: one odd request each."""
-    async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
+    async with ApiWorld(StubParticipant()).serve() as world:
         with capture_logs() as lines:
             answered = await world.exchange(head + b"Connection: close\r\n\r\n", close=False)
     status, code = status_and_code(answered)
@@ -105,7 +105,7 @@ async def test_a_key_that_is_given_twice_is_refused(tmp_path: Path) -> None:
         ],
     }
     participant = StubParticipant()
-    async with ApiWorld(tmp_path, participant).serve() as world:
+    async with ApiWorld(participant).serve() as world:
         for path, raws in bodies.items():
             for raw in raws:
                 head = f"POST /v1/submissions{path} HTTP/1.1\r\nHost: localhost\r\n".encode()

@@ -17,9 +17,7 @@ import aiohttp
 import pytest
 
 from ha.clock import SystemClock
-from ledger_api.client import NotaryClient, Party, RetryPolicy, certifies
-from ledger_api.server.registry import write_registry
-from ledger_api.wire.problems import ProblemDocument
+from ledger_api.client import NotaryClient, RetryPolicy, certifies
 from replica.link.settings import LinkSettings
 from replica.link.unix_server import LinkServer
 from replica.local.ports import PortReservation
@@ -27,7 +25,7 @@ from replica.notary.answers import Notarised, NotNow
 from replica.operators.front_ends import FrontEnds
 from tests.closing import ended
 from tests.waiting import eventually
-from tests.worlds.api_world import BANK, NOTARY_KEY, PASSIVE, StubHandler, make_submission
+from tests.worlds.api_world import NOTARY_KEY, PASSIVE, StubHandler, make_submission
 
 GENERATION = "generation-of-this-test"
 LINK = LinkSettings(keep_alive_s=0.05, standing_max_age_s=0.5)
@@ -50,9 +48,7 @@ class Core:
         self.database = "dbname=unused"
         self.handler = StubHandler(at_once=True)
         self.link = LinkServer(folder / "link.sock", GENERATION, self.handler, LINK)
-        self.registry_path = folder / "parties.toml"
         self.processes: list[asyncio.subprocess.Process] = []
-        write_registry(self.registry_path, {BANK.name: [BANK.public_key.hex()]})
 
     @property
     def endpoint(self) -> str:
@@ -67,7 +63,7 @@ class Core:
             "link_path": str(self.folder / "link.sock"),
             "generation": GENERATION,
             "link": LINK.model_dump(mode="json"),
-            "api": {"port": self.port, "registry_path": str(self.registry_path), "report_interval_s": 0.05},
+            "api": {"port": self.port, "report_interval_s": 0.05},
             "notary_key": bytes(NOTARY_KEY.verify_key).hex(),
             "version": "0.0.0",
             **changes,
@@ -281,45 +277,17 @@ async def test_another_generation_is_refused(core: Core) -> None:
 
 async def test_what_needs_a_person_has_its_own_exit_code(core: Core) -> None:
     """Goal: the core can distinguish a bad configuration from an accident. Method: four that cannot run."""
-    taken = await core.spawn(
-        core.document(api={"port": 1, "host": "192.0.2.1", "registry_path": str(core.registry_path)})
-    )
+    taken = await core.spawn(core.document(api={"port": 1, "host": "192.0.2.1"}))
     unknown = await core.spawn(core.document(colour="red"))
     garbage = await core.spawn(b"not json")
-    core_document = core.document(api={"port": core.port, "registry_path": str(core.folder / "none.toml")})
-    missing = await core.spawn(core_document)
-    for process, said in ((taken, "192.0.2.1"), (unknown, "colour"), (garbage, "JSON"), (missing, "none.toml")):
+    tokens = {"keys_file": str(core.folder / "none.json"), "audience": "notary"}
+    missing = await core.spawn(core.document(api={"port": core.port, "tokens": tokens}))
+    for process, said in ((taken, "192.0.2.1"), (unknown, "colour"), (garbage, "JSON"), (missing, "none.json")):
         code, lines = await core.end_of(process)
         assert code == 2
         assert (lines[-1]["event"], lines[-1]["code"]) == ("front_end_misconfigured", "CONFIG_INVALID")
         assert said in lines[-1]["detail"]
         assert GENERATION not in json.dumps(lines)
-
-
-async def test_the_registry_is_read_again_on_sighup(core: Core) -> None:
-    """Goal: a party is added without a restart, and a broken file changes nothing. Method: SIGHUP after each change."""
-    process = await core.spawn(core.document())
-    await connected(core)
-    newcomer = Party("O=Bank N,L=Oslo,C=NO")
-    async with NotaryClient(core.endpoint, ONCE) as client, aiohttp.ClientSession():
-        refused = await client.submit(make_submission(newcomer))
-        assert isinstance(refused, ProblemDocument) and refused.code == "PARTY_UNKNOWN"
-        keys = {party.name: [party.public_key.hex()] for party in (BANK, newcomer)}
-        write_registry(core.registry_path, keys)
-        process.send_signal(signal.SIGHUP)
-
-        async def newcomer_is_served() -> bool:
-            return isinstance(await client.submit(make_submission(newcomer)), Notarised)
-
-        await eventually(newcomer_is_served)
-        core.registry_path.write_text("[parties\n")
-        process.send_signal(signal.SIGHUP)
-        assert await newcomer_is_served()
-    process.terminate()
-    _, lines = await core.end_of(process)
-    events = [line["event"] for line in lines]
-    assert events[0] == "api_started"
-    assert "reloaded" in events
 
 
 def _is_running(pid: int) -> bool:

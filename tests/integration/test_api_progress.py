@@ -53,7 +53,7 @@ async def post(session: aiohttp.ClientSession, url: str, body: bytes, headers: d
 
 async def test_a_long_wait_is_told_before_the_answer(tmp_path: Path) -> None:
     """Goal: a caller of plain HTTP learns that it will wait. Method: two estimates; the second one ends earlier."""
-    async with ApiWorld(tmp_path, Telling(20.0, 12.0, 40.0)).serve() as world, aiohttp.ClientSession() as session:
+    async with ApiWorld(Telling(20.0, 12.0, 40.0)).serve() as world, aiohttp.ClientSession() as session:
         one, url = make_submission(), world.endpoint + "/v1/submissions"
         for _ in range(2):  # the connection is still good behind such an answer
             kind, lines = await post(session, url, encode_submission(one), LINES)
@@ -68,11 +68,11 @@ async def test_a_long_wait_is_told_before_the_answer(tmp_path: Path) -> None:
 
 async def test_a_short_wait_is_answered_as_ever(tmp_path: Path) -> None:
     """Goal: accepting lines costs nothing. Method: no estimate; and HTTP/1.0, which knows no chunks."""
-    async with ApiWorld(tmp_path, Telling()).serve() as world, aiohttp.ClientSession() as session:
+    async with ApiWorld(Telling()).serve() as world, aiohttp.ClientSession() as session:
         body = encode_submission(make_submission())
         kind, (line,) = await post(session, world.endpoint + "/v1/submissions", body, LINES)
         assert (kind, json.loads(line)["code"]) == ("application/json", "NOTARISED")
-    async with ApiWorld(tmp_path, Telling(20.0)).serve() as world:
+    async with ApiWorld(Telling(20.0)).serve() as world:
         head = b"POST /v1/submissions HTTP/1.0\r\nAccept: application/x-ndjson\r\nContent-Type: application/json\r\n"
         raw = await world.exchange(head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body), close=False)
         assert b"Content-Type: application/json\r\n" in raw
@@ -81,7 +81,7 @@ async def test_a_short_wait_is_answered_as_ever(tmp_path: Path) -> None:
 async def test_a_problem_behind_estimates_keeps_its_status(tmp_path: Path) -> None:
     """Goal: the last line alone counts. Method: a refusal, by hand and through the library."""
     participant = Telling(20.0, answer=lambda asked: Refused("TX_ID_REUSED", asked.request[16:48], 3))
-    async with ApiWorld(tmp_path, participant).serve() as world, aiohttp.ClientSession() as session:
+    async with ApiWorld(participant).serve() as world, aiohttp.ClientSession() as session:
         body = encode_submission(make_submission())
         _, lines = await post(session, world.endpoint + "/v1/submissions", body, LINES)
         assert json.loads(lines[-1])["status"] == 409
@@ -100,7 +100,7 @@ async def test_a_failure_behind_estimates_is_their_last_line(tmp_path: Path) -> 
         raise RuntimeError("broken")
 
     participant = Telling(20.0, answer=fail)
-    async with ApiWorld(tmp_path, participant).serve() as world, aiohttp.ClientSession() as session:
+    async with ApiWorld(participant).serve() as world, aiohttp.ClientSession() as session:
         one = make_submission()
         for path, body in (("", encode_submission(one)), ("/batch", encode_batch([one, make_submission()]))):
             kind, lines = await post(session, f"{world.endpoint}/v1/submissions{path}", body, LINES)
@@ -120,7 +120,7 @@ async def test_an_answer_that_follows_an_estimate_reaches_the_caller(tmp_path: P
     participant = Telling(30.0)
     participant.pause_s = 0.6
     impatient = RetryPolicy(timeout_s=0.01, attempt_max_s=0.2, deadline_s=0.2)
-    async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint, impatient) as client:
+    async with ApiWorld(participant).serve() as world, NotaryClient(world.endpoint, impatient) as client:
         one, several = make_submission(), [make_submission() for _ in range(100)]
         answer = await client.submit(one)
         assert isinstance(answer, Notarised)
@@ -136,7 +136,7 @@ async def test_a_history_has_what_was_estimated_first(tmp_path: Path) -> None:
     """Goal: estimates can be held against reality. Method: a recording client gets two, for one and for a batch."""
     written = io.BytesIO()
     async with (
-        ApiWorld(tmp_path, Telling(20.0, 40.0)).serve() as world,
+        ApiWorld(Telling(20.0, 40.0)).serve() as world,
         RecordingClient(world.endpoint, HistoryWriter(written), "p") as client,
     ):
         await client.submit(make_submission())
@@ -150,7 +150,7 @@ async def test_a_connection_that_ends_behind_an_estimate_is_tried_again(tmp_path
     """Goal: estimates hide no lost answer. Method: cut the connection between estimate and answer, once."""
     participant = Telling(30.0)
     participant.gate = asyncio.Event()
-    async with ApiWorld(tmp_path, participant).serve() as world, NotaryClient(world.endpoint) as client:
+    async with ApiWorld(participant).serve() as world, NotaryClient(world.endpoint) as client:
         waiting = asyncio.create_task(client.submit(make_submission()))
         async with asyncio.timeout(30):
             while not participant.submitted:
@@ -169,7 +169,7 @@ async def test_a_batch_may_be_submitted_without_waiting(tmp_path: Path) -> None:
     submissions = [make_submission() for _ in range(70)]
     document = json.loads(encode_batch(submissions))
     document["submissions"][40]["request"]["signature"] = "00" * 64
-    async with ApiWorld(tmp_path, StubParticipant()).serve() as world, aiohttp.ClientSession() as session:
+    async with ApiWorld(StubParticipant()).serve() as world, aiohttp.ClientSession() as session:
         url = world.endpoint + "/v1/submissions/batch/async"
         async with session.post(url, json=document) as response:
             assert response.status == 202

@@ -62,7 +62,7 @@ async def get(world: ApiWorld, path: str) -> tuple[int, Any]:
 async def test_a_transaction_s_status_says_where_when_and_for_whom(tmp_path: Path) -> None:
     """Goal: one call returns all that is known. Method: a notarised one, an unknown one, one not published, pruned."""
     ledger = make_ledger()
-    async with ApiWorld(tmp_path, ledger).serve() as world:
+    async with ApiWorld(ledger).serve() as world:
         status, known = await get(world, f"/v1/transactions/{WINNER.hex()}/status")
         assert (status, known["log_offset"], known["offset"]) == (200, 41, 3)
         assert known["recorded_at"] == "1970-01-01T00:00:41.000000Z"
@@ -88,7 +88,7 @@ async def test_a_receipt_comes_alone_and_verifies(tmp_path: Path) -> None:
     ledger = make_ledger()
     answer = notarise(make_submission())
     ledger.found[answer.tx_id] = answer  # type: ignore[union-attr,index]
-    async with ApiWorld(tmp_path, ledger).serve() as world:
+    async with ApiWorld(ledger).serve() as world:
         status, document = await get(world, f"/v1/transactions/{answer.tx_id.hex()}/receipt")  # type: ignore[union-attr]
         assert status == 200
         receipt = receipt_from_document(msgspec.convert(document, ReceiptDocument))
@@ -99,7 +99,7 @@ async def test_a_receipt_comes_alone_and_verifies(tmp_path: Path) -> None:
 async def test_a_state_s_status_and_history(tmp_path: Path) -> None:
     """Goal: what consumed it, and who tried after that. Method: a consumed state and another, from an offset."""
     ledger = make_ledger()
-    async with ApiWorld(tmp_path, ledger).serve() as world:
+    async with ApiWorld(ledger).serve() as world:
         state, untouched = format_state_ref(STATE), format_state_ref(UNTOUCHED)
         assert await get(world, f"/v1/states/{state}") == (
             200,
@@ -129,14 +129,14 @@ async def test_a_state_s_status_and_history(tmp_path: Path) -> None:
 async def test_who_may_not_see_is_told_the_hash_only(tmp_path: Path) -> None:
     """Goal: a stranger learns that a state is spent, and no id. Method: callers for either party."""
     ledger = make_ledger()
-    async with ApiWorld(tmp_path, ledger, caller=Caller("alice", frozenset({"O=B"}))).serve() as world:
+    async with ApiWorld(ledger, caller=Caller("alice", frozenset({"O=B"}))).serve() as world:
         _, state = await get(world, f"/v1/states/{format_state_ref(STATE)}")
         assert (state["consumed_by"], state["consumed_by_hash"]) == (None, hash_of_tx_id(WINNER).hex())
         _, history = await get(world, f"/v1/states/{format_state_ref(STATE)}/attempts")
         assert [a["offset"] for a in history["attempts"]] == [4]
         _, status = await get(world, f"/v1/transactions/{WINNER.hex()}/status")
         assert (status["offset"], status["requested_by"]) == (3, None)
-    async with ApiWorld(tmp_path, ledger, caller=Caller("bob", frozenset({"O=A"}))).serve() as world:
+    async with ApiWorld(ledger, caller=Caller("bob", frozenset({"O=A"}))).serve() as world:
         _, state = await get(world, f"/v1/states/{format_state_ref(STATE)}")
         assert state["consumed_by"] == WINNER.hex()
 
@@ -144,7 +144,7 @@ async def test_who_may_not_see_is_told_the_hash_only(tmp_path: Path) -> None:
 async def test_nothing_is_denied_by_a_replica_that_is_not_active(tmp_path: Path) -> None:
     """Goal: only the active answers "not consumed". Method: a passive, and a core that could not ask the lock."""
     ledger = make_ledger()
-    async with ApiWorld(tmp_path, ledger).serve() as world:
+    async with ApiWorld(ledger).serve() as world:
         ledger.consumed[STATE] = NotNow("NOT_ACTIVE", "the lock did not answer", 0.2)  # type: ignore[assignment]
         for path in (f"/v1/states/{format_state_ref(STATE)}", f"/v1/states/{format_state_ref(STATE)}/attempts"):
             status, problem = await get(world, path)

@@ -44,7 +44,7 @@ def head(body: bytes, *more: bytes, version: bytes = b"1.1") -> bytes:
 async def test_a_success_carries_a_receipt_that_verifies(tmp_path: Path) -> None:
     """Goal: the answer to a submission proves it. Method: submit, read the JSON, verify with the public key only."""
     participant, submission = StubParticipant(), make_submission()
-    async with ApiWorld(tmp_path, participant).serve() as world, aiohttp.ClientSession() as session:
+    async with ApiWorld(participant).serve() as world, aiohttp.ClientSession() as session:
         url = world.endpoint + "/v1/submissions"
         async with session.post(url, data=encode_submission(submission), headers=JSON) as response:
             document = await response.json()
@@ -63,7 +63,7 @@ async def test_left_out_ids_get_their_defaults(tmp_path: Path) -> None:
     """Goal: the smallest document is enough. Method: only the request; look at what reaches the participant."""
     participant, submission = StubParticipant(), make_submission()
     document = {"request": json.loads(encode_submission(submission))["request"]}
-    async with ApiWorld(tmp_path, participant).serve() as world, aiohttp.ClientSession() as session:
+    async with ApiWorld(participant).serve() as world, aiohttp.ClientSession() as session:
         for _ in range(2):
             async with session.post(world.endpoint + "/v1/submissions", json=document) as response:
                 assert response.status == 200
@@ -124,7 +124,7 @@ async def test_verdicts_have_their_status_and_code(tmp_path: Path, case: str) ->
     """Goal: every answer of the core is rendered as the catalogue requires. Method: one answer each, alone and in a
     batch."""
     answer, status, expected, retry_after = VERDICTS[case]
-    world = ApiWorld(tmp_path, StubParticipant(lambda _: answer))
+    world = ApiWorld(StubParticipant(lambda _: answer))
     async with world.serve(), aiohttp.ClientSession(headers=JSON) as session:
         submissions = [make_submission(), make_submission()]
         url = world.endpoint + "/v1/submissions"
@@ -149,7 +149,7 @@ async def test_a_batch_is_answered_in_order_and_checked_in_chunks(tmp_path: Path
         return Refused("TX_ID_REUSED", tx_id) if tx_id[0] % 3 == 0 else notarise(submission)
 
     participant = StubParticipant(judge)
-    async with ApiWorld(tmp_path, participant).serve() as world, aiohttp.ClientSession(headers=JSON) as session:
+    async with ApiWorld(participant).serve() as world, aiohttp.ClientSession(headers=JSON) as session:
         url = world.endpoint + "/v1/submissions/batch"
         async with session.post(url, data=encode_batch(submissions)) as response:
             results = (await response.json())["results"]
@@ -165,7 +165,7 @@ async def test_look_ups(tmp_path: Path) -> None:
     found = notarise(submission)
     assert isinstance(found, Notarised)
     participant.found[tx_id] = found
-    async with ApiWorld(tmp_path, participant).serve() as world, aiohttp.ClientSession() as session:
+    async with ApiWorld(participant).serve() as world, aiohttp.ClientSession() as session:
         async with session.get(f"{world.endpoint}/v1/transactions/{tx_id.hex()}?pretty=1") as response:
             document = await response.json()
             assert (response.status, document["tx_id"], document["log_offset"]) == (200, tx_id.hex(), OFFSET)
@@ -179,7 +179,7 @@ async def test_a_passive_serves_nothing_but_the_notarys_key(tmp_path: Path) -> N
     and bad."""
     participant = StubParticipant()
     participant.standing = PASSIVE
-    async with ApiWorld(tmp_path, participant).serve() as world, aiohttp.ClientSession(headers=JSON) as session:
+    async with ApiWorld(participant).serve() as world, aiohttp.ClientSession(headers=JSON) as session:
         body, batch = encode_submission(make_submission()), encode_batch([make_submission()])
         for method, path, data in (
             ("POST", "/v1/submissions", body),
@@ -223,7 +223,7 @@ async def test_a_passive_serves_nothing_but_the_notarys_key(tmp_path: Path) -> N
 )
 async def test_the_correlation_id_is_echoed_or_made(tmp_path: Path, given: str, kept: bool) -> None:
     """Goal: a sane id of the client's is used, another is replaced. Method: header and body of a problem."""
-    async with ApiWorld(tmp_path, StubParticipant()).serve() as world, aiohttp.ClientSession() as session:
+    async with ApiWorld(StubParticipant()).serve() as world, aiohttp.ClientSession() as session:
         url = world.endpoint + "/"
         async with session.get(url, headers={"X-Request-Id": given}) as response:
             problem = await response.json(content_type=None)
@@ -240,7 +240,7 @@ async def test_an_error_of_our_own_is_told_and_does_not_end_the_server(tmp_path:
         raise RuntimeError("a bug")
 
     participant = StubParticipant(fail)
-    async with ApiWorld(tmp_path, participant).serve() as world, aiohttp.ClientSession(headers=JSON) as session:
+    async with ApiWorld(participant).serve() as world, aiohttp.ClientSession(headers=JSON) as session:
         url, body = world.endpoint + "/v1/submissions", encode_submission(make_submission())
         async with session.post(url, data=body) as response:
             problem = await response.json(content_type=None)
@@ -257,7 +257,7 @@ async def test_what_is_under_way_is_bounded(tmp_path: Path) -> None:
     participant = StubParticipant()
     participant.standing = replace(ACTIVE, estimate_s=3.5)
     participant.gate = asyncio.Event()
-    async with ApiWorld(tmp_path, participant, in_flight_max=4, batch_max=2).serve() as world:
+    async with ApiWorld(participant, in_flight_max=4, batch_max=2).serve() as world:
         async with aiohttp.ClientSession(headers=JSON) as session, asyncio.TaskGroup() as group:
             url = world.endpoint + "/v1/submissions"
 
@@ -281,7 +281,7 @@ async def test_bodies_under_way_are_bounded_together(tmp_path: Path) -> None:
     """Goal: memory for bodies is bounded over all connections. Method: slow bodies set it all aside, then one more."""
     participant = StubParticipant()
     bounds = {"body_max_bytes": 2**20, "bodies_max_bytes": 2 * 2**20, "body_read_max_s": 5.0}
-    async with ApiWorld(tmp_path, participant, **bounds).serve() as world:
+    async with ApiWorld(participant, **bounds).serve() as world:
         slow = head(b"{").replace(b"Length: 1", b"Length: 1048576")
         writers = []
         for _ in range(2):
@@ -308,7 +308,7 @@ async def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatc
     """Goal: answers nobody reads do not pile up. Method: large batches down one connection, nothing read."""
     monkeypatch.setattr(replies, "ANSWER_READ_MAX_S", 0.1)
     body = encode_batch([make_submission(inputs_count=0)] * 1_000)
-    async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
+    async with ApiWorld(StubParticipant()).serve() as world:
         raw = socket.socket()
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         raw.connect(("127.0.0.1", world.port))
@@ -327,7 +327,7 @@ async def test_http_manners(tmp_path: Path) -> None:
         b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json; charset=UTF-8\r\n"
         b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
     )
-    async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
+    async with ApiWorld(StubParticipant()).serve() as world:
         received = await world.exchange(head(body, version=b"1.0"), close=False)
         assert received.startswith(b"HTTP/1.1 200 ") and b"Connection: close" in received
         kept = await world.exchange(
@@ -350,7 +350,7 @@ async def test_http_manners(tmp_path: Path) -> None:
 async def test_what_is_counted(tmp_path: Path) -> None:
     """Goal: operators see calls by status, answers by code, signature checks and times. Method: one of each kind."""
     participant = StubParticipant()
-    async with ApiWorld(tmp_path, participant).serve() as world, aiohttp.ClientSession(headers=JSON) as session:
+    async with ApiWorld(participant).serve() as world, aiohttp.ClientSession(headers=JSON) as session:
         good = make_submission()
         bad = json.loads(encode_submission(good))
         bad["request"]["signature"] = "00" * 64

@@ -81,7 +81,7 @@ async def closed(streams: list[Stream], count: int) -> None:
 async def test_silent_connections_stop_nobody(tmp_path: Path) -> None:
     """Goal: who takes all connections leaves a share free, and gives way itself. Method: five times the bound, silent;
     another source is served meanwhile, and so is the same one, whose oldest goes."""
-    async with called(ApiWorld(tmp_path, StubParticipant(), connections_max=20, first_request_max_s=60)) as callers:
+    async with called(ApiWorld(StubParticipant(), connections_max=20, first_request_max_s=60)) as callers:
         held = [await callers.connect(GREEDY) for _ in range(100)]
         await closed(held, 90)
         assert not any(reader.at_eof() for reader, _ in held[-10:])  # half of the bound, the newest
@@ -96,7 +96,7 @@ async def test_connections_that_are_in_use_do_not_give_way(tmp_path: Path) -> No
     participant.gate = asyncio.Event()
     body = encode_submission(make_submission())
     head = b"POST /v1/submissions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: "
-    async with called(ApiWorld(tmp_path, participant, connections_max=20)) as callers:
+    async with called(ApiWorld(participant, connections_max=20)) as callers:
         idle = [await callers.connect(OTHER) for _ in range(3)]
         busy = [await callers.connect(GREEDY) for _ in range(8)]
         for _, writer in busy:
@@ -111,7 +111,7 @@ async def test_connections_that_are_in_use_do_not_give_way(tmp_path: Path) -> No
 
 async def test_a_connection_without_a_request_is_closed_soon(tmp_path: Path) -> None:
     """Method: one is silent, one sends a head without an end, one asks and then idles."""
-    async with called(ApiWorld(tmp_path, StubParticipant(), first_request_max_s=0.3)) as callers:
+    async with called(ApiWorld(StubParticipant(), first_request_max_s=0.3)) as callers:
         silent, partial, used = [await callers.connect(GREEDY) for _ in range(3)]
         partial[1].write(ABOUT[:-2])
         used[1].write(ABOUT)
@@ -139,7 +139,7 @@ async def test_streams_have_shares(tmp_path: Path, tokens: bool) -> None:
     opens streams until it is refused; then another one, by its address or by its user's name."""
     ledger = Ledger()
     ledger.publish(1)
-    world = ApiWorld(tmp_path, ledger, streams_max=8)
+    world = ApiWorld(ledger, streams_max=8)
     async with called(world) as callers:
         greedy, other = (GREEDY, b""), (OTHER, b"")
         if tokens:
@@ -162,7 +162,7 @@ async def test_scans_are_charged_by_rows(tmp_path: Path) -> None:
     pages of another caller, and a stream of the same one, which waits instead."""
     ledger = Ledger()
     ledger.publish(9_000)
-    async with called(ApiWorld(tmp_path, ledger, scan_rows_per_s=1_000.0)) as callers:
+    async with called(ApiWorld(ledger, scan_rows_per_s=1_000.0)) as callers:
         page = b"GET /v1/completions?after=%d&party=nobody HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
         reached = 0
         for _ in range(20):  # more than one, where the machine gives the share back between two

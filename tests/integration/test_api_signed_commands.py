@@ -61,7 +61,7 @@ async def test_what_was_signed_reaches_the_notary(
     in a stream the signature alone has it."""
     participant = StubParticipant()
     one = signed(deduplication=period)
-    async with ApiWorld(tmp_path, participant).serve() as world:
+    async with ApiWorld(participant).serve() as world:
         async with NotaryClient(world.endpoint, QUICK) as client:
             for answer in (await client.submit(one), *await client.submit_batch([one])):
                 assert isinstance(answer, Notarised)
@@ -107,7 +107,7 @@ async def test_a_relay_cannot_submit_it_under_another_command(
     id is free."""
     participant = StubParticipant()
     document = json.loads(encode_submission(signed(deduplication=HOUR)))
-    async with ApiWorld(tmp_path, participant).serve() as world:
+    async with ApiWorld(participant).serve() as world:
         document["submission_id"] = "another attempt"
         await post(world, json.dumps(document).encode())
         assert len(participant.submitted) == 1
@@ -139,7 +139,7 @@ async def test_a_stream_takes_no_other_command_or_period(
     good = signed(
         deduplication=Deduplication(after_offset=after) if after else Deduplication(frame.get("deduplication_s"))
     )
-    async with ApiWorld(tmp_path, participant).serve() as world, raw_stream(world) as (raw, _):
+    async with ApiWorld(participant).serve() as world, raw_stream(world) as (raw, _):
         await raw.send(Submissions([(0, bad), (1, good)], **frame))
         answers: dict[int, Any] = {}
         while len(answers) < 2:
@@ -157,7 +157,7 @@ async def test_a_stream_mixes_periods(tmp_path: Path) -> None:
     """Goal: each submission has its own terms. Method: one frame, two periods that were signed for, and none."""
     participant = StubParticipant()
     batch = [BANK.sign(), signed(deduplication=HOUR), signed(deduplication=Deduplication(60.0)), signed()]
-    async with ApiWorld(tmp_path, participant).serve() as world, raw_stream(world) as (raw, _):
+    async with ApiWorld(participant).serve() as world, raw_stream(world) as (raw, _):
         await raw.send(Submissions(list(enumerate(batch))))
         found = await raw.receive()
         assert isinstance(found, Answers)
@@ -172,7 +172,7 @@ async def test_a_token_does_not_change_the_user_that_was_signed_for(tmp_path: Pa
     participant = StubParticipant()
     caller = Caller(subject="alice", user_id="alice", act_as=frozenset([BANK.name]), read_as=frozenset([BANK.name]))
     nobody, alice = signed(user_id="anonymous"), signed()
-    async with ApiWorld(tmp_path, participant, caller).serve() as world:
+    async with ApiWorld(participant, caller).serve() as world:
         async with NotaryClient(world.endpoint, QUICK) as client:
             refused = await client.submit(nobody)
             assert isinstance(await client.submit(alice), Notarised)
@@ -193,7 +193,7 @@ async def test_a_client_does_not_send_what_was_signed_otherwise(tmp_path: Path) 
         encode_submission(one, Deduplication(60.0))
     assert msgspec.json.decode(encode_submission(one, HOUR)) == msgspec.json.decode(encode_submission(one))
     async with (
-        ApiWorld(tmp_path, StubParticipant()).serve() as world,
+        ApiWorld(StubParticipant()).serve() as world,
         SubmissionStream(world.endpoint, QUICK, deduplication=Deduplication(60.0)) as stream,
     ):
         with pytest.raises(BadRequest, match="another deduplication period"):

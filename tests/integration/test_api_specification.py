@@ -49,7 +49,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             tokens = {"keys_file": issuer.write(folder / "keys.json"), "audience": AUDIENCE}
             token = issuer.token(expires_at_s=time.time() + 3_600, notary={"act_as": [BANK.name], "admin": True})
             headers["Authorization"] = f"Bearer {token}"
-        world = ApiWorld(folder, StubParticipant(), tokens=tokens)
+        world = ApiWorld(StubParticipant(), tokens=tokens)
         async with world.serve():
             worlds.append(world)
             started.set()

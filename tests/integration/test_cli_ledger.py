@@ -41,7 +41,7 @@ async def test_a_file_of_submissions_is_notarised_and_verified(tmp_path: Path) -
     good = [encode_submission(make_submission()) for _ in range(3)]
     file = tmp_path / "submissions.jsonl"
     key = bytes(NOTARY_KEY.verify_key).hex()
-    async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
+    async with ApiWorld(StubParticipant()).serve() as world:
         file.write_bytes(b"\n".join(good) + b"\n")
         code, answers, told = await notary("submit", str(file), "--endpoint", world.endpoint, "--notary-key", key)
         assert (code, [answer["code"] for answer in answers]) == (0, ["NOTARISED"] * 3)
@@ -61,7 +61,7 @@ async def test_completions_are_printed_and_followed(tmp_path: Path) -> None:
     participant = StubParticipant()
     participant.database.completions = [(number, make_completion(number)) for number in range(1, 9)]
     participant.standing = msgspec.structs.replace(ACTIVE, ledger_end=5)
-    async with ApiWorld(tmp_path, participant).serve() as world:
+    async with ApiWorld(participant).serve() as world:
         code, found, _ = await notary("completions", "--after", "2", "--endpoint", world.endpoint)
         assert (code, [line["offset"] for line in found]) == (0, [3, 4, 5])
         following = asyncio.create_task(notary("completions", "--follow", "--endpoint", world.endpoint, lines=8))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -56,10 +55,10 @@ class Notary:
 class Replicas:
     """Three of them, one active."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         self.notary = Notary()
         self.stubs = [StubParticipant(self.notary) for _ in range(3)]
-        self.worlds = [ApiWorld(folder / f"r{n}", stub) for n, stub in enumerate(self.stubs)]
+        self.worlds = [ApiWorld(stub) for stub in self.stubs]
         self.lead(0)
 
     def lead(self, leader: int | None, epoch: int = 7) -> None:
@@ -84,10 +83,8 @@ class Replicas:
 
 
 @pytest.fixture
-async def replicas(tmp_path: Path) -> Replicas:
-    for number in range(3):
-        (tmp_path / f"r{number}").mkdir()
-    return Replicas(tmp_path)
+async def replicas() -> Replicas:
+    return Replicas()
 
 
 async def test_a_client_finds_the_active_and_stays(replicas: Replicas) -> None:
@@ -298,11 +295,10 @@ async def test_a_stream_that_begins_at_a_frozen_replica_looks_around() -> None:
     """Goal: being let in is waited for as an answer is. Method: the first takes connections and says nothing."""
     loop = asyncio.get_running_loop()
     silent = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
-    with tempfile.TemporaryDirectory() as folder:
-        async with ApiWorld(Path(folder), StubParticipant(notarise)).serve() as world:
-            first = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
-            async with SubmissionStream([first, world.endpoint], PATIENT) as stream, asyncio.timeout(20):
-                assert isinstance(await stream.submit(make_submission()), Notarised)  # `attempt_max_s` is 45
+    async with ApiWorld(StubParticipant(notarise)).serve() as world:
+        first = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        async with SubmissionStream([first, world.endpoint], PATIENT) as stream, asyncio.timeout(20):
+            assert isinstance(await stream.submit(make_submission()), Notarised)  # `attempt_max_s` is 45
     silent.close()
 
 
@@ -337,7 +333,7 @@ async def test_a_learned_endpoint_is_used_and_the_given_ones_stay(replicas: Repl
     async with replicas.serve():
         urls = [world.endpoint for world in replicas.worlds]
         listing = Listing(replicas=tuple(ListedReplica(name=f"r{n}", url=url) for n, url in enumerate(urls)))
-        first = ApiWorld(replicas.worlds[0].settings.registry_path.parent, replicas.stubs[0], listing=listing)
+        first = ApiWorld(replicas.stubs[0], listing=listing)
         assert first.settings.tokens is None
         async with first.serve():
             replicas.stubs[0].peers = [PeerSeen("r2", False, 7, 1_700_000_000_000_000, answers=True)]
@@ -355,7 +351,7 @@ async def test_a_learned_endpoint_is_used_and_the_given_ones_stay(replicas: Repl
 
 async def test_one_endpoint_is_used_alone(tmp_path: Path) -> None:
     """Goal: behind a balancer nothing changes: no list is asked for, nobody else is. Method: what a server gets."""
-    async with ApiWorld(tmp_path, StubParticipant()).serve() as world, NotaryClient(world.endpoint, PATIENT) as client:
+    async with ApiWorld(StubParticipant()).serve() as world, NotaryClient(world.endpoint, PATIENT) as client:
         assert isinstance(await client.submit(make_submission()), Notarised)
         await asyncio.sleep(0.5)
         assert set(world.counts.requests) == {"/v1/submissions 200"}
@@ -374,7 +370,7 @@ async def test_a_list_that_is_none_changes_nothing(tmp_path: Path, body: bytes) 
     listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
     nonsense = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     async with (
-        ApiWorld(tmp_path, StubParticipant()).serve() as world,
+        ApiWorld(StubParticipant()).serve() as world,
         NotaryClient([nonsense, world.endpoint], PATIENT) as client,
     ):
 

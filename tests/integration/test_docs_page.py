@@ -28,7 +28,7 @@ async def test_each_call_can_be_tried_on_the_page(tmp_path: Path) -> None:
     """Goal: a developer sees an answer without a program. Method: try a submission with its example, a look-up that
     finds nothing, a stream, and a call with a token; the browser asks this server alone, and complains of nothing."""
     participant = StubParticipant()
-    async with ApiWorld(tmp_path, participant).serve() as world, browser_page() as (page, complaints):
+    async with ApiWorld(participant).serve() as world, browser_page() as (page, complaints):
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         await page.goto(f"{world.endpoint}/v1/docs")
@@ -58,7 +58,7 @@ async def test_each_call_can_be_tried_on_the_page(tmp_path: Path) -> None:
 async def test_each_call_that_a_browser_can_make_has_a_form_with_an_example(tmp_path: Path) -> None:
     """Goal: no empty field that a reader must guess. Method: the document's calls beside the page's forms, which have
     a value for each part of the path, and a body where one is wanted."""
-    async with ApiWorld(tmp_path, StubParticipant()).serve() as world, browser_page() as (page, _):
+    async with ApiWorld(StubParticipant()).serve() as world, browser_page() as (page, _):
         answer = await page.goto(f"{world.endpoint}/v1/openapi.json")
         assert answer is not None
         calls = {

@@ -73,6 +73,7 @@ async def trail_is_whole(cluster: LocalCluster) -> None:
     assert [entry["number"] for entry in entries] == list(range(1, len(entries) + 1))
     done = [(entry["act"], entry["phase"]) for entry in entries if entry["phase"] != "begun"]
     assert done == [
+        ("party-import", "done"),  # as the cluster began
         ("switchover", "done"),
         ("pause", "done"),
         ("pause", "done"),

@@ -89,7 +89,7 @@ async def served(folder: Path, **settings: object) -> AsyncIterator[Ledger]:
     participant.consumed[parse_state_ref(state)] = StateStatus(parse_state_ref(state), winner, 1)
     participant.found[winner] = msgspec.structs.replace(notarise(first), log_offset=1, record_offset=None)
     participant.standing = msgspec.structs.replace(ACTIVE, ledger_end=len(rows))
-    async with ApiWorld(folder, participant, **settings).serve() as world:  # type: ignore[arg-type]
+    async with ApiWorld(participant, **settings).serve() as world:  # type: ignore[arg-type]
         yield Ledger(world.endpoint, state, winner.hex(), loser.hex(), OTHER.name)
 
 

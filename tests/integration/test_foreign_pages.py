@@ -29,7 +29,7 @@ async def refused(url: str, host: str) -> bool:
 
 async def test_the_api_answers_to_its_own_names(tmp_path: Path) -> None:
     """Method: every kind of call under a foreign name; then under each name that is configured."""
-    async with ApiWorld(tmp_path, StubParticipant(), hosts=("notary.example",)).serve() as world:
+    async with ApiWorld(StubParticipant(), hosts=("notary.example",)).serve() as world:
         for path in CALLS:
             assert await refused(world.endpoint + path, EVIL), path
             for host in ("notary.example", f"localhost:{world.port}", "127.0.0.1"):
@@ -47,7 +47,7 @@ async def test_the_api_answers_to_its_own_names(tmp_path: Path) -> None:
     ],
 )
 async def test_a_foreign_page_opens_no_websocket(tmp_path: Path, host: str, origin: str | None, status: int) -> None:
-    async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
+    async with ApiWorld(StubParticipant()).serve() as world:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
         writer.write(UPGRADE.format(host=host, origin="" if origin is None else f"Origin: {origin}\r\n").encode())
         async with asyncio.timeout(5):

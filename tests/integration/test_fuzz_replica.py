@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import os
-import signal
 import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -476,36 +474,6 @@ def test_the_admin_and_health_listeners(replica: FuzzedReplica, examples: int) -
 
 
 # ---- files ----
-
-
-REGISTRIES = [
-    *(b"", b"\xff", b"[parties]", b"[parties", b"parties = 1", b"[[parties]]", b"a = " + b"[" * 100_000, b"x = 1e400"),
-    *(
-        b"[parties]\n%b = %b\n" % (name, keys)
-        for name in (b'"CN=A"', b'""', b'"\\u200D"')
-        for keys in (b"1", b"[1]", b'[""]')
-    ),
-    b'[parties]\n"CN=A" = [{key = 1}]\n',
-    b'[parties]\n"CN=A" = [{key = "%b", from = 0001-01-01T00:00:00+23:59}]\n' % (b"00" * 32),
-    b'[parties]\n"CN=A" = [{key = "%b", until = 9999-12-31T23:59:59-23:59}]\n' % (b"00" * 32),
-    b'[parties]\n"CN=A" = [{key = "%b", from = nan}]\n' % (b"00" * 32),
-]
-
-
-def test_party_registries(replica: FuzzedReplica) -> None:
-    """Goal: a registry that cannot be read leaves the old one in force. Method: one bad file after another."""
-    path = replica.cluster.config.api.registry_path
-    good = path.read_bytes()
-    try:
-        for bad in REGISTRIES:
-            path.write_bytes(bad)
-            for pid, _ in (replica.before.core, *replica.before.front_ends):
-                os.kill(pid, signal.SIGHUP)
-            answer = replica.post(SUBMISSIONS, msgspec.json.encode(replica.document()))
-            assert answer.status in (200, 403), (bad[:100], answer)
-            replica.check(bad[:100])
-    finally:
-        path.write_bytes(good)
 
 
 HUGE = (math.nan, math.inf, -math.inf, 1e303, -1e303, 10**400, 2**63, -(2**63))

@@ -113,7 +113,7 @@ async def are_gone(held: list[Stream], count: int) -> bool:
 
 async def test_silent_connections_take_half_at_most(tmp_path: Path) -> None:
     """Goal: whoever fills HAProxy leaves room. Method: twice the bound, silent, from one address; another is served."""
-    world = ApiWorld(tmp_path, StubParticipant())
+    world = ApiWorld(StubParticipant())
     async with balanced(tmp_path, world, connections_max=CONNECTIONS_MAX, first_byte_max_s=300) as port:
         await eventually(lambda: is_served(port, OTHER))
         async with silent(port, 2 * CONNECTIONS_MAX) as held:
@@ -124,7 +124,7 @@ async def test_silent_connections_take_half_at_most(tmp_path: Path) -> None:
 
 
 async def test_silence_lasts_not_for_long_and_reaches_no_front_end(tmp_path: Path) -> None:
-    world = ApiWorld(tmp_path, StubParticipant())
+    world = ApiWorld(StubParticipant())
     async with balanced(tmp_path, world, connections_max=CONNECTIONS_MAX, first_byte_max_s=0.5) as port:
         await eventually(lambda: is_served(port, OTHER))
         async with silent(port, CONNECTIONS_MAX) as held:
@@ -134,7 +134,7 @@ async def test_silence_lasts_not_for_long_and_reaches_no_front_end(tmp_path: Pat
 
 
 async def test_too_many_connections_of_one_address_are_refused(tmp_path: Path) -> None:
-    async with balanced(tmp_path, ApiWorld(tmp_path, StubParticipant()), source_connects_per_s=3.0) as port:
+    async with balanced(tmp_path, ApiWorld(StubParticipant()), source_connects_per_s=3.0) as port:
         await eventually(lambda: is_served(port, OTHER))
         answered = [await status_of(port, GREEDY) for _ in range(40)]
         assert answered == [200] * 30 + [0] * 10  # so many in ten seconds
@@ -150,7 +150,7 @@ async def test_front_ends_know_the_clients_address(tmp_path: Path, tls: bool) ->
         certificate, key = authority.issue("localhost")
         given = {"tls": {"certificate_file": certificate, "key_file": key}}
         trusted = ssl.create_default_context(cafile=str(authority.ca_file))
-    world = ApiWorld(tmp_path, StubParticipant(), **given)
+    world = ApiWorld(StubParticipant(), **given)
     async with balanced(tmp_path, world) as port:
         await eventually(lambda: is_served(port, OTHER, trusted))
         _, writer = await connect(port, GREEDY, trusted)
@@ -163,7 +163,7 @@ async def test_front_ends_know_the_clients_address(tmp_path: Path, tls: bool) ->
 async def test_only_haproxy_may_name_clients(tmp_path: Path) -> None:
     """Goal: nobody forges an address, and what is no header is no connection. Method: from another address; without a
     header; with half of one."""
-    world = ApiWorld(tmp_path, StubParticipant())
+    world = ApiWorld(StubParticipant())
     async with world.serve():
         proxied = ProxyListener(world.server, ProxySettings(port=0, sources=("127.0.0.1",)), LOOPBACK, None)
         try:

@@ -332,10 +332,10 @@ def people(cluster: LocalCluster) -> Path:
 
 
 def operators(cluster: LocalCluster) -> dict[str, str]:
-    """The public keys of two people, whose files are in the folder."""
+    """The public keys of two people, whose files are in the folder, and of the cluster's own operator."""
     folder = people(cluster)
     folder.mkdir(exist_ok=True)
-    files = {name: folder / f"{name}.key" for name in ("anna", "ben")}
+    files = {name: folder / f"{name}.key" for name in ("anna", "ben")} | {"local": cluster.folder / "officer.key"}
     keys = {
         name: (load_signer(file).public_key if file.exists() else create_key(file)).hex()
         for name, file in files.items()

@@ -50,7 +50,7 @@ async def test_the_client_that_the_proxy_names_is_charged(tmp_path: Path, tls: b
         certificate, key = authority.issue("localhost")
         given = {"tls": {"certificate_file": certificate, "key_file": key}}
         trusted = ssl.create_default_context(cafile=str(authority.ca_file))
-    world = ApiWorld(tmp_path, StubParticipant(), **given)
+    world = ApiWorld(StubParticipant(), **given)
     seen = []
     enter = world.server.enter
     world.server.enter = lambda connection: (seen.append(connection.source), enter(connection))[1]  # type: ignore[method-assign]
@@ -72,7 +72,7 @@ async def test_the_client_that_the_proxy_names_is_charged(tmp_path: Path, tls: b
 
 async def test_nobody_else_names_clients(tmp_path: Path) -> None:
     """Method: a good header from another address; none; half of one; and the API's own port takes none."""
-    world = ApiWorld(tmp_path, StubParticipant())
+    world = ApiWorld(StubParticipant())
     head, rest = header(CLIENT)
     async with world.serve():
         proxied = ProxyListener(world.server, ProxySettings(port=0, sources=("127.0.0.1",)), LOOPBACK, None)

@@ -154,7 +154,7 @@ async def test_signing_reports_what_is_wrong(terminal: Terminal, tmp_path: Path)
         ("--tx-id 12", "64 hexadecimal digits"),
         ("--from tomorrow", "Invalid RFC3339"),
         ("--key missing.key", "missing.key cannot be read"),
-        (f"--key {name}", "register it, or name --party"),
+        (f"--key {name}", "name it with --party"),
     ):
         code, printed, errors = await terminal.run(f".venv/bin/notary sign {words}")
         assert (code, printed, errors.split(":")[0]) == (2, "", "CONFIG_INVALID")

@@ -82,6 +82,7 @@ async def test_a_replica_serves_in_its_sites_term_alone(folder: Path, database_d
         assert isinstance(await _submit(cluster, 1), NotNow)
         await notary("site", "take", "--config", str(cluster.config_path))
         await LocalCluster.wait_for_active(cluster)
+        await LocalCluster.register_parties(cluster)
         assert isinstance(await _submit(cluster, 2), Notarised)
         await _take_for_b(PostgresWitness(database_dsn))
         await _says(cluster, Standing.TAKEN_OVER)

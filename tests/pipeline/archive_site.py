@@ -84,7 +84,6 @@ def make_site(
         "replicas": [{"name": "r1", "host": "127.0.0.1", "api_port": 2, "health_port": 3}],
         "database": {"conninfo": dsn, "scope": name},
         "log": {"kafka": {"bootstrap_servers": kafka.bootstrap_servers, "topic": name, "single_broker": True}},
-        "api": {"registry_path": "parties.toml"},
         "archive": {"folder": str(place), "segment_records": 100},
     }
     (folder / "notary.toml").write_text(render_config(configured, "test"))

@@ -113,7 +113,6 @@ def a_job(folder: Path, port: int, **catalogue: object) -> Iterator[Job]:
             "replicas": [{"name": "r1", "host": "127.0.0.1", "api_port": 2, "health_port": 3}],
             "database": {"conninfo": "host=127.0.0.1 dbname=nobody", "scope": "nobody"},
             "log": {"kind": "memory", "memory": {"socket_path": str(log.socket_path)}},
-            "api": {"registry_path": "parties.toml"},
             "tables": {
                 "interval_s": 1.0,
                 "catalogue": {"host": "127.0.0.1", "port": port, "look_s": 1.0} | catalogue,

@@ -100,7 +100,6 @@ def operator(
                 "single_broker": True,
             }
         },
-        "api": {"registry_path": "parties.toml"},
     }
     (tmp_path / "notary.toml").write_text(render_config(values, "test"))
     monkeypatch.setattr(type(spark), "stop", lambda session: None)

@@ -233,7 +233,6 @@ def test_the_command(sites: Sites, tmp_path: Path) -> None:
             "replicas": [{"name": "r1", "host": "127.0.0.1", "api_port": 2, "health_port": 3}],
             "database": {"conninfo": "host=127.0.0.1 dbname=none", "scope": "none"},
             "log": {"kafka": {"bootstrap_servers": log.bootstrap_servers, "topic": log.topic, "single_broker": True}},
-            "api": {"registry_path": "parties.toml"},
             "log_copy": {"to": "second.toml"},
         }
         (tmp_path / f"{name}.toml").write_text(render_config(values, "test"))

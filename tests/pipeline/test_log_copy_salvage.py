@@ -155,7 +155,6 @@ def values_of(name: str, log: LogSettings, dsn: str) -> dict[str, Any]:
         "replicas": [{"name": "r1", "host": "127.0.0.1", "api_port": 2, "health_port": 3}],
         "database": {"conninfo": dsn, "scope": conninfo_to_dict(dsn)["dbname"]},
         "log": {"kind": log.kind, log.kind: where},
-        "api": {"registry_path": "parties.toml"},
         "log_copy": {"to": "second.toml"},
     }
 

@@ -62,7 +62,6 @@ class Moving:
             "replicas": [{"name": "r1", "host": "127.0.0.1", "api_port": 2, "health_port": 3}],
             "database": {"conninfo": self.dsn, "scope": conninfo_to_dict(self.dsn)["dbname"]},
             "log": self.log,
-            "api": {"registry_path": "parties.toml"},
         }
         self.config.unlink(missing_ok=True)
         self.config.write_text(render_config(values, "test"))

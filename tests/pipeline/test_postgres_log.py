@@ -295,7 +295,6 @@ def _configured(world: World, folder: Path) -> Path:
         "replicas": [{"name": "r1", "host": "127.0.0.1", "api_port": 2, "health_port": 3}],
         "database": {"conninfo": world.settings.conninfo, "scope": database},
         "log": {"kind": "postgres", "postgres": {"conninfo": world.settings.conninfo, "single_server": True}},
-        "api": {"registry_path": "parties.toml"},
     }
     (folder / "notary.toml").write_text(render_config(values, "test"))
     return folder / "notary.toml"

@@ -46,7 +46,6 @@ async def test_rolling_upgrade(folder: Path) -> None:
         prefixes, variables = await on_release(stage, following, folder / "machines")
         assert await versions(cluster) == {version_of(following)}
         async with under_load(stage, "rolling-upgrade", str(python_of(checker))) as load:
-            await stage.play("parties", "Steps", "Once: from the file to the log", OFFICERS="anna", **variables)
             owner = ("--owner", variables["OWNER_CONNINFO"])
             for wheel, code_of_raise in ((today, 2), (following, 0)):
                 await change_all(stage, prefixes, variables | {"WHEEL": str(wheel), "VERSION": version_of(wheel)})

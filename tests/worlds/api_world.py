@@ -7,7 +7,6 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from aiohttp import web
 from nacl.signing import SigningKey
@@ -20,7 +19,6 @@ from ledger_api.server.byte_budget import ByteBudget
 from ledger_api.server.connections import HttpServer
 from ledger_api.server.feed import Feed
 from ledger_api.server.rate import rows_limit
-from ledger_api.server.registry import Registry, write_registry
 from ledger_api.server.settings import UNLISTED, ApiSettings, Listing
 from ledger_api.server.tls import make_tls
 from ledger_api.server.traces import FrontEndTraces
@@ -57,6 +55,7 @@ from replica.notary.errors import Code
 from replica.notary.keys import NotaryKey
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Submission
+from replica.notary.terms import decode_canonical
 from replica.store.memory import MemoryDatabase, MemoryReader
 from replica.telemetry.counts import ApiCounts
 
@@ -74,6 +73,14 @@ def notarise(submission: Submission) -> Answer:
     return Notarised(tx_id, digest, OFFSET, OFFSET, False, receipt)
 
 
+def notarise_registered(submission: Submission) -> Answer:
+    """The same for the bank; nobody else is registered."""
+    request, _, _ = decode_canonical(submission.request)
+    if (request.party, submission.public_key) == (BANK.name, BANK.public_key):
+        return notarise(submission)
+    return Refused(Code.PARTY_UNKNOWN.name, request.tx_id)
+
+
 def make_submission(
     party: Party = BANK,
     inputs_count: int = 4,
@@ -88,7 +95,7 @@ def make_submission(
 class StubParticipant:
     """Notes what reaches it, and answers as it is set."""
 
-    def __init__(self, answer: Callable[[Submission], Answer] = notarise) -> None:
+    def __init__(self, answer: Callable[[Submission], Answer] = notarise_registered) -> None:
         self.standing = ACTIVE
         self.answer = answer
         self.found: dict[bytes, Answer] = {}
@@ -158,7 +165,7 @@ class StubHandler:
     ) -> None:
         self.batches.append(batch)
         if self.at_once:
-            replies.send([(ticket, notarise(submission)) for ticket, submission in batch])
+            replies.send([(ticket, notarise_registered(submission)) for ticket, submission in batch])
         else:
             self.waiting.extend((replies, ticket, submission) for ticket, submission in batch)
 
@@ -190,22 +197,16 @@ class ApiWorld:
 
     def __init__(
         self,
-        folder: Path,
         participant: StubParticipant,
         caller: Caller | None = None,
         traces: FrontEndTraces | None = None,
         *,
         log_nodes: bool = False,
         listing: Listing = UNLISTED,
-        registry: str = "",
         hosts: Sequence[str] = (),
         **settings: object,
     ) -> None:
-        registry_path = folder / "parties.toml"
-        write_registry(registry_path, {BANK.name: [BANK.public_key.hex()]})
-        if registry:
-            registry_path.write_text(registry)
-        self.settings = ApiSettings.model_validate({"port": 0, "registry_path": registry_path, **settings})
+        self.settings = ApiSettings.model_validate({"port": 0, **settings})
         self.participant = participant
         self.counts = ApiCounts()
         about = NotaryDocument(
@@ -219,12 +220,7 @@ class ApiWorld:
             batch_max=self.settings.batch_max,
             body_max_bytes=self.settings.body_max_bytes,
         )
-        validator = Validator(
-            Registry(registry_path),
-            self.counts,
-            self.settings.batch_max,
-            keys_by_log=lambda: participant.standing.keys_by_log,
-        )
+        validator = Validator(self.counts, self.settings.batch_max)
         reader = MemoryReader(lambda: participant.database)
         now_s, budget = asyncio.get_running_loop().time, ByteBudget(self.settings.answers_max_bytes)
         self.feed = Feed(

@@ -17,18 +17,23 @@ _ACTIVATION = b"the first leader"
 _DATABASE = "elsewhere:1:1"  # another system than any that a world has: each may go on after it
 
 
-def beginning(officer: FileSigner, *keys: tuple[str, bytes]) -> list[bytes]:
+Registered = tuple[str, bytes] | tuple[str, bytes, int, int]  # party, key, and a period [from_us, until_us)
+
+
+def beginning(officer: FileSigner, *keys: Registered) -> list[bytes]:
     """The first records of a log: genesis, barrier of epoch 1 under today's rules, and the officer's registration
-    of each party's key, for ever."""
+    of each party's key, for ever where no period is given."""
     genesis = GenesisRecord(1, b"L" * 16, (officer.public_key,))
     barrier = BarrierRecord(1, _ACTIVATION, "R0", _DATABASE, PRESENT.records, PRESENT.rules)
     notes = [_registration(officer, number, *key) for number, key in enumerate(keys)]
     return [encode_genesis(genesis), encode_record(barrier), *map(encode_record, notes)]
 
 
-def _registration(officer: FileSigner, number: int, party: str, key: bytes) -> RegistrationRecord:
+def _registration(
+    officer: FileSigner, number: int, party: str, key: bytes, from_us: int = 0, until_us: int = TIME_MAX_US
+) -> RegistrationRecord:
     place = (PRESENT.records, _ACTIVATION, number, 0)
-    of = (party, key, 0, 0, TIME_MAX_US, "officer", officer.public_key, bytes(64))
+    of = (party, key, 0, from_us, until_us, "officer", officer.public_key, bytes(64))
     return signed_note(RegistrationRecord(*place, *of), officer.sign)
 
 

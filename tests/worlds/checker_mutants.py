@@ -17,7 +17,7 @@ from replica.checker.findings import FindingCode
 from replica.checker.history import ConflictText, Event, Invoke, Ok, Refused, Signed, Unknown
 from replica.notary.records import RequestRecord, decode_record
 from replica.notary.terms import Terms, encode_canonical
-from tests.worlds.checker_world import KNOWN, STRANGER, World, receipt_of
+from tests.worlds.checker_world import STRANGER, World, receipt_of
 from tests.worlds.notary_logs import tx
 
 replace = msgspec.structs.replace
@@ -387,16 +387,8 @@ def a_signature_that_holds_is_refused(world: World, random: Random) -> bool:
 
 
 @mutant(FindingCode.REFUSED_WRONGLY)
-def a_registered_party_is_said_to_be_unknown(world: World, random: Random) -> bool:
-    at = pick(world, random, _is_refused("PARTY_UNKNOWN"))
-    if at is not None:
-        _sign(world, world.history[at], KNOWN)
-    return at is not None
-
-
-@mutant(FindingCode.REFUSED_WRONGLY)
 def a_caller_is_denied_where_nobody_asks_for_tokens(world: World, random: Random) -> bool:
-    world.scope = replace(world.scope, door=replace(world.scope.door, tokens=False))
+    world.scope = replace(world.scope, tokens=False)
     return pick(world, random, _is_refused("PERMISSION_DENIED")) is not None
 
 

@@ -14,7 +14,6 @@ from nacl.signing import SigningKey
 
 from replica.checker.check import Scope, check, receipt_verifier
 from replica.checker.completions import CompletionRow
-from replica.checker.door import Door
 from replica.checker.findings import Report
 from replica.checker.history import (
     ConflictText,
@@ -33,12 +32,11 @@ from replica.notary.receipts import make_receipts, receipt_to_document
 from replica.notary.records import NO_OFFSET, RequestRecord, encode_record
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref
 from replica.notary.rules import Outcome, Verdict
-from tests.worlds.notary_logs import FOR_EVER, PARTY, LogMaker, judge_knowing, request_of, submission_of
+from tests.worlds.notary_logs import FOR_EVER, LogMaker, judge_knowing, request_of, submission_of
 
 NOTARY = SigningKey(b"\x21" * 32)
 NOTARY_KEY = bytes(NOTARY.verify_key)
 KNOWN, STRANGER = SigningKey(b"\x22" * 32), SigningKey(b"\x23" * 32)
-KNOWN_KEY = bytes(KNOWN.verify_key)
 CODES = {
     Outcome.DEDUPLICATED: "DEDUPLICATED",
     Outcome.COMMAND_ID_REUSED: "COMMAND_ID_REUSED",
@@ -56,7 +54,7 @@ class World:
     history: list[Event]
     values: list[bytes]
     completions: list[CompletionRow]
-    scope: Scope = field(default_factory=lambda: Scope(door=Door(registered=frozenset({(PARTY, KNOWN_KEY)}))))
+    scope: Scope = field(default_factory=Scope)
 
     def check(self) -> Report:
         """The checker's findings on it."""

@@ -42,7 +42,7 @@ from replica.store.memory import MemoryDatabase, MemoryDesk, MemoryStore
 from replica.store.sqlite.store import EmbeddedStore
 from replica.telemetry.core_spans import UNTRACED, Trace
 from tests.next_version.release import PRESENT
-from tests.worlds.beginning import beginning
+from tests.worlds.beginning import Registered, beginning
 from tests.worlds.ha_world import LoopClock
 
 PARTY = "CN=Alice,O=Test,C=GB"
@@ -94,7 +94,7 @@ def signed_for(options: SubmitOptions, one: Submission) -> Submission:
     return msgspec.structs.replace(one, request=encode_canonical(request, signed))
 
 
-def begun_topic(*more: tuple[str, bytes]) -> MemoryTopic:
+def begun_topic(*more: Registered) -> MemoryTopic:
     """A topic in which ANNA, the officer, registered the key of `submission`, and these parties' keys."""
     return MemoryTopic(values=beginning(ANNA, (PARTY, KEY), *more))
 

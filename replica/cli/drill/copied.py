@@ -113,9 +113,9 @@ async def _run(witness: PostgresServer) -> Failure:
 async def _second_site(
     first: LocalCluster, witness: PostgresServer
 ) -> AsyncIterator[tuple[SecondSite, asyncio.Task[None]]]:
-    """The second site as it waits, with the notary's key and the parties of the first, and the task of its start."""
+    """The second site as it waits, with the keys and the parties of the first, and the task of its start."""
     SECOND_FOLDER.mkdir(parents=True)
-    for name in ("notary.key", "parties.toml"):
+    for name in ("notary.key", "officer.key", "operators.toml", "parties.toml"):
         shutil.copy(FOLDER / name, SECOND_FOLDER / name)
     shutil.copytree(FOLDER / PARTIES, SECOND_FOLDER / PARTIES)
     second = SecondSite(

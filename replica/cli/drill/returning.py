@@ -77,6 +77,9 @@ class ReturnedSite(LocalCluster):
         await self.say(Standing.UNCONFIRMED, timeout_s)
         return next(iter(self.replicas.values()))
 
+    async def register_parties(self) -> None:
+        """Nobody would log it."""
+
     async def wait_until_ready(self, names: object, timeout_s: float = REFUSES_MAX_S) -> None:
         """None of them is to be ready."""
 

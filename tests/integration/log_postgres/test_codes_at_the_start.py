@@ -50,7 +50,6 @@ class Process:
             "replicas": [{"name": "r1", "host": "127.0.0.1", "api_port": ports.take(), "health_port": ports.take()}],
             "database": {"conninfo": dsn, "scope": conninfo_to_dict(dsn)["dbname"]},
             "log": {"kind": "postgres", "postgres": {"conninfo": dsn, "single_server": True}},
-            "api": {"registry_path": "parties.toml"},
         }
 
     @property

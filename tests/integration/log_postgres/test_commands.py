@@ -59,7 +59,6 @@ class Operator:
                     "single_server": True,
                 },
             },
-            "api": {"registry_path": "parties.toml"},
         }
         self._config.write_text(render_config(values, "test"))
 

@@ -102,7 +102,7 @@ async def _is(holds: Callable[[], bool]) -> bool:
 async def test_what_is_written_is_raised_and_never_lowered(new_store: NewStore, dsn: str) -> None:
     """Goal: two operators at a time go forward. Method: raise each by itself, then lower; what a session receives."""
     async with postgres_board(dsn, "test") as board:
-        assert await board.formats() == Formats(2, 2)
+        assert await board.formats() == Formats(2, 3)
         assert await board.raise_formats(Formats(2, 4)) == Formats(2, 4)
         assert await board.raise_formats(Formats(3, 3)) == Formats(3, 4)
     assert await (await new_store()).bind(TOPIC) == Formats(3, 4)

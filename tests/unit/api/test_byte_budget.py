@@ -77,7 +77,7 @@ async def test_one_user_does_not_shut_the_others_out(tmp_path: Path, of_what: st
     connections of one user with a real server, then one submission of another."""
     participant = StubParticipant()
     body, modest = (encode_submission(BANK.sign(user_id=user)) for user in ("greedy", "modest"))
-    world = ApiWorld(tmp_path, participant, body_max_bytes=2**20, bodies_max_bytes=2**20, answers_max_bytes=2**20)
+    world = ApiWorld(participant, body_max_bytes=2**20, bodies_max_bytes=2**20, answers_max_bytes=2**20)
     world.api._authentication = TwoUsers(Caller())
     size = 400_000 if of_what == "bodies" else len(body)
 

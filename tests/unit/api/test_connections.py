@@ -19,7 +19,7 @@ async def test_what_follows_bytes_that_are_no_http_is_dropped(tmp_path: Path) ->
     body = encode_submission(make_submission())
     head = b"POST /v1/submissions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += b"Content-Length: %d\r\n\r\n"
-    async with ApiWorld(tmp_path, participant).serve() as world:
+    async with ApiWorld(participant).serve() as world:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.port)
         writer.write(head % len(body) + body)
         await eventually(lambda: _is(len(participant.submitted) == 1))

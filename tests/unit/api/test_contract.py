@@ -30,7 +30,7 @@ async def get(world: ApiWorld, path: str) -> tuple[str, bytes]:
 
 async def test_what_is_served_is_what_is_described(tmp_path: Path) -> None:
     """Goal: no route without its description. Method: each route of a running API, in what it serves."""
-    async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
+    async with ApiWorld(StubParticipant()).serve() as world:
         kind, body = await get(world, OPENAPI)
     document = msgspec.json.decode(body)
     assert kind == "application/json"
@@ -52,7 +52,7 @@ async def test_what_is_served_is_what_is_described(tmp_path: Path) -> None:
 async def test_a_replica_says_whether_it_asks_for_tokens(tmp_path: Path, asks: bool) -> None:
     """Goal: the document is of this replica. Method: with tokens and without; what describes the notary needs none."""
     tokens = {"keys_file": Issuer().write(tmp_path / "keys.json"), "audience": AUDIENCE} if asks else None
-    async with ApiWorld(tmp_path, StubParticipant(), tokens=tokens).serve() as world:
+    async with ApiWorld(StubParticipant(), tokens=tokens).serve() as world:
         _, body = await get(world, OPENAPI)
     paths = msgspec.json.decode(body)["paths"]
     assert paths["/v1/notary"]["get"]["security"] == [{}]
@@ -61,7 +61,7 @@ async def test_a_replica_says_whether_it_asks_for_tokens(tmp_path: Path, asks: b
 
 async def test_every_code_is_of_some_call(tmp_path: Path) -> None:
     """Goal: no answer has a code that the specification denies. Method: all codes but those that are of no one call."""
-    async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
+    async with ApiWorld(StubParticipant()).serve() as world:
         described = {code for route in world.api.routes for code in problems_of(route)}
     in_streams = {Code.WINDOW_EXCEEDED, Code.READER_TOO_SLOW}
     of_no_call = {Code.ROUTE_NOT_FOUND, Code.METHOD_NOT_ALLOWED}
@@ -70,7 +70,7 @@ async def test_every_code_is_of_some_call(tmp_path: Path) -> None:
 
 async def test_the_served_catalogue_is_the_code(tmp_path: Path) -> None:
     """Goal: every code a client can meet is published, with what to do. Method: the served document, entry by entry."""
-    async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
+    async with ApiWorld(StubParticipant()).serve() as world:
         _, body = await get(world, ERRORS)
     entries = msgspec.json.decode(body, type=CatalogueDocument).codes
     assert [entry.code for entry in entries] == [code.name for code in Code if code.status]
@@ -87,7 +87,7 @@ async def test_the_served_catalogue_is_the_code(tmp_path: Path) -> None:
 async def test_the_page_has_every_call_and_code_and_loads_nothing(tmp_path: Path) -> None:
     """Goal: a page that works without a network. Method: look for each call and code; one script
     of its own is loaded, and nothing else."""
-    async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
+    async with ApiWorld(StubParticipant()).serve() as world:
         kind, body = await get(world, DOCS)
         paths = [route.path for route in world.api.routes]
     page = body.decode()
@@ -102,7 +102,7 @@ async def test_the_page_has_every_call_and_code_and_loads_nothing(tmp_path: Path
 
 async def test_streams_and_log_are_described(tmp_path: Path) -> None:
     """Goal: one document for streams and the log. Method: each message refers to a schema; each stream is a route."""
-    async with ApiWorld(tmp_path, StubParticipant()).serve() as world:
+    async with ApiWorld(StubParticipant()).serve() as world:
         _, body = await get(world, ASYNCAPI)
         routes = list(world.api.routes)
         paths = {route.path for route in routes if route.about.lines is not None or 101 in route.about.answers}

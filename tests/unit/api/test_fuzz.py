@@ -15,7 +15,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ledger_api.server.query_string import QueryString
-from ledger_api.server.registry import Registry, write_registry
 from ledger_api.server.routes import RouteTable
 from ledger_api.server.settings import TokenSettings
 from ledger_api.server.tokens import TokenRefused, check_token, parse_keys, token_in
@@ -29,7 +28,7 @@ from replica.notary.terms import decode_canonical
 from replica.telemetry.counts import ApiCounts
 from tests.tokens import AUDIENCE, NOW_S, Issuer
 from tests.unit.link.test_frames import FRAME_MAX_BYTES, Collector
-from tests.worlds.api_world import BANK, make_submission
+from tests.worlds.api_world import make_submission
 
 EXAMPLES = settings(max_examples=300, deadline=2_000)
 ISSUER = Issuer()
@@ -54,11 +53,9 @@ def damaged(good: bytes) -> st.SearchStrategy[bytes]:
 
 
 @pytest.fixture(scope="module")
-def validator(tmp_path_factory: pytest.TempPathFactory) -> Validator:
-    """A validator that knows one party."""
-    path = tmp_path_factory.mktemp("fuzz") / "parties.toml"
-    write_registry(path, {BANK.name: [BANK.public_key.hex()]})
-    return Validator(Registry(path), ApiCounts(), 100)
+def validator() -> Validator:
+    """A validator."""
+    return Validator(ApiCounts(), 100)
 
 
 @EXAMPLES

@@ -40,7 +40,7 @@ LOOK_UP, STATUS, STATE_PATH, ATTEMPTS = (
 )
 async def test_a_path_has_its_route(tmp_path: Path, raw_path: str, path: str, argument: str) -> None:
     """Goal: each path finds its route, and the call gets what the path names. Method: paths of every form."""
-    table = ApiWorld(tmp_path, StubParticipant()).api.routes
+    table = ApiWorld(StubParticipant()).api.routes
     for method in ("GET", "POST", "DELETE"):  # whether the method fits is the API's to say
         found = await table.find(make_mocked_request(method, raw_path))
         assert found is not None
@@ -68,5 +68,5 @@ async def test_a_path_has_its_route(tmp_path: Path, raw_path: str, path: str, ar
 )
 async def test_a_path_without_a_route(tmp_path: Path, raw_path: str) -> None:
     """Goal: nothing is answered under a path that is not described. Method: paths that only look like a route's."""
-    table = ApiWorld(tmp_path, StubParticipant()).api.routes
+    table = ApiWorld(StubParticipant()).api.routes
     assert await table.find(make_mocked_request("GET", raw_path)) is None

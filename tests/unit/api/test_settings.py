@@ -20,11 +20,10 @@ from replica.telemetry.counts import ApiCounts, Latency, metric_families
 @pytest.mark.parametrize(
     "values",
     [
-        {"registry_path": "x", "bodies_max_bytes": 2**20},
-        {"registry_path": "x", "in_flight_max": 10},
-        {"registry_path": "x", "colour": "red"},
-        {"registry_path": "x", "port": 65_536},
-        {},
+        {"bodies_max_bytes": 2**20},
+        {"in_flight_max": 10},
+        {"colour": "red"},
+        {"port": 65_536},
     ],
 )
 def test_settings_that_cannot_work_are_refused(values: dict[str, object]) -> None:

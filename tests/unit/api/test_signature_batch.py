@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from ledger_api.server import signature_batch
-from ledger_api.server.registry import Registry, write_registry
 from ledger_api.server.signature_batch import SignatureBatcher
 from ledger_api.server.validation import Validator
 from replica.notary.errors import BadRequest, Code
 from replica.notary.requests import Submission
 from replica.telemetry.counts import ApiCounts
-from tests.worlds.api_world import BANK, make_submission
+from tests.worlds.api_world import make_submission
 
 
 class CountingValidator(Validator):
     """Notes how many signatures it was asked for at a time."""
 
-    def __init__(self, folder: Path) -> None:
-        path = folder / "parties.toml"
-        write_registry(path, {BANK.name: [BANK.public_key.hex()]})
+    def __init__(self) -> None:
         self.counts = ApiCounts()
         self.sizes: list[int] = []
-        super().__init__(Registry(path), self.counts, 100)
+        super().__init__(self.counts, 100)
 
     def signature_errors(self, submissions: Sequence[Submission]) -> list[BadRequest | None]:
         self.sizes.append(len(submissions))
@@ -35,9 +31,9 @@ class CountingValidator(Validator):
 
 
 @pytest.fixture
-def validator(tmp_path: Path) -> CountingValidator:
+def validator() -> CountingValidator:
     """A validator that knows one party."""
-    return CountingValidator(tmp_path)
+    return CountingValidator()
 
 
 def forged() -> Submission:

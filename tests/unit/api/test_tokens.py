@@ -278,7 +278,7 @@ async def test_a_single_token_is_revoked_by_its_id(tmp_path: Path) -> None:
 
 def test_the_rate_of_a_user_is_bounded_unless_it_is_asked_otherwise(tmp_path: Path) -> None:
     """Goal: one caller cannot take a front end, as configured by nobody. Method: the default, as long as a burst."""
-    settings = ApiSettings(registry_path=tmp_path)
+    settings = ApiSettings()
     rates, user = Rates(settings, lambda: 0.0, lambda: 1), Caller(subject="treasury")
     rates.charge(user, request(None), settings.rate_burst)
     with pytest.raises(RateExceeded):
@@ -349,7 +349,7 @@ def test_replicas_that_serve_share_a_rate(tmp_path: Path) -> None:
         PeerSeen("r4", active=False, epoch=1, seen_us=1, answers=True),
     ]
     assert serving(peers) == 2
-    settings, now_s = ApiSettings(registry_path=tmp_path, rate_per_s=10, rate_burst=10, batch_max=10), [0.0]
+    settings, now_s = ApiSettings(rate_per_s=10, rate_burst=10, batch_max=10), [0.0]
     rates, user = Rates(settings, lambda: now_s[0], lambda: serving(peers)), Caller(subject="treasury")
     rates.charge(user, request(None), 5)
     now_s[0] = 0.9
@@ -380,7 +380,7 @@ def test_a_shared_bucket_is_not_forgotten_before_it_is_full() -> None:
 
 def test_users_are_charged_by_name_and_others_by_connection(tmp_path: Path) -> None:
     """Goal: a user cannot have more by opening connections. Method: two connections, with and without a name."""
-    settings = ApiSettings(registry_path=tmp_path, rate_per_s=1, rate_burst=10, batch_max=10)
+    settings = ApiSettings(rate_per_s=1, rate_burst=10, batch_max=10)
     rates, user = Rates(settings, lambda: 0.0, lambda: 1), Caller(subject="treasury")
     one, other = request(None), request(None)
     rates.charge(user, one, 10)

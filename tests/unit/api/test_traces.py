@@ -37,7 +37,7 @@ class Caller:
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         times = iter(range(1_000, 1_000_000))
         traces = FrontEndTraces(Traces(provider, ratio, "api"), lambda: next(times))
-        self.world = ApiWorld(folder, StubParticipant(), traces=traces)
+        self.world = ApiWorld(StubParticipant(), traces=traces)
 
     async def submit(self, submissions: Sequence[Submission], header: str | None) -> int:
         """One call with all of them; its status."""

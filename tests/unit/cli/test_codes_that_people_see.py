@@ -97,7 +97,7 @@ def test_codes_of_files_and_settings(folder: Path, see) -> None:  # type: ignore
     create_key(folder / "notary.key")
     (folder / "parties.toml").touch()
     (folder / "parties.toml").chmod(0o666)
-    seen = see("config", "check")
+    seen = see("party", "import", "parties.toml")
     assert (seen.code, told(seen.err, "TRUST_UNSAFE")) == (2, True)
     with pytest.MonkeyPatch.context() as patch:
         kept_here(patch)

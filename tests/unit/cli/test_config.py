@@ -141,9 +141,9 @@ def test_relative_paths_count_from_the_file() -> None:
     """Goal: a replica finds its files from any folder. Method: a relative path in each place that takes one."""
     kafka = EXAMPLE["log"]["kafka"] | {"security": {"protocol": "SSL", "ca_file": "ca.pem"}}
     config = _config(EXAMPLE | {"log": {"kafka": kafka}})
-    paths = [config.data_dir, config.notary_key_file, config.database.password_file, config.api.registry_path]
+    paths = [config.data_dir, config.notary_key_file, config.database.password_file]
     assert [*paths, config.log.settings.security.ca_file] == [
-        BASE / name for name in ("data", "notary.key", "database.password", "parties.toml", "ca.pem")
+        BASE / name for name in ("data", "notary.key", "database.password", "ca.pem")
     ]
 
 
@@ -252,7 +252,7 @@ def test_the_admin_socket_lies_in_the_replicas_folder_or_where_a_group_may_enter
 )
 def test_the_endpoint_as_a_url(host: str, tls: bool, url: str) -> None:
     """Goal: what people are shown can be used. Method: every address, a name, IPv6, with TLS and without."""
-    api = EXAMPLE["api"] if tls else {"registry_path": "parties.toml"}
+    api = EXAMPLE["api"] if tls else {}
     replicas = [EXAMPLE["replicas"][0] | {"host": "127.0.0.1"}]
     changes = {"endpoint": {"host": host, "port": 9000}, "api": api, "replicas": replicas}
     assert _config(EXAMPLE | changes).endpoint_url == url

@@ -20,7 +20,6 @@ notary_key_file = "notary.key"
 endpoint = {host = "127.0.0.1", port = 9000}
 replicas = [{name = "r1", host = "127.0.0.1", api_port = 8080, health_port = 8081}]
 database = {conninfo = "host=127.0.0.1 dbname=notary", scope = "notary"}
-api = {registry_path = "parties.toml"}
 log.kind = "raft"
 [log.raft]
 group = "g"

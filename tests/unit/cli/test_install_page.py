@@ -80,7 +80,7 @@ UNDONE: Mapping[str, Change] = {
         without("database-password"),
     ),
     "Certificates": without("api-certificates"),
-    "Keys and parties": together(without("notary-key"), without("parties")),
+    "Keys and parties": together(without("notary-key"), without("operator-keys")),
     "Tables and grants": together(part("database", schema_problem="there are no tables"), rights(("participant",))),
     "Topic": together(
         part("log", topic_id=None, missing=True, problem="there is no topic"), part("database", bound_topic_id=None)

@@ -75,7 +75,7 @@ def test_without_a_key_of_ones_own_nobody_registers(folder: Path, see, monkeypat
         ("add", PARTY, KEY),
         ("revoke", PARTY, KEY),
         ("rotate", PARTY, KEY, OTHER_KEY),
-        ("import",),
+        ("import", "parties.toml"),
     ):
         seen = see("party", *words)
         assert (seen.code, told(seen.err, "CONFIG_INVALID")) == (2, True), words

@@ -42,7 +42,6 @@ notary_key_file = "notary.key"
 endpoint = {port = 8080}
 database = {conninfo = "host=127.0.0.1 dbname=notary", scope = "notary"}
 log = {kafka = {bootstrap_servers = "127.0.0.1:9092"}}
-api = {registry_path = "parties.toml"}
 """ + "".join(
     f'[[replicas]]\nname = "r{n}"\nhost = "127.0.0.1"\napi_port = 80{n}1\nhealth_port = 80{n}2\n' for n in (1, 2, 3, 4)
 )

@@ -45,7 +45,6 @@ scope = "notary"
 kind = "memory"
 memory.socket_path = "nobody.sock"
 [api]
-registry_path = "parties.toml"
 """
 KAFKA = KafkaSettings.model_validate({"bootstrap_servers": "a:1", "topic": "log"})
 

@@ -13,7 +13,7 @@ from replica.notary.errors import Code, ConfigError
 
 REPLICA = {"name": "r1", "host": "127.0.0.1", "api_port": 8080, "health_port": 8081}
 TLS = {"certificate_file": "api.crt", "key_file": "api.key"}
-WITH_TLS = {"registry_path": "parties.toml", "tls": TLS}
+WITH_TLS = {"tls": TLS}
 TOKENS = {"keys_file": "issuer.pem", "audience": "notary"}
 ELSEWHERE = {"replicas": [REPLICA | {"host": "10.0.0.1"}]}
 ALL_ADDRESSES = {"endpoint": {"host": "*", "port": 9000}}
@@ -28,7 +28,6 @@ def values(**changes: Any) -> dict[str, Any]:
         "replicas": [REPLICA],
         "database": {"conninfo": "host=127.0.0.1 dbname=notary", "scope": "notary"},
         "log": {"kafka": {"bootstrap_servers": "127.0.0.1:9092"}},
-        "api": {"registry_path": "parties.toml"},
     } | changes
 
 

@@ -62,7 +62,7 @@ def test_a_log_in_memory_stays_on_one_machine(tmp_path: Path) -> None:
     assert config.log.settings == MemoryLogSettings(socket_path=tmp_path / "log.sock")
     assert list(config.log.settings.plaintext_connections()) == []
     tls = {"certificate_file": "a", "key_file": "b"}
-    api = {"registry_path": "p", "tls": tls}
+    api = {"tls": tls}
     for changes in ({"replicas": [REPLICA | {"host": "10.0.0.1"}]}, {"endpoint": {"host": "*", "port": 9000}}):
         with pytest.raises(ConfigError, match="for tests on one machine"):
             config_of(tmp_path, MEMORY, api=api, **changes)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
-from ledger_api.server.registry import read_registry
+from replica.acting.party_file import read_party_file
 from replica.cli.main import main
 from replica.config.load import load_config
 from replica.notary.errors import BadRequest, ConfigError
@@ -75,7 +75,7 @@ def test_no_file_ends_a_command_with_a_traceback(
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-@pytest.mark.parametrize("read", [read_registry, read_keys, load_config])
+@pytest.mark.parametrize("read", [read_party_file, read_keys, load_config])
 def test_files_that_are_read_again_while_a_replica_runs(read: object, what: str, tmp_path: Path) -> None:
     """Goal: the old ones stay in force, which takes an error that is expected. Method: each hostile file."""
     (tmp_path / "file").write_bytes(HOSTILE[what])
@@ -89,7 +89,7 @@ def test_noise(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
     """Goal: as above. Method: bytes and texts of every kind."""
     path = tmp_path_factory.getbasetemp() / "noise"
     path.write_bytes(raw)
-    for read in (read_registry, read_keys, load_config):
+    for read in (read_party_file, read_keys, load_config):
         with pytest.raises(ConfigError):
             read(path)
 

@@ -81,7 +81,7 @@ HEALTHY = Facts(
     development=False,
     clock_skew_max_s=1.0,
     lock_sessions=6,
-    files=FileFacts(registered_pairs=2, certificates={"kafka.security.ca_file": NOW + timedelta(days=300)}),
+    files=FileFacts(certificates={"kafka.security.ca_file": NOW + timedelta(days=300)}),
     machine=MachineFacts(
         data_dir="/var/lib/notary",
         free_bytes=50 * GIB,
@@ -175,13 +175,6 @@ def formats(written: Formats | None, rules: int) -> Facts:
     return replace(database(formats=written), replicas=tuple(replace(one, rules_in_force=rules) for one in REPLICAS))
 
 
-def by_the_log(*changes: dict[str, Any], registered_pairs: int = 2) -> Facts:
-    """Rules 3 are in force, and so many pairs are in the registry file."""
-    facts = replicas(*changes)
-    facts = replace(facts, replicas=tuple(replace(one, rules_in_force=3) for one in facts.replicas))
-    return replace(facts, files=replace(facts.files, registered_pairs=registered_pairs))
-
-
 NEW_WITHOUT_LOG = replace(
     HEALTHY,
     log=replace(LOG, problem="no topic", missing=True, topic_id=None),
@@ -215,8 +208,6 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ),
     ("notary-key", Severity.PROBLEM, files(notary_key_ended=NOW), "key-rotation"),
     ("operator-keys", Severity.PROBLEM, missing("operator-keys"), "operators.keys_file"),
-    ("parties", Severity.PROBLEM, missing("parties"), "correct the file"),
-    ("parties", Severity.WARNING, files(registered_pairs=0), "add parties"),
     ("database-password", Severity.PROBLEM, missing("database-password"), "chmod 600"),
     ("database-password", Severity.PROBLEM, files(password_in_conninfo=True), "password_file"),
     ("log-secrets", Severity.PROBLEM, missing("log-secrets"), "[log]"),
@@ -296,7 +287,6 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("passives", Severity.PROBLEM, replicas({}, {"may_lead": False}, {"may_lead": False}), "replicas.may_lead"),
     ("index-digests", Severity.PROBLEM, replicas(DIGESTS, DIGESTS, OTHER_DIGESTS), "notary index diff"),
     ("formats", Severity.WARNING, formats(Formats(2, 3), rules=2), "notary switchover"),
-    ("parties-in-log", Severity.WARNING, by_the_log({}, {"registry_differs": 2}), "notary party list"),
     ("marks", Severity.WARNING, replicas({}, {"marks_problems": ("SEEN_FILE_DAMAGED: both",)}), "docs/errors.md"),
     ("site", Severity.PROBLEM, replicas({"site": "in_term"}, {"site": "taken_over"}), "notary site status"),
     ("site", Severity.PROBLEM, replicas({"site": "in_term"}, {}), "restart them with their site configured"),
@@ -335,15 +325,6 @@ def test_what_is_broken_is_found_by_name_with_its_fix(check: str, severity: Seve
     found = {finding.check: finding for finding in examine(facts)}
     assert found[check].severity is severity, found[check]
     assert any(part in found[check].fix for part in fix.split("|")), found[check].fix
-
-
-def test_under_rules_3_an_empty_registry_file_is_well() -> None:
-    """Goal: no false alarm about a file that nobody reads. Method: none of its keys, under rules 3 and before; a
-    difference that a replica remembers from rules that are not in force."""
-    found = {one.check: one for one in examine(by_the_log({"registry_differs": 0}, registered_pairs=0))}
-    assert {found[name].severity for name in ("parties", "parties-in-log")} == {Severity.OK}
-    found = {one.check: one for one in examine(files(registered_pairs=0))}
-    assert (found["parties"].severity, found["parties-in-log"].severity) == (Severity.WARNING, Severity.OK)
 
 
 @pytest.mark.parametrize("written", [Formats(2, 2)])

@@ -41,8 +41,6 @@ class SetUp:
         self.key, self.keys = folder / "notary.key", folder / "notary-keys.toml"
         public = create_key(self.key)
         self.keys.write_text(f'[[keys]]\npublic_key = "{public.hex()}"\n')
-        self.parties = folder / "parties.toml"
-        self.parties.write_text(f'[parties]\n"O=Bank A,L=London,C=GB" = ["{public.hex()}"]\n')
         self.operators, self.revoked = folder / "operators.toml", folder / "revoked"
         self.operators.write_text(f'[[operators]]\nname = "anna"\npublic_key = "{public.hex()}"\n')
         self.revoked.touch()
@@ -78,7 +76,6 @@ class SetUp:
                 }
             },
             "api": {
-                "registry_path": str(self.parties),
                 "tls": {
                     "certificate_file": str(self.api[0]),
                     "key_file": str(self.api[1]),
@@ -133,13 +130,9 @@ BROKEN: dict[str, tuple[str, Callable[[SetUp], object]]] = {
     "no list of public keys": ("notary-key", lambda it: it.keys.unlink()),
     "another key's list": ("notary-key", lambda it: it.keys.write_text(f'[[keys]]\npublic_key = "{"ab" * 32}"\n')),
     "no token and no PIN": ("notary-key", _token),
-    "no registry": ("parties", lambda it: it.parties.unlink()),
-    "a registry for all to write": ("parties", lambda it: it.parties.chmod(0o666)),
     "operators' keys for the group to write": ("operator-keys", lambda it: it.operators.chmod(0o664)),
     "keys for tokens for the group to write": ("token-keys", lambda it: it.other[0].chmod(0o664)),
     "revoked tokens for all to write": ("token-keys", lambda it: it.revoked.chmod(0o646)),
-    "a registry that is none": ("parties", lambda it: it.parties.write_bytes(b"\xff")),
-    "a registry that is a folder": ("parties", lambda it: it.parties.unlink() or it.parties.mkdir()),
     "no CA of the brokers": ("log-secrets", lambda it: it.point("log.kafka.security", "ca_file")),
     "no certificate for the brokers": ("log-secrets", lambda it: it.kafka[0].unlink()),
     "no key for the brokers": ("log-secrets", lambda it: it.kafka[1].unlink()),
@@ -160,7 +153,7 @@ BROKEN: dict[str, tuple[str, Callable[[SetUp], object]]] = {
 def test_a_whole_set_up_has_every_file_as_a_replica_needs_it(set_up: SetUp) -> None:
     """Goal: what is broken below was well before. Method: look at all files of the set-up as it is made."""
     found = look_at_files(set_up.config())
-    assert (found.problems, found.registered_pairs, found.password_in_conninfo) == ({}, 1, False)
+    assert (found.problems, found.password_in_conninfo) == ({}, False)
     assert {"api.tls.certificate_file", "log.kafka.security.ca_file", "tracing.ca_file"} <= set(found.certificates)
 
 

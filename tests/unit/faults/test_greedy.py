@@ -22,7 +22,7 @@ async def test_it_takes_its_share_and_closes_all(tmp_path: Path) -> None:
     ledger = Ledger()
     ledger.publish(20)
     told: list[str] = []
-    async with ApiWorld(tmp_path, ledger, connections_max=40, streams_max=8, scan_rows_per_s=1_000.0).serve() as world:
+    async with ApiWorld(ledger, connections_max=40, streams_max=8, scan_rows_per_s=1_000.0).serve() as world:
         place = Place("127.0.0.1", world.port)
         for count, raw, taken in ((100, b"", 0), (12, FOLLOW % 0, 200), (12, SUBMISSIONS, 101)):
             async with held(place, count, raw) as statuses:

@@ -35,9 +35,7 @@ def test_a_rotated_key_goes_on_signing_after_the_next_start(tmp_path: Path) -> N
 def test_a_key_on_a_token_is_not_joined_by_a_file(tmp_path: Path) -> None:
     """Goal: as above, of a key that is no file. Method: a configuration with a token, started again."""
     files = ParticipantFiles(tmp_path)
-    files.config_path.write_text(
-        render_config({**ADDRESSES, "pkcs11": TOKEN, "data_dir": "d", "api": {"registry_path": "p"}}, "")
-    )
+    files.config_path.write_text(render_config({**ADDRESSES, "pkcs11": TOKEN, "data_dir": "d"}, ""))
     files.write_config(ADDRESSES, ("writer", "reader"))
     assert "notary_key_file" not in files.settings()
     assert files.settings()["pkcs11"] == TOKEN

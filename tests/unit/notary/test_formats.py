@@ -7,8 +7,9 @@ import pytest
 from replica.notary.errors import FormatUnknown
 from replica.notary.formats import Formats, Known, known, of_barrier, to_write, why_not_raise
 from replica.notary.records import BarrierRecord
+from tests.next_version.release import NEXT, PRESENT, registered
 
-TWO, THREE, FOUR = Formats(2, 2), Formats(2, 3), Formats(2, 4)
+TWO, THREE, FOUR = Formats(2, 2), PRESENT, NEXT
 OLD, NEW = Known((1, 2), (1, 2)), known()
 
 
@@ -18,11 +19,17 @@ def barrier(formats: Formats) -> BarrierRecord:
 
 def test_a_release_that_knows_more_writes_the_older_until_it_is_raised() -> None:
     """Goal: a new release changes nothing by itself. Method: an empty and a running log, before and after a raise."""
-    assert known().newest == THREE
-    assert (of_barrier(None), of_barrier(barrier(THREE))) == (TWO, THREE)
-    assert to_write(TWO, TWO) == TWO
-    assert to_write(THREE, TWO) == THREE
-    assert to_write(TWO, THREE) == THREE  # a database from an older backup takes nothing back
+    with registered():
+        assert known().newest == FOUR
+        assert (of_barrier(None), of_barrier(barrier(FOUR))) == (THREE, FOUR)
+        assert to_write(THREE, THREE) == THREE
+        assert to_write(FOUR, THREE) == FOUR
+        assert to_write(THREE, FOUR) == FOUR  # a database from an older backup takes nothing back
+
+
+def test_no_activation_writes_rules_that_let_everybody_sign() -> None:
+    """Goal: fail closed. Method: a database and a log that know rules 2 only."""
+    assert to_write(TWO, TWO) == THREE
 
 
 def test_an_older_release_does_not_write_what_it_does_not_know() -> None:

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ledger_api.server.registry import Registry, read_registry, write_registry
 from ledger_api.server.submission_session import _decode as decode_frame
 from ledger_api.server.validation import Validator
 from ledger_api.wire.stream_frames import Submissions, encoder
 from pipeline.archive.layout import MANIFEST_NAME
 from pipeline.archive.manifest import BadLine, check_lines
+from replica.acting.party_file import read_party_file
 from replica.link.frames import LookUp, encode_frame
 from replica.notary.errors import BadRequest, ConfigError, FormatUnknown
 from replica.notary.keys import read_keys
@@ -31,7 +31,7 @@ from replica.operators.admin import PruneCall, SwitchoverCall, read_call
 from replica.telemetry.counts import ApiCounts
 from tests.unit.api.test_fuzz import EXAMPLES, NESTED, damaged, only
 from tests.unit.link.test_frames import FRAME_MAX_BYTES, Collector
-from tests.worlds.api_world import BANK, NOTARY_KEY, make_submission
+from tests.worlds.api_world import NOTARY_KEY, make_submission
 from tests.worlds.archive_world import SIGNER, make_archive, some_log
 
 SUBMISSION = make_submission()
@@ -48,11 +48,9 @@ def longer(array: bytes) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def validator(tmp_path_factory: pytest.TempPathFactory) -> Validator:
-    """A validator that knows one party."""
-    path = tmp_path_factory.mktemp("fuzz") / "parties.toml"
-    write_registry(path, {BANK.name: [BANK.public_key.hex()]})
-    return Validator(Registry(path), ApiCounts(), 100)
+def validator() -> Validator:
+    """A validator."""
+    return Validator(ApiCounts(), 100)
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +159,8 @@ def test_operators_calls(raw: bytes) -> None:
 @EXAMPLES
 @given(st.text(max_size=200) | st.text(max_size=60).map(lambda text: f"[parties]\n{text}"))
 def test_files_that_people_write(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    """Goal: a typing mistake is reported, and stops nothing that runs. Method: noise as registry and as keys."""
+    """Goal: a typing mistake is reported, and stops nothing that runs. Method: noise as a party file and as keys."""
     path = tmp_path_factory.mktemp("noise") / "file.toml"
     path.write_text(text, encoding="utf-8", errors="surrogatepass")
-    for read in (read_registry, read_keys):
+    for read in (read_party_file, read_keys):
         only(ConfigError, read, path)

@@ -84,7 +84,6 @@ def exposition() -> str:
                 metrics_of.IndexMetrics(lambda: sizes, int),
                 metrics_of.ScrubMetrics(scrubber),
                 metrics_of.TrailMetrics(bool, int),
-                metrics_of.RegistryMetrics(int),
                 metrics_of.MarksMetrics(replica.participant),
                 metrics_of.SiteMetrics(lambda: 27.0),
                 metrics_of.DiskMetrics(Path()),

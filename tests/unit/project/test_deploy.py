@@ -196,7 +196,6 @@ def test_the_compose_files_services_are_the_replicas_of_its_configuration(settin
     named = {
         settings.notary_key_file,
         settings.database.password_file,
-        settings.api.registry_path,
         settings.api.tls.certificate_file,
         settings.api.tls.key_file,
         settings.api.tokens.keys_file,

@@ -18,7 +18,6 @@ READERS = {
     "ledger_api/server/main.py": "stamps of traces",
     "ledger_api/server/replies.py": "the Date header",
     "ledger_api/server/submission_session.py": "a token's expiry is a moment",
-    "ledger_api/server/validation.py": "a party's key has a period",
     "replica/cli/archive.py": "stamp of a manifest",
     "replica/cli/audit.py": "stamp of a report",
     "replica/cli/common.py": "the folder that was used last",

@@ -50,7 +50,6 @@ DOCUMENT = HealthDocument(
     not_serving="clock",
     not_serving_detail="the wall clock jumped",
     may_lead=False,
-    registry_differs=2,
     site="taken_over",
     site_detail="term 2 of site b",
 )
@@ -66,7 +65,7 @@ TEXT = (
     '[1]}, "activation_steps_s": {"open": 0.5}, "rules_in_force": 2, '
     '"answers": [5, 6], '
     '"clock_us": 1700000000000000, "serving": "all", "not_serving": "clock", "not_serving_detail": '
-    '"the wall clock jumped", "may_lead": false, "registry_differs": 2, "site": "taken_over", "site_detail": '
+    '"the wall clock jumped", "may_lead": false, "site": "taken_over", "site_detail": '
     '"term 2 of site b", "front_ends_silent": 0, "marks": {"applied": "", "synced": {}, '
     '"contradicted": "", "contradicted_own": false}, '
     '"exposed_records": 0, "marks_problems": []}'

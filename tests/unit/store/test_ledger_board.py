@@ -95,12 +95,12 @@ async def test_formats_are_raised_once_and_for_all(file: Path) -> None:
     late copy; what no release wrote."""
     log = WordsHere(end=10)
     board = LedgerBoard([file], log)
-    assert await board.formats() == Formats(2, 2)
-    assert await board.raise_formats(Formats(2, 3)) == Formats(2, 3) == await board.formats()
-    assert await board.raise_formats(Formats(1, 1)) == Formats(2, 3)
+    assert await board.formats() == Formats(2, 3)
+    assert await board.raise_formats(Formats(2, 4)) == Formats(2, 4) == await board.formats()
+    assert await board.raise_formats(Formats(1, 1)) == Formats(2, 4)
     assert len(log.said) == 1
-    log.late = [NewWord(FORMATS, 0, written(Formats(2, 2)))]
-    assert await board.raise_formats(Formats(2, 4)) == Formats(2, 4)
+    log.late = [NewWord(FORMATS, 0, written(Formats(2, 3)))]
+    assert await board.raise_formats(Formats(2, 5)) == Formats(2, 5)
     await log.say(NewWord(FORMATS, (await log.words(FORMATS))[FORMATS].version, b"x"))
     with pytest.raises(StoreMismatch, match="another release"):
         await board.formats()

@@ -503,7 +503,7 @@ def test_a_line_with_a_slash_ends_a_statement() -> None:
 async def test_what_is_written_is_raised_and_never_lowered(new_store: NewStore) -> None:
     """Goal: two operators at a time go forward. Method: raise each by itself, then lower; what a session receives."""
     async with oracle_board(LOGIN, "test") as board:
-        assert await board.formats() == Formats(2, 2)
+        assert await board.formats() == Formats(2, 3)
         assert await board.raise_formats(Formats(2, 4)) == Formats(2, 4)
         assert await board.raise_formats(Formats(3, 3)) == Formats(3, 4)
     assert await (await new_store()).bind(TOPIC) == Formats(3, 4)

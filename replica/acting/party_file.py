@@ -1,4 +1,4 @@
-"""The party registry: which public keys may sign for which X.500 name. Only registered pairs are served.
+"""A file of parties and their keys, which `notary party import` registers in the log. Replicas do not read it.
 
 A TOML file with one table, `parties`: the name in RFC 4514 form, and its Ed25519 public keys in hexadecimal, each for
 ever or for a period. Keys are rotated by letting the periods of the old and the new one overlap.
@@ -9,83 +9,44 @@ ever or for a period. Keys are rotated by letting the periods of the old and the
         {key = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c", from = 2027-01-01T00:00:00Z},
     ]
 
-The front end checks the period, by its own clock, before a request is logged. A logged request is not affected.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-import msgspec
 from cryptography import x509
 
 from replica.notary.errors import BadRequest, ConfigError
-from replica.notary.parties import PeriodUs
+from replica.notary.parties import Pair, PeriodUs
 from replica.notary.requests import PUBLIC_KEY_BYTES, TIME_MAX_US
 from replica.notary.requests import check_party as check_party_name
 from replica.notary.secret_files import check_trusted, open_not_for_others
-from replica.notary.texts import bytes_from_hex
+from replica.notary.texts import bytes_from_hex, microseconds_of
 from replica.notary.untrusted import parse_toml
 
+PARTY_FILE = "parties.toml"  # of a local cluster, beside its configuration
 KEYS_PER_PARTY_MAX = 100
+ALWAYS: PeriodUs = (0, TIME_MAX_US)
 
 
-class Period(msgspec.Struct, frozen=True):
-    """When a key may be used, `[from_s, until_s)` in Unix time."""
-
-    from_s: float = -math.inf
-    until_s: float = math.inf
-
-    def covers(self, now_s: float) -> bool:
-        """Whether `now_s` is in the period."""
-        return self.from_s <= now_s < self.until_s
-
-    def in_microseconds(self) -> PeriodUs:
-        """The same in microseconds, as a registration in the log has it; for ever ends at TIME_MAX_US."""
-        until_us = TIME_MAX_US if self.until_s * 1e6 > TIME_MAX_US else round(self.until_s * 1e6)
-        return 0 if self.from_s < 0 else round(self.from_s * 1e6), until_us
-
-
-ALWAYS = Period()
-Pairs = Mapping[tuple[str, bytes], Period]
-
-
-class Registry:
-    """The pairs of party and key that were in the file when it was last read."""
-
-    def __init__(self, path: Path) -> None:
-        """Read the file. Raises ConfigError naming what is wrong with it."""
-        self._path = path
-        self._pairs = read_registry(path)
-
-    def period(self, party: str, public_key: bytes) -> Period | None:
-        """When this key may sign for this party, spelt exactly as in the file; None: never."""
-        return self._pairs.get((party, public_key))
-
-    def reload(self) -> int:
-        """Read the file again; returns how many pairs it has. Raises ConfigError if it is bad: the old pairs stay."""
-        self._pairs = read_registry(self._path)
-        return len(self._pairs)
-
-
-def read_registry(path: Path) -> Pairs:
-    """All pairs of party and public key in a registry file, with their periods. Raises ConfigError."""
+def read_party_file(path: Path) -> dict[Pair, PeriodUs]:
+    """All pairs of party and public key in a file, with their periods. Raises ConfigError."""
     try:
         check_trusted(path)
         tables = parse_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"the party registry cannot be read: {error}") from None
+        raise ConfigError(f"the party file cannot be read: {error}") from None
     except ValueError as error:  # broken UTF-8 and broken TOML
-        raise ConfigError(f"the party registry {path} is no TOML file: {error}") from None
+        raise ConfigError(f"the party file {path} is no TOML file: {error}") from None
     parties = tables.get("parties")
     if not isinstance(parties, dict) or len(tables) != 1:
-        raise ConfigError(f"the party registry {path} has one table, [parties]")
-    pairs: dict[tuple[str, bytes], Period] = {}
+        raise ConfigError(f"the party file {path} has one table, [parties]")
+    pairs: dict[Pair, PeriodUs] = {}
     for party, keys in parties.items():
         check_party(party)
         for key, period in _check_keys(path, party, keys):
@@ -94,17 +55,12 @@ def read_registry(path: Path) -> Pairs:
     return pairs
 
 
-def periods_in(path: Path) -> dict[tuple[str, bytes], PeriodUs]:
-    """The pairs of a registry file with their periods, as the log would have them. Raises ConfigError."""
-    return {pair: period.in_microseconds() for pair, period in read_registry(path).items()}
-
-
-def write_registry(path: Path, parties: Mapping[str, Sequence[str]]) -> None:
-    """Write a registry file: party to public keys in hexadecimal. It is in place whole or not at all.
+def write_party_file(path: Path, parties: Mapping[str, Sequence[str]]) -> None:
+    """Write such a file: party to public keys in hexadecimal. It is in place whole or not at all.
 
     Raises ConfigError, and writes nothing, when a name or a key is not right.
     """
-    lines = ["# Party (RFC 4514) = its Ed25519 public keys. Read again on SIGHUP.", "[parties]"]
+    lines = ["# Party (RFC 4514) = its Ed25519 public keys, for `notary party import`.", "[parties]"]
     for party, keys in parties.items():
         hex_keys = [key.hex() for key, _ in _check_keys(path, check_party(party), list(keys))]
         lines.append(f"{json.dumps(party, ensure_ascii=False)} = {json.dumps(hex_keys)}")  # as TOML spells them, too
@@ -129,7 +85,7 @@ def check_party(party: str) -> str:
     return party
 
 
-def _check_keys(path: Path, party: str, keys: object) -> list[tuple[bytes, Period]]:
+def _check_keys(path: Path, party: str, keys: object) -> list[tuple[bytes, PeriodUs]]:
     if not isinstance(keys, list) or not 1 <= len(keys) <= KEYS_PER_PARTY_MAX:
         raise ConfigError(f"the party {party!r} in {path} has a list of 1 to {KEYS_PER_PARTY_MAX} keys")
     try:
@@ -138,20 +94,20 @@ def _check_keys(path: Path, party: str, keys: object) -> list[tuple[bytes, Perio
         raise ConfigError(f"the party {party!r} in {path}: {error.detail}") from None
 
 
-def _check_key(entry: object) -> tuple[bytes, Period]:
+def _check_key(entry: object) -> tuple[bytes, PeriodUs]:
     if not isinstance(entry, dict):
         return bytes_from_hex("a public key", str(entry), PUBLIC_KEY_BYTES), ALWAYS
     unknown = entry.keys() - {"key", "from", "until"}
     if unknown:
         raise BadRequest(f"a key has `key`, `from` and `until`, not {', '.join(sorted(unknown))}")
-    ends = {name: _unix_time(entry[name]) for name in ("from", "until") if name in entry}
-    period = Period(ends.get("from", -math.inf), ends.get("until", math.inf))
-    if period.from_s >= period.until_s:
+    from_us = _time_us(entry["from"]) if "from" in entry else 0
+    until_us = _time_us(entry["until"]) if "until" in entry else TIME_MAX_US
+    if from_us >= until_us:
         raise BadRequest("a key's period starts before it ends")
-    return bytes_from_hex("a public key", str(entry.get("key")), PUBLIC_KEY_BYTES), period
+    return bytes_from_hex("a public key", str(entry.get("key")), PUBLIC_KEY_BYTES), (from_us, until_us)
 
 
-def _unix_time(moment: object) -> float:
+def _time_us(moment: object) -> int:
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         raise BadRequest("a key's period has times with a zone, such as 2027-01-01T00:00:00Z")
-    return moment.timestamp()
+    return max(0, min(microseconds_of(moment), TIME_MAX_US))

@@ -1,15 +1,16 @@
-"""The party registry's file: written whole, read strictly."""
+"""A file of parties and keys: written whole, read strictly."""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from ledger_api.server.registry import ALWAYS, Registry, check_party, read_registry, write_registry
+from replica.acting.party_file import ALWAYS, check_party, read_party_file, write_party_file
 from replica.notary.errors import BadRequest, Code, ConfigError
-from replica.notary.requests import make_request
+from replica.notary.requests import TIME_MAX_US, make_request
 
 KEY_A, KEY_B = "ab" * 32, "cd" * 32
 PARTIES = {
@@ -21,23 +22,10 @@ PARTIES = {
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     """Goal: names with anything legal in them survive the file. Method: quotes, commas, umlauts, several keys."""
     path = tmp_path / "parties.toml"
-    write_registry(path, PARTIES)
+    write_party_file(path, PARTIES)
     expected = {(party, bytes.fromhex(key)): ALWAYS for party, keys in PARTIES.items() for key in keys}
-    assert read_registry(path) == expected
+    assert read_party_file(path) == expected
     assert [entry.name for entry in tmp_path.iterdir()] == ["parties.toml"]
-
-
-def test_only_registered_pairs_are_known(tmp_path: Path) -> None:
-    """Goal: a key is good for its own party only. Method: all pairs of two parties and two keys."""
-    path = tmp_path / "parties.toml"
-    write_registry(path, {"O=A": [KEY_A], "O=B": [KEY_B]})
-    registry = Registry(path)
-    known = [
-        registry.period(party, bytes.fromhex(key)) is ALWAYS
-        for party in ("O=A", "O=B", "O=C")
-        for key in (KEY_A, KEY_B)
-    ]
-    assert known == [True, False, False, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -57,6 +45,7 @@ def test_only_registered_pairs_are_known(tmp_path: Path) -> None:
         '[parties]\n"O=A" = ["abcd"]',
         '[parties]\n"O=A" = [1]',
         f'[parties]\n"O=A" = ["{KEY_A}"]\n"O=A" = ["{KEY_B}"]',
+        f'[parties]\n"O=A" = [{{key = "{KEY_A}", from = 5}}]',
         f'[parties]\n"O=A" = [{{key = "{KEY_A}", till = 2027-01-01T00:00:00Z}}]',
         f'[parties]\n"O=A" = [{{key = "{KEY_A}", until = "2027-01-01"}}]',
         f'[parties]\n"O=A" = [{{key = "{KEY_A}", until = 2027-01-01T00:00:00}}]',
@@ -65,55 +54,48 @@ def test_only_registered_pairs_are_known(tmp_path: Path) -> None:
         f'[parties]\n"O=A" = ["{KEY_A}", {{key = "{KEY_A}", until = 2027-01-01T00:00:00Z}}]',
     ],
 )
-def test_a_file_that_is_not_right_is_refused_and_changes_nothing(tmp_path: Path, text: str) -> None:
-    """Goal: nobody gets in or out by a typing error. Method: one broken file each, at a reload."""
+def test_a_file_that_is_not_right_is_refused(tmp_path: Path, text: str) -> None:
+    """Goal: nobody gets in or out by a typing error. Method: one broken file each."""
     path = tmp_path / "parties.toml"
-    write_registry(path, {"O=A": [KEY_A]})
-    registry = Registry(path)
     path.write_text(text)
     with pytest.raises(ConfigError):
-        registry.reload()
-    assert registry.period("O=A", bytes.fromhex(KEY_A)) is ALWAYS
-    with pytest.raises(ConfigError):
-        Registry(path)
+        read_party_file(path)
 
 
-def test_a_key_is_good_for_its_period_only(tmp_path: Path) -> None:
-    """Goal: rotation with an overlap. Method: an old and a new key, before, at and behind each end; then a reload."""
-    path, day_s = tmp_path / "parties.toml", 86_400.0
+def test_each_key_has_its_period(tmp_path: Path) -> None:
+    """Goal: rotation with an overlap. Method: an old key with an end, a new one with a beginning; one before 1970."""
+    path, day_us = tmp_path / "parties.toml", 86_400_000_000
     path.write_text(
         "[parties]\n"
-        f'"O=A" = [{{key = "{KEY_A}", until = 1970-01-03T00:00:00Z}}, {{key = "{KEY_B}", from = 1970-01-02T00:00:00Z}}]'
+        f'"O=A" = [{{key = "{KEY_A}", until = 1970-01-03T00:00:00Z}},'
+        f' {{key = "{KEY_B}", from = 1970-01-02T00:00:00Z}}]\n'
+        f'"O=B" = [{{key = "{KEY_A}", from = 0001-01-01T00:00:00Z}}]\n'
     )
-    registry = Registry(path)
-    good = [
-        [period is not None and period.covers(now_s) for now_s in (0.0, day_s, 2 * day_s - 1, 2 * day_s)]
-        for period in (registry.period("O=A", bytes.fromhex(key)) for key in (KEY_A, KEY_B))
-    ]
-    assert good == [[True, True, True, False], [False, True, True, True]]
-    write_registry(path, {"O=A": [KEY_B]})
-    registry.reload()
-    assert registry.period("O=A", bytes.fromhex(KEY_A)) is None
+    assert read_party_file(path) == {
+        ("O=A", bytes.fromhex(KEY_A)): (0, 2 * day_us),
+        ("O=A", bytes.fromhex(KEY_B)): (day_us, TIME_MAX_US),
+        ("O=B", bytes.fromhex(KEY_A)): (0, TIME_MAX_US),
+    }
 
 
 def test_a_file_that_is_no_text_or_not_there(tmp_path: Path) -> None:
     """Goal: an error that names the file, not a trace. Method: bytes that are no UTF-8, and no file."""
     path = tmp_path / "parties.toml"
     with pytest.raises(ConfigError, match=r"parties\.toml"):
-        read_registry(path)
+        read_party_file(path)
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match=r"parties\.toml"):
-        read_registry(path)
+        read_party_file(path)
 
 
 @pytest.mark.parametrize("parties", [{"Bank A": [KEY_A]}, {"O=A": ["abcd"]}, {"O=A": []}, {"O=" + "a" * 600: [KEY_A]}])
 def test_nothing_wrong_is_written(tmp_path: Path, parties: dict[str, list[str]]) -> None:
-    """Goal: the helper cannot make a file that the server refuses. Method: bad entries; the old file stays."""
+    """Goal: the helper cannot make a file that an import refuses. Method: bad entries; the old file stays."""
     path = tmp_path / "parties.toml"
-    write_registry(path, {"O=A": [KEY_A]})
+    write_party_file(path, {"O=A": [KEY_A]})
     before = path.read_text()
     with pytest.raises(ConfigError):
-        write_registry(path, parties)
+        write_party_file(path, parties)
     assert path.read_text() == before
 
 
@@ -133,26 +115,46 @@ def test_names_hold_what_requests_may_hold(tmp_path: Path) -> None:
             with pytest.raises(BadRequest):
                 make_request(bytes(32), [], [], None, party)
         else:
-            write_registry(path, {party: [KEY_A]})
-            assert list(read_registry(path)) == [(party, bytes.fromhex(KEY_A))]
+            write_party_file(path, {party: [KEY_A]})
+            assert list(read_party_file(path)) == [(party, bytes.fromhex(KEY_A))]
             assert make_request(bytes(32), [], [], None, party).party == party
 
 
-def test_a_file_that_others_can_write_is_not_read_again_and_none_is_written(tmp_path: Path) -> None:
-    """Goal: a key that somebody else added never counts. Method: a reload of a file with another key and a careless
-    mode; then the product's own file, with an umask of 0."""
+def test_a_file_that_others_can_write_is_refused_and_none_is_written(tmp_path: Path) -> None:
+    """Goal: a key that somebody else added never counts. Method: a careless mode; then the product's own file, with an
+    umask of 0."""
     path = tmp_path / "parties.toml"
-    write_registry(path, {"O=A": [KEY_A]})
-    registry = Registry(path)
-    write_registry(path, {"O=A": [KEY_B]})
+    write_party_file(path, {"O=A": [KEY_A]})
     path.chmod(0o664)
     with pytest.raises(ConfigError) as refused:
-        registry.reload()
+        read_party_file(path)
     assert refused.value.code is Code.TRUST_UNSAFE
-    assert registry.period("O=A", bytes.fromhex(KEY_A)) is ALWAYS
     before = os.umask(0)
     try:
-        write_registry(path, {"O=A": [KEY_B]})
+        write_party_file(path, {"O=A": [KEY_B]})
     finally:
         os.umask(before)
-    assert (path.stat().st_mode & 0o777, registry.reload()) == (0o640, 1)
+    assert (path.stat().st_mode & 0o777, len(read_party_file(path))) == (0o640, 1)
+
+
+HOSTILE = [
+    *(b"", b"\xff", b"[parties]", b"[parties", b"parties = 1", b"[[parties]]", b"a = " + b"[" * 100_000, b"x = 1e400"),
+    *(
+        b"[parties]\n%b = %b\n" % (name, keys)
+        for name in (b'"CN=A"', b'""', b'"\\u200D"')
+        for keys in (b"1", b"[1]", b'[""]')
+    ),
+    b'[parties]\n"CN=A" = [{key = 1}]\n',
+    b'[parties]\n"CN=A" = [{key = "%b", from = 0001-01-01T00:00:00+23:59}]\n' % (b"00" * 32),
+    b'[parties]\n"CN=A" = [{key = "%b", until = 9999-12-31T23:59:59-23:59}]\n' % (b"00" * 32),
+    b'[parties]\n"CN=A" = [{key = "%b", from = nan}]\n' % (b"00" * 32),
+]
+
+
+@pytest.mark.parametrize("raw", HOSTILE)
+def test_whatever_a_file_has_is_read_or_refused(raw: bytes, tmp_path: Path) -> None:
+    """Goal: a hostile file ends in an error with a code. Method: nesting, numbers and times beyond all bounds."""
+    path = tmp_path / "parties.toml"
+    path.write_bytes(raw)
+    with suppress(ConfigError):
+        read_party_file(path)
