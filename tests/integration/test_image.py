@@ -25,7 +25,6 @@ from replica.local.machine import Machine
 from replica.local.ports import PortReservation
 from replica.local.postgres import PostgresServer
 from replica.local.process import SoftwareMissing
-from replica.notary.formats import Formats
 from tests.certificates import Authority
 from tests.faults.lab.namespaces import Namespaces
 from tests.image import Container, Image, build, missing_programs
