@@ -90,6 +90,7 @@ def prepare_site(site: Path, endpoint: str, database: tuple[str, int], brokers: 
         (r'conninfo = ".*"', f'conninfo = "host={host} port={port} dbname=notary user=notary"'),
         (r'bootstrap_servers = ".*"', f'bootstrap_servers = "{brokers}"'),
         (r"security = \{.*\}", 'security = {protocol = "PLAINTEXT"}'),
+        (r"sources = \[.*\]", f'sources = ["{endpoint}/32"]'),
     ):
         text, count = re.subn(pattern, value, text)
         assert count == 1, pattern
