@@ -4,7 +4,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE # a cluster starts dozens of processes, all of the same modules
 
-.PHONY: help setup setup-tests try run demo-pipeline drill test test-all matrix check lint fmt bench bench-pipeline faults power-cuts kill-loop judge overload faults-quick runbooks profile-postgres lognode watch workers soak completeness fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
+.PHONY: help setup setup-tests try run demo-pipeline drill test test-all test-rest matrix check lint fmt bench bench-pipeline faults power-cuts kill-loop judge overload faults-quick runbooks profile-postgres lognode watch workers soak completeness fuzz embedded split-topics install clients dist docs helm containers lake kms jmx sbom audit lock jar-checksums clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test: setup-tests ## Run the quick tests: a good proof of each promise on each r
 
 test-all: setup-tests ## Run all tests that CI runs, phase by phase, each with a time budget; 50 minutes
 	@scripts/test.sh --all $(ARGS)
+
+test-rest: setup-tests ## Run what `make test` leaves out of `make test-all`
+	@scripts/test.sh --rest $(ARGS)
 
 check: lint ## Format, lint, types, import rules and the quick tests
 	@scripts/test.sh core

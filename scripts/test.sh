@@ -1,10 +1,7 @@
 #!/usr/bin/env bash
-# test.sh [--all] [PHASE...]: runs the tests phase by phase, each with a time budget, and ends with a table and one line.
-# Without the option the quick ones: those without the marks `thorough` and `slow`; --all: the `thorough` ones as well. All
-# phases run even if one fails; the exit code is 1 if any did. A phase without test files is left out.
-#
-# Real servers wait for one another half of their time. Simulated ones have no clock but their own: they run beside the
-# phases that follow, on what these leave of the processors, and are told of at the end.
+# test.sh [--all | --rest] [PHASE...]: runs the tests phase by phase, each with a time budget, and ends with a table and
+# one line. Without an option the quick ones: those without the marks `thorough` and `slow`. --rest: the `thorough` ones;
+# --all: both. All phases run even if one fails; the exit code is 1 if any did. A phase without test files is left out.
 #
 # Real servers on a machine that others use too are late now and then: where a phase has them, up to REPEAT_MAX failed
 # tests run once more, and the last line names them. What is deterministic is never repeated, nor is a phase in which a
@@ -15,29 +12,33 @@ cd "$(dirname "$0")/.." || exit
 REPEAT_MAX=3
 NEVER_REPEATED=build/never-repeated # tests/conftest.py writes it: one node id a line
 PURE=" core simulation "           # the phases of deterministic tests
-BESIDE=simulation                  # the phase that no other load can make late
-BESIDE_LOG=build/beside.log
 PARALLEL="-n 2 --dist worksteal"   # for those
 BY_MODULE="-n 2 --dist loadfile"   # real servers, of each process its own; a whole cluster has the machine to itself
-#            phase         quick_s all_s   options and folders; `cluster`, `no-cluster`: tests with that mark, without it
+#            phase         quick_s rest_s  options and folders; `cluster`, `no-cluster`: tests with that mark, without it
 PHASES=( #              (both on two quiet cores; a phase may take BUDGET_FACTOR times that)
-    "core          110 230 $PARALLEL tests/unit tests/model tests/golden tests/raft"
-    "simulation    60  240 $PARALLEL tests/simulation"
-    "integration   150 390 $BY_MODULE no-cluster tests/integration tests/lognode"
-    "clusters      150 530 cluster tests/integration"
-    "clients       75  185 tests/clients"
-    "pipeline      140 660 tests/pipeline"
-    "faults-quick  80  350 tests/faults"
-    "runbooks      70  300 tests/runbooks"
+    "core          110 120 $PARALLEL tests/unit tests/model tests/golden tests/raft"
+    "simulation    60  180 $PARALLEL tests/simulation"
+    "integration   150 240 $BY_MODULE no-cluster tests/integration tests/lognode"
+    "clusters      150 380 cluster tests/integration"
+    "clients       75  110 tests/clients"
+    "pipeline      140 520 tests/pipeline"
+    "faults-quick  80  270 tests/faults"
+    "runbooks      70  230 tests/runbooks"
 )
-BUDGET_FACTOR=${BUDGET_FACTOR:-4}
+BUDGET_FACTOR=4
 
 has_tests() { [[ -n $(find "$1" -name 'test_*.py' -print -quit 2>/dev/null) ]]; }
 
-# seconds_of QUICK_S ALL_S: what a phase takes, of the part that was asked for.
-seconds_of() { [[ $part == all ]] && echo "$2" || echo "$1"; }
+# seconds_of QUICK_S REST_S: what a phase takes, of the part that was asked for.
+seconds_of() {
+    case $part in
+    quick) echo "$1" ;;
+    rest) echo "$2" ;;
+    all) echo $(($1 + $2)) ;;
+    esac
+}
 
-# run_phase NAME QUICK_S ALL_S WORD...: words that begin with tests/ are folders; see PHASES for the others.
+# run_phase NAME QUICK_S REST_S WORD...: words that begin with tests/ are folders; see PHASES for the others.
 run_phase() {
     local name=$1 usual_s budget_s word started code repeated=0 words=() found= marks=$PART_MARKS
     usual_s=$(seconds_of "$2" "$3") budget_s=$((usual_s * BUDGET_FACTOR))
@@ -105,30 +106,17 @@ report() {
     table+=$(printf '%-14s %7.1f s  %s' "$1" "$3" "$result")$'\n'
 }
 
-# begin_beside: the phase BESIDE as a run of its own, which yields to everything else, the end of this one included.
-begin_beside() {
-    local options=()
-    [[ $part == quick ]] || options=("--$part")
-    mkdir -p build
-    BUDGET_FACTOR=20 PYTEST_ADDOPTS="${PYTEST_ADDOPTS:-} -p no:cacheprovider" \
-        setsid nice -n 10 scripts/test.sh "${options[@]}" "$BESIDE" >"$BESIDE_LOG" 2>&1 &
-    beside_pid=$!
-    trap 'kill -- -$beside_pid 2>/dev/null' EXIT
-}
-
-end_beside() {
-    printf '\n=== %s ran beside the others\n' "$BESIDE"
-    wait "$beside_pid" || failed=1
-    trap - EXIT
-    cat "$BESIDE_LOG"
-    table+=$(grep -E "^$BESIDE +[0-9.]+ s  " "$BESIDE_LOG")$'\n'
-}
-
 part=quick
-[[ ${1:-} != --all ]] || { part=all && shift; }
-[[ $part == all ]] && PART_MARKS="not slow" || PART_MARKS="not slow and not thorough"
+case ${1:-} in
+--all | --rest) part=${1#--} && shift ;;
+esac
+case $part in
+quick) PART_MARKS="not slow and not thorough" ;;
+rest) PART_MARKS="not slow and thorough" ;;
+all) PART_MARKS="not slow" ;;
+esac
 
-failed=0 table= repeated_names=() to_go_s=0 began_s=$EPOCHSECONDS beside_pid=
+failed=0 table= repeated_names=() to_go_s=0 began_s=$EPOCHSECONDS
 asked() { [[ -z $phases || " $phases " == *" $1 "* ]]; }
 phases=$*
 for phase in "${PHASES[@]}"; do
@@ -137,14 +125,8 @@ for phase in "${PHASES[@]}"; do
 done
 for phase in "${PHASES[@]}"; do
     read -ra words <<<"$phase"
-    asked "${words[0]}" || continue
-    if [[ ${words[0]} == "$BESIDE" && $phases != "$BESIDE" ]] && has_tests "${words[-1]}"; then
-        begin_beside
-    else
-        run_phase "${words[@]}"
-    fi
+    asked "${words[0]}" && run_phase "${words[@]}"
 done
-[[ -z $beside_pid ]] || end_beside
 [[ -n $table ]] || { echo "no tests in: ${*:-any phase}" >&2 && exit 5; }
 printf '\n%s' "$table"
 [[ $failed -eq 0 ]] && result=passed || result=FAILED

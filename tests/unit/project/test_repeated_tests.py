@@ -130,27 +130,11 @@ def test_real_servers_in_two_processes_are_repeated_and_clusters_run_in_a_phase_
     assert clusters.repeated == "repeated: 1 tests/integration/test_samples.py::test_always"
 
 
-def test_ci_runs_the_quick_tests_and_the_others(tmp_path: Path) -> None:
-    """Goal: no test is lost, none runs twice. Method: one of each."""
-    samples = 'def test_quick(): times("quick")\n@pytest.mark.thorough\ndef test_other(): times("other")\n'
+def test_each_test_is_quick_or_of_the_rest(tmp_path: Path) -> None:
+    """Goal: CI, which runs the quick ones and then the rest, loses none and runs none twice. Method: one of each."""
+    samples = 'def test_quick(): times("quick")\n@pytest.mark.thorough\ndef test_rest(): times("rest")\n'
     assert run_script(tmp_path / "quick", samples) == Ran(0, "repeated: 0", {"quick": 1})
-    assert run_script(tmp_path / "all", samples, "clients", "--all").runs == {"quick": 1, "other": 1}
-
-
-@pytest.mark.timeout(900)  # at its low priority on a busy machine
-def test_simulated_replicas_run_beside_real_ones_on_what_these_leave(tmp_path: Path) -> None:
-    """Goal: what is beside neither slows the others down, nor is forgotten. Method: it notes its priority and fails; a
-    late test of the other phase is repeated all the same."""
-    beside = tmp_path / "tests/simulation"
-    beside.mkdir(parents=True)
-    (beside / "__init__.py").touch()
-    (beside / "test_beside.py").write_text(
-        "import os\nfrom tests.clients.test_samples import times\n"
-        "def test_beside():\n    times(f'nice{os.nice(0)}')\n    assert False\n"
-    )
-    ran = run_script(tmp_path, LATE, "clients", "--all", "simulation")
-    beside_at = f"nice{min(os.nice(0) + 10, 19)}"
-    assert ran == Ran(1, "repeated: 1 tests/clients/test_samples.py::test_late", {beside_at: 1, "late": 2})
+    assert run_script(tmp_path / "rest", samples, "clients", "--rest").runs == {"rest": 1}
 
 
 def test_a_quick_test_that_computes_for_long_fails_and_one_that_waits_does_not(tmp_path: Path) -> None:
