@@ -59,7 +59,7 @@ class Deduplication(DeduplicationDocument, frozen=True, forbid_unknown_fields=Tr
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """A party that submits: its X.500 name, spelt as in the notary's registry, and the key that signs for it."""
+    """A party that submits: its X.500 name, spelt as it is registered, and the key that signs for it."""
 
     name: str
     key: SigningKey = field(default_factory=SigningKey.generate, repr=False)

@@ -94,7 +94,7 @@ class BatchDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def submission_from_document(document: SubmissionDocument, new_id: Callable[[], str]) -> Submission:
-    """The submission in canonical form; registry and signature are not looked at. Raises BadRequest."""
+    """The submission in canonical form; the signature is not looked at. Raises BadRequest."""
     parts = document.request
     if len(parts.inputs) + len(parts.references) >= STATES_LIMIT:  # before any work is put into them
         found = len(parts.inputs) + len(parts.references)

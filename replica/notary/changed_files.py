@@ -1,4 +1,4 @@
-"""Whether files have changed, so that a process notices a renewed certificate or registry without a signal."""
+"""Whether files have changed, so that a process notices a renewed certificate or key without a signal."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ PeriodUs = tuple[int, int]
 
 
 class Differences(NamedTuple):
-    """The pairs of a registry file that the log has no registration of, and those that it has with another period."""
+    """The pairs of a party file that the log has no registration of, and those that it has with another period."""
 
     missing: list[Pair]
     other: list[Pair]
@@ -249,7 +249,7 @@ def why_not_together(notes: Sequence[PartyNote]) -> str | None:
 
 
 def differences(file: Mapping[Pair, PeriodUs], in_log: Mapping[Pair, PeriodUs], now_us: int) -> Differences:
-    """What a registry file says otherwise than the newest registrations. Beginnings before now are as good as each
+    """What a party file says otherwise than the newest registrations. Beginnings before now are as good as each
     other, because a registration never begins earlier than it is signed."""
 
     def agrees(pair: Pair) -> bool:

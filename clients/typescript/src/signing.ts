@@ -51,7 +51,7 @@ export interface Transaction {
   readonly submissionId?: string;
 }
 
-/** Someone who asks the notary: an X.500 name, spelt as in the notary's registry, and the key that signs for it. */
+/** Someone who asks the notary: an X.500 name, spelt as it is registered, and the key that signs for it. */
 export class Party {
   readonly #key: KeyObject;
   readonly publicKey: Buffer;

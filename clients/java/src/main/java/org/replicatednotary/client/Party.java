@@ -14,7 +14,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Set;
 
-/** Someone who asks the notary: an X.500 name, spelt as in the notary's registry, and the key that signs for it. */
+/** Someone who asks the notary: an X.500 name, spelt as it is registered, and the key that signs for it. */
 public final class Party {
     private final String name;
     private final KeyPair keys;
