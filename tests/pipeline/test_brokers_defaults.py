@@ -71,7 +71,7 @@ party officers notary.key --reason r
 party add p {file} --reason r
 party revoke p {file} --reason r
 party rotate p {file} {file} --reason r
-party import --reason r
+party import {file} --reason r
 log check
 log roles
 log salvage --to {new}
