@@ -105,9 +105,9 @@ def test_no_transaction_grows_with_what_is_told_of_conflicts(monkeypatch: pytest
             database = world.shared.database
             publish_for_real = database.publish
 
-            def note(completions: list[object], position: object) -> int:
+            def note(completions: list[object], *where: object) -> int:
                 sizes.append(len(completions))
-                return publish_for_real(completions, position)  # type: ignore[arg-type]
+                return publish_for_real(completions, *where)  # type: ignore[arg-type]
 
             monkeypatch.setattr(database, "publish", note)
             monkeypatch.setattr(publish, "DETAIL_BYTES_MAX", 1)
