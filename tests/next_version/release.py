@@ -1,6 +1,7 @@
 """What the next release would add: a record format with one field more, and rules with one rule more.
 
-The writer of a request gives it a lot; the rules refuse a transaction that was never notarised and drew `REFUSED_LOT`.
+The writer of a request gives it a lot; the rules refuse what would be notarised for the first time and drew
+`REFUSED_LOT`: as a window that is closed does, after conflicts, so a judge that knows today's rules alone agrees.
 Importing this registers nothing: `register` makes a process one of the next release, and so does a wheel that calls it
 (tests/runbooks/releases.py).
 """
@@ -26,7 +27,6 @@ from replica.notary.rules import Outcome, Recorded, Verdict
 PRESENT = known().newest
 NEXT = Formats(PRESENT.records + 1, PRESENT.rules + 1)
 LOTS, REFUSED_LOT = 16, 0
-_OF_COMMANDS = (Outcome.DEDUPLICATED, Outcome.COMMAND_ID_REUSED)
 _judge = rules.RULES[PRESENT.rules]
 _before_states = reference.RULES[PRESENT.rules].before_states
 
@@ -55,9 +55,8 @@ def judge(entry: CountedRequest, recorded: Recorded, newest: Acceptance | None) 
     """The reader's part: today's rules, and then the lot."""
     verdict = _judge(entry, recorded, newest)
     assert isinstance(entry.record, NextRequest)
-    if verdict.outcome in _OF_COMMANDS or recorded[0] is not None or entry.record.lot != REFUSED_LOT:
-        return verdict
-    return Verdict(Outcome.TIME_WINDOW_CLOSED)
+    is_first = verdict.outcome is Outcome.NOTARISED and verdict.notarised_offset == entry.offset
+    return Verdict(Outcome.TIME_WINDOW_CLOSED) if is_first and entry.record.lot == REFUSED_LOT else verdict
 
 
 def before_states(
@@ -66,8 +65,10 @@ def before_states(
     """The same for the reference judge."""
     outcome = _before_states(judge, record, request, digest, newest)
     assert isinstance(record, NextRequest)
-    is_refused = outcome is None and record.lot == REFUSED_LOT and request.tx_id not in judge.notarised
-    return reference.TIME_WINDOW_CLOSED if is_refused else outcome
+    if outcome is not None or record.lot != REFUSED_LOT or request.tx_id in judge.notarised:
+        return outcome
+    is_free = judge.consumed.keys().isdisjoint((*request.inputs, *request.references))
+    return reference.TIME_WINDOW_CLOSED if is_free else None
 
 
 _DECODER = msgspec.msgpack.Decoder(NextRequest | SignOfLifeRecord | NoteRecord)

@@ -126,7 +126,7 @@ def test_the_next_rules_judge_what_follows_their_barrier_and_nothing_before() ->
     write(maker, 2, lot=1, states=(2,), command="c")
     write(maker, 3, lot=REFUSED_LOT, states=(3,))
     write(maker, 4, lot=1, states=(3,))  # what was refused consumed nothing
-    write(maker, 5, lot=REFUSED_LOT, states=(1,))  # the lot comes before the states
+    write(maker, 5, lot=REFUSED_LOT, states=(1,))  # the states come before the lot
     write(maker, 1, lot=REFUSED_LOT, states=(1,))  # notarised before the raise: it stays so
     write(maker, 2, lot=REFUSED_LOT, states=(2,), command="c")
     write(maker, 6, lot=1, states=(1,))
@@ -136,7 +136,7 @@ def test_the_next_rules_judge_what_follows_their_barrier_and_nothing_before() ->
         "notarised",
         closed,
         "notarised",
-        closed,
+        "conflict",
         "notarised",
         "deduplicated",
         "conflict",
