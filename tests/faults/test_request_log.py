@@ -27,7 +27,7 @@ from replica.log.raft.log import RaftLog
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.notary.position import begin
 from replica.notary.reading import VoidReason, read_records
-from replica.notary.records import RECORD_MAX_BYTES, BarrierRecord, RequestRecord, encode_record
+from replica.notary.records import RECORD_MAX_BYTES, RequestRecord, encode_record
 from tests.ends import ends_by_design
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
@@ -44,6 +44,7 @@ from tests.faults.tools import (
 from tests.faults.under_load import end_of_log, under_load
 from tests.faults.witness import only_witness, witness
 from tests.golden.samples import RECORDS
+from tests.worlds.beginning import next_barrier
 
 pytestmark = [
     pytest.mark.cluster,
@@ -153,7 +154,7 @@ NOISE: dict[str, tuple[bytes, VoidReason]] = {
     "deep nesting": (b"\x91" * 100_000, VoidReason.UNDECODABLE),
     "as large as the topic takes": (b"\xa5" * (RECORD_MAX_BYTES + 500), VoidReason.UNDECODABLE),
     "a barrier of an older epoch": (
-        encode_record(BarrierRecord(1, b"z" * 16, "stranger", "postgres:0:1", 2, 2)),
+        next_barrier(1, b"z" * 16, "stranger"),
         VoidReason.BARRIER_NOT_HIGHER,
     ),
 }

@@ -37,7 +37,7 @@ from replica.log.kafka.settings import KafkaSettings
 from replica.notary.places import place_of
 from replica.store.archive_head import ArchiveHeads
 from tests.pipeline.judged import TOPIC
-from tests.pipeline.signed_log import raised_values
+from tests.pipeline.signed_log import longer_values
 from tests.worlds.archive_world import SIGNER
 
 ENDS_S = 300.0
@@ -78,7 +78,7 @@ def rebuild(log: str, folder: str, work: str) -> None:
 
 def tables(place: str, index: str) -> None:
     """As `notary tables run` does, in runs of five records."""
-    values = list(enumerate(raised_values()))
+    values = list(enumerate(longer_values()))
     with open_writer(place_of(place), Path(index), TOPIC) as writer:
         for start in range(0, len(values), 5):
             writer.append(values[start : start + 5])

@@ -10,16 +10,11 @@ from pathlib import Path
 from nacl.signing import SigningKey
 
 from pipeline.tables.write import open_writer
-from replica.notary.records import (
-    NO_OFFSET,
-    BarrierRecord,
-    RequestRecord,
-    SignOfLifeRecord,
-    encode_record,
-)
+from replica.notary.records import NO_OFFSET, RequestRecord, SignOfLifeRecord, encode_record
 from replica.notary.requests import Submission, TimeWindow, make_request, state_ref
 from replica.notary.terms import Terms, encode_canonical
 from tests.pipeline.judged import TOPIC
+from tests.worlds.beginning import OFFICER, beginning, next_barrier
 
 BANK_A, BANK_B, FUND = "O=Bank A,L=London,C=GB", "O=Bank B,L=Paris,C=FR", "O=Fund,L=Zürich,C=CH"
 _KEYS = {party: SigningKey(sha256(party.encode()).digest()) for party in (BANK_A, BANK_B, FUND)}
@@ -40,12 +35,9 @@ def lake_state(name: str) -> bytes:
 def lake_values() -> list[bytes]:
     """Two states that two parties want, a state in the way of a reader, a retry and a repeat, a window that closed, a
     fail-over of 30 s, and a command whose second attempt succeeds."""
-    barriers = [
-        encode_record(BarrierRecord(1, _FIRST, "r1", "postgres:1:1", 2, 2)),
-        encode_record(BarrierRecord(2, _SECOND, "r2", "postgres:1:1", 2, 2)),
-    ]
     return [
-        barriers[0],
+        *beginning(OFFICER, *[(party, bytes(key.verify_key)) for party, key in _KEYS.items()]),
+        next_barrier(2, _FIRST),
         _asked(_FIRST, 0, 0, BANK_A, "sale", "sell-1", ["house"]),
         _asked(_FIRST, 1, 1, BANK_B, "other sale", "buy-1", ["house", "car"]),
         _asked(_FIRST, 2, 2, BANK_A, "sale", "sell-1", ["house"]),
@@ -53,7 +45,7 @@ def lake_values() -> list[bytes]:
         _asked(_FIRST, 4, 90, FUND, "valuation", "value-1", ["bond"], reading=["house"]),
         _asked(_FIRST, 5, 120, BANK_B, "late", "late-1", ["boat"], until_s=100),
         _asked(_FIRST, 6, 3_900, FUND, "coupon", "coupon-1", ["bond"]),
-        barriers[1],
+        next_barrier(3, _SECOND, "r2"),
         encode_record(SignOfLifeRecord(2, _SECOND, 0, _NINE_US)),
         _asked(_SECOND, 1, 3_930, BANK_B, "coupon too", "coupon-1", ["bond"]),
         _asked(_SECOND, 2, 3_960, BANK_B, "cheaper sale", "buy-1", ["car"]),

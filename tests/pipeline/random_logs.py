@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from replica.notary.records import (
-    BarrierRecord,
-    RequestRecord,
-    SignOfLifeRecord,
-    encode_record,
-)
-from replica.notary.requests import Submission, TimeWindow, make_request, state_ref
-from replica.notary.terms import Terms, encode_canonical
+from replica.notary.records import NO_OFFSET, RegistrationRecord, RequestRecord, SignOfLifeRecord, encode_record
+from replica.notary.requests import TIME_MAX_US, Submission, TimeWindow, make_request, state_ref
+from replica.notary.terms import FOR_EVER_US, Terms, encode_canonical
+from tests.worlds.beginning import OFFICER, beginning, next_barrier
 from tests.worlds.notary_logs import strange_bytes
 
 ACTIVATIONS = [bytes([number]) * 16 for number in (0, 1, 2)] + [bytes(15) + b"\1", b"\1" + bytes(15)]
+IDS = st.sampled_from([ACTIVATIONS[1]] * 10 + ACTIVATIONS)  # so that most of what comes counts
 TX_IDS = [bytes([number]) * 32 for number in range(5)] + [b"\7" * 24 + bytes(8)]
 STATES = [state_ref(tx_id, index) for tx_id in TX_IDS[:4] for index in (0, 1, 256)]
 PARTIES = ["O=Bank A,L=London,C=GB", "O=Bänk,L=Zürich,C=CH", "O=A"]
+KEY, OTHER_KEY = b"k" * 32, b"q" * 32  # nearly all requests are signed with the first
+PERIODS = st.sampled_from([(0, TIME_MAX_US)] * 9 + [(3, 8), (5, TIME_MAX_US), (0, 6), (4, 4)])
 TIMES = st.integers(0, 12)
 SEQUENCES = st.one_of(st.integers(0, 6), st.integers(0, 2**63 - 1))
 TEXTS = st.sampled_from(["alice", "x" * 31, "y" * 255, "Ünïcode", "tilde~", "two words"])
@@ -25,15 +24,25 @@ TEXTS = st.sampled_from(["alice", "x" * 31, "y" * 255, "Ünïcode", "tilde~", "t
 
 def barriers() -> st.SearchStrategy[bytes]:
     """A few epochs and activation ids: some are in force, some void, some repeats."""
-    return st.builds(
-        BarrierRecord,
-        st.integers(1, 5),
-        st.sampled_from(ACTIVATIONS),
-        st.just("r1"),
-        st.just("postgres:1:1"),
-        st.just(2),
-        st.just(2),
-    ).map(encode_record)
+    return st.builds(next_barrier, st.integers(1, 5), IDS)
+
+
+@st.composite
+def beginnings(draw: st.DrawFn) -> list[bytes]:
+    """As ledgers begin, with the keys of all parties or of some, for ever or a while; then an activation, mostly."""
+    parties = draw(st.sampled_from([PARTIES, PARTIES, PARTIES[:1], PARTIES[1:], []]))
+    keys = [(party, KEY, *draw(PERIODS)) for party in parties]
+    return [*beginning(OFFICER, *keys), *draw(st.lists(barriers(), min_size=1, max_size=2))]
+
+
+@st.composite
+def registrations(draw: st.DrawFn) -> bytes:
+    """Of a key late, of another one, or a revocation; by an officer or a stranger; what was signed before, or not."""
+    by = draw(st.sampled_from([OFFICER.public_key] * 3 + [b"stranger" * 4]))
+    of = (draw(st.sampled_from(PARTIES)), draw(st.sampled_from([KEY, KEY, OTHER_KEY])), draw(st.integers(0, 2)))
+    return encode_record(
+        RegistrationRecord(2, *draw(_head()), draw(TIMES), *of, *draw(PERIODS), "officer", by, b"s" * 64)
+    )
 
 
 @st.composite
@@ -58,21 +67,35 @@ def requests(draw: st.DrawFn) -> bytes:
     )
     acting = draw(st.sampled_from([(PARTIES[0],), (PARTIES[1],), (PARTIES[0], PARTIES[2]), tuple("abcdefghijklmnop")]))
     user, command = draw(TEXTS), draw(TEXTS)
-    canonical = encode_canonical(request, Terms(user, command, tuple(sorted(acting))))
+    period_us, after_offset, signed = draw(_terms())
+    canonical = encode_canonical(request, Terms(user, command, tuple(sorted(acting)), **signed))
     if draw(st.integers(0, 15)) == 0:  # a byte that is wrong makes it another request, or none at all
         at = draw(st.integers(0, len(canonical) - 1))
         canonical = canonical[:at] + draw(st.binary(min_size=1, max_size=1)) + canonical[at + 1 :]
-    submission = Submission(canonical, b"k" * 32, b"s" * 64, user, command, acting, draw(TEXTS))
+    key = draw(st.sampled_from([KEY] * 7 + [OTHER_KEY]))
+    submission = Submission(canonical, key, b"s" * 64, user, command, acting, draw(TEXTS))
     return encode_record(
         RequestRecord(
             draw(st.sampled_from([2, 2, 2, 2, 2, 2, 2, 1])),
             *draw(_head()),
             draw(TIMES),
             submission,
-            draw(st.sampled_from([0, 1, 3, 2**63 - 1])),
-            draw(st.integers(-1, 40)),
+            period_us,
+            after_offset,
         )
     )
+
+
+@st.composite
+def _terms(draw: st.DrawFn) -> tuple[int, int, dict[str, int]]:
+    """A record's period and the offset after which acceptances count, and what was signed of them; nearly all agree."""
+    period_us = draw(st.sampled_from([0, 1, 3, FOR_EVER_US]))
+    named: dict[str, int] = draw(st.sampled_from([{}, {"deduplication_us": period_us}, {"ledger_offset": 7}]))
+    if "ledger_offset" in named:
+        period_us = FOR_EVER_US
+    agrees = draw(st.integers(0, 15)) > 0
+    after_offset = draw(st.integers(-1, 40)) if ("ledger_offset" in named) == agrees else NO_OFFSET
+    return period_us, after_offset, named
 
 
 @st.composite
@@ -84,7 +107,7 @@ def signs_of_life(draw: st.DrawFn) -> bytes:
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
     """Bytes that are no record, or only nearly."""
-    value = draw(st.one_of(requests(), barriers(), signs_of_life()))
+    value = draw(st.one_of(requests(), barriers(), registrations(), signs_of_life()))
     match draw(st.sampled_from(["cut", "longer", "flip", "empty", "noise"])):
         case "cut":
             return value[: draw(st.integers(0, len(value) - 1))]
@@ -98,25 +121,29 @@ def damaged(draw: st.DrawFn) -> bytes:
     return draw(strange_bytes(80))
 
 
-def logs(max_size: int = 40) -> st.SearchStrategy[list[bytes]]:
-    """The values of a log, from offset 0; it nearly always begins with a barrier."""
-    record = st.one_of(requests(), requests(), requests(), requests(), barriers(), signs_of_life(), damaged())
-    rest = st.lists(record, max_size=max_size)
-    return st.tuples(st.lists(barriers(), max_size=1), rest).map(lambda parts: parts[0] + parts[1])
+@st.composite
+def logs(draw: st.DrawFn, max_size: int = 40) -> list[bytes]:
+    """The values of a log, from offset 0; it nearly always begins as a ledger does."""
+    values = draw(beginnings()) if draw(st.integers(0, 9)) else []
+    length = draw(st.sampled_from([0, 5, max_size // 2, max_size]))
+    of = draw(st.lists(st.sampled_from(_KINDS), min_size=length, max_size=length))
+    return values + [draw(kind()) for kind in of]
+
+
+_KINDS = [*[requests] * 7, *[registrations] * 2, barriers, signs_of_life, damaged]
 
 
 def _head() -> st.SearchStrategy[tuple[bytes, int]]:
-    return st.tuples(st.sampled_from(ACTIVATIONS), SEQUENCES)
+    return st.tuples(IDS, SEQUENCES)
 
 
 def chain() -> list[bytes]:
     """A{x} B{x,y} C{y}: B loses x to A, so y is C's."""
     states = [[STATES[0]], STATES[:2], [STATES[1]]]
-    barrier = BarrierRecord(1, ACTIVATIONS[1], "r1", "postgres:1:1", 2, 2)
-    values = [encode_record(barrier)]
+    values = [*beginning(OFFICER, (PARTIES[0], KEY)), next_barrier(2, ACTIVATIONS[1])]
     for number, inputs in enumerate(states):
         request = make_request(TX_IDS[number], inputs, [], None, PARTIES[0])
         canonical = encode_canonical(request, Terms("alice", f"c{number}", (PARTIES[0],)))
-        submission = Submission(canonical, b"k" * 32, b"s" * 64, "alice", f"c{number}", (PARTIES[0],), "s")
+        submission = Submission(canonical, KEY, b"s" * 64, "alice", f"c{number}", (PARTIES[0],), "s")
         values.append(encode_record(RequestRecord(2, ACTIVATIONS[1], number, number, submission, 0, -1)))
     return values

@@ -18,7 +18,6 @@ from replica.notary.canonical import content_digest
 from replica.notary.receipts import Place, make_receipts, receipt_to_document
 from replica.notary.records import (
     NO_OFFSET,
-    BarrierRecord,
     RequestRecord,
     SignOfLifeRecord,
     encode_record,
@@ -28,10 +27,13 @@ from replica.notary.terms import Terms, encode_canonical
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import PostgresStore
 from tests.pipeline.judged import TOPIC
+from tests.worlds.beginning import OFFICER, beginning, next_barrier
 
 PARTY = "O=Bank A,L=London,C=GB"
 PARTY_KEY, NOTARY_KEY = SigningKey(bytes(range(32))), SigningKey(bytes(range(32, 64)))
 ACTIVATION, ACTIVATION_2 = b"\xa1" * 16, b"\xa3" * 16
+BEGINNING = [*beginning(OFFICER, (PARTY, bytes(PARTY_KEY.verify_key))), next_barrier(2, ACTIVATION)]
+FIRST = len(BEGINNING)  # offset of the first request
 
 
 def tx(number: int) -> bytes:
@@ -77,26 +79,24 @@ def requests() -> list[Request]:
 
 
 def log_values(forged: int | None = None) -> list[bytes]:
-    """Barrier, the requests, a sign of life, a record of nobody's activation."""
-    values = [encode_record(BarrierRecord(1, ACTIVATION, "r1", "postgres:1:1", 2, 2))]
-    values += [signed(one, at, forged=at == forged) for at, one in enumerate(requests())]
-    values.append(encode_record(SignOfLifeRecord(2, ACTIVATION, 50, 9_000_000)))
-    values.append(values[1].replace(ACTIVATION, b"\xa2" * 16))
-    return values
+    """The beginning, the requests, a sign of life, a record of nobody's activation."""
+    asked = [signed(one, at, forged=at == forged) for at, one in enumerate(requests())]
+    alive = encode_record(SignOfLifeRecord(2, ACTIVATION, 50, 9_000_000))
+    return [*BEGINNING, *asked, alive, asked[0].replace(ACTIVATION, b"\xa2" * 16)]
 
 
-def raised_values() -> list[bytes]:
-    """The same log, and a second activation from offset 11: each step of the rules, with and without terms."""
+def longer_values() -> list[bytes]:
+    """The same log, and one more activation from offset 14: each step of the rules, with and without terms."""
     terms = Terms("alice", "signed", (PARTY,), 500)
     return [
         *log_values(),
-        encode_record(BarrierRecord(2, ACTIVATION_2, "r2", "postgres:1:1", 2, 2)),
-        _signed_2(request(1, [1]), 0, "command-0"),  # 12: accepted before
+        next_barrier(3, ACTIVATION_2, "r2"),
+        _signed_2(request(1, [1]), 0, "command-0"),  # 15: accepted before
         _signed_2(request(8, [20]), 1, "command-0"),  # its command with another transaction
-        _signed_2(request(8, [20]), 2, "signed", terms=terms),  # 14
+        _signed_2(request(8, [20]), 2, "signed", terms=terms),  # 17
         _signed_2(request(8, [20]), 3, "signed", terms=terms, stamp_us=2_000_501),  # too late for its period
-        _signed_2(request(9, [1]), 4, "command-1"),  # 16: refused before, and now for another state
-        _signed_2(request(8, [20]), 5, "command-0", stamp_us=2_000_502, period_us=1),  # 17: long ago
+        _signed_2(request(9, [1]), 4, "command-1"),  # 19: refused before, and now for another state
+        _signed_2(request(8, [20]), 5, "command-0", stamp_us=2_000_502, period_us=1),  # 20: long ago
         encode_record(SignOfLifeRecord(2, ACTIVATION_2, 6, 9_000_000)),
     ]
 
@@ -144,13 +144,13 @@ def history() -> list[dict[str, Any]]:
     first, third = requests()[0], requests()[2]
     pairs = [(one.tx_id, content_digest(one)) for one in (first, third)]
     key = bytes(NOTARY_KEY.verify_key)
-    places = [Place("log", 1, 1, 1_000), None]
+    places = [Place("log", FIRST, 2, 1_000), None]
     receipts = make_receipts(pairs, key, lambda message: NOTARY_KEY.sign(message).signature, places)
     documents = [msgspec.to_builtins(receipt_to_document(receipt)) for receipt in receipts]
-    ok = {"type": "ok", "process": "p", "op": 0, "at_ns": 1, "log_offset": 1, "record_offset": 5}
+    ok = {"type": "ok", "process": "p", "op": 0, "at_ns": 1, "log_offset": FIRST, "record_offset": FIRST + 4}
     return [
         {"type": "invoke", "process": "p", "op": 0, "at_ns": 0, "tx_id": first.tx_id.hex()},
         ok | {"content_digest": pairs[0][1].hex(), "receipt": documents[0]},
-        {"type": "refused", "process": "p", "op": 1, "at_ns": 3, "code": "STATE_CONFLICT", "record_offset": 2},
+        {"type": "refused", "process": "p", "op": 1, "at_ns": 3, "code": "STATE_CONFLICT", "record_offset": FIRST + 1},
         documents[1],
     ]

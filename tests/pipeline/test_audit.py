@@ -21,7 +21,7 @@ from replica.store.trail import follow
 from tests.golden.samples import NOTARY_P256
 from tests.pipeline.judged import TOPIC
 from tests.pipeline.log_files import write_log
-from tests.pipeline.signed_log import NOTARY_KEY, history, log_values, publish, raised_values
+from tests.pipeline.signed_log import NOTARY_KEY, history, log_values, longer_values, publish
 from tests.worlds.signed_notes import BERT, EVE, FINE, log_of, registration
 from tests.worlds.trails import trail_of
 
@@ -41,14 +41,14 @@ def test_a_true_log_is_clean(spark: SparkSession, tmp_path: Path) -> None:
     assert report.clean
     assert report.outcomes == {"NOTARISED": 4, "STATE_CONFLICT": 2, "TIME_WINDOW_CLOSED": 1, "TX_ID_REUSED": 1}
     assert report.voids == {"not_in_force": 1}
-    assert report.epochs == [(0, 1, "r1")]
-    assert report.watermark is not None and report.watermark.offset == 10
+    assert report.epochs == [(1, 1, "R0"), (3, 2, "r1")]
+    assert report.watermark is not None and report.watermark.offset == 13
 
 
 def test_a_forged_signature_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    """Goal: the request that nobody signed. Method: a signature over something else at offset 6."""
+    """Goal: the request that nobody signed. Method: a signature over something else at offset 9."""
     report = audited(spark, tmp_path, log_values(forged=5))
-    assert [(finding.code.name, finding.offset) for finding in report.findings] == [("SIGNATURE_INVALID", 6)]
+    assert [(finding.code.name, finding.offset) for finding in report.findings] == [("SIGNATURE_INVALID", 9)]
     assert report.watermark is None
 
 
@@ -79,7 +79,7 @@ def test_a_broken_trail_of_operators_is_a_finding(spark: SparkSession, tmp_path:
         ("beheaded", follow(lines[1:]), 0, {"TRAIL_BROKEN": 1}),
         ("unread", None, None, {}),
     ):
-        report = audited(spark, tmp_path / name, log_values()[:3], Scope(trail=trail))
+        report = audited(spark, tmp_path / name, log_values()[:6], Scope(trail=trail))
         assert (report.counts, report.trail_entries, report.watermark is None) == (counts, entries, bool(counts))
         assert [finding.offset for finding in report.findings] == [-1] * len(counts)
 
@@ -94,9 +94,9 @@ def test_answers_are_held_against_the_log(spark: SparkSession, tmp_path: Path) -
     scope = Scope(answers=(answers,), notary_keys=(NOTARY_P256.public_key, NOTARY))
     report = audited(spark, tmp_path / "true", log_values(), scope)
     assert report.clean and report.answers == 3
-    double_spend = lines[1] | {"log_offset": 2, "receipt": None}
+    double_spend = lines[1] | {"log_offset": 5, "receipt": None}
     forged = lines[3] | {"signature": "00" * 64}
-    other = lines[2] | {"record_offset": 1}
+    other = lines[2] | {"record_offset": 4}
     answers.write_text("".join(json.dumps(line) + "\n" for line in (double_spend, forged, other)))
     report = audited(spark, tmp_path / "false", log_values(), scope)
     assert sorted(report.counts.items()) == [("ANSWER_DIFFERS", 1), ("DOUBLE_SPEND", 1), ("RECEIPT_INVALID", 1)]
@@ -115,21 +115,21 @@ async def test_the_database_is_held_against_the_log(
     report = audited(spark, tmp_path / "true", values, scope)
     assert report.findings == [] and report.completions == 8
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("UPDATE completion SET outcome = 'NOTARISED', notarised_offset = 2 WHERE log_offset = 2")
-        connection.execute("UPDATE completion SET recorded_us = 1 WHERE log_offset = 4")
-        connection.execute("UPDATE completion SET log_offset = 5 WHERE log_offset = 6")
-        connection.execute("UPDATE completion SET log_offset = 10 WHERE log_offset = 7")
-        connection.execute("UPDATE completion SET detail = '' WHERE log_offset = 4")
+        connection.execute("UPDATE completion SET outcome = 'NOTARISED', notarised_offset = 5 WHERE log_offset = 5")
+        connection.execute("UPDATE completion SET recorded_us = 1 WHERE log_offset = 7")
+        connection.execute("UPDATE completion SET log_offset = 8 WHERE log_offset = 9")
+        connection.execute("UPDATE completion SET log_offset = 13 WHERE log_offset = 10")
+        connection.execute("UPDATE completion SET detail = '' WHERE log_offset = 7")
     report = audited(spark, tmp_path / "false", values, scope)
     assert [(finding.code.name, finding.offset) for finding in report.findings] == [
-        ("DOUBLE_SPEND", 2),
-        ("COMPLETION_DIFFERS", 4),
-        ("COMPLETION_DIFFERS", 5),
-        ("LEDGER_NOT_DENSE", 5),
-        ("COMPLETION_MISSING", 6),
-        ("COMPLETION_MISSING", 7),
+        ("DOUBLE_SPEND", 5),
+        ("COMPLETION_DIFFERS", 7),
+        ("COMPLETION_DIFFERS", 8),
         ("LEDGER_NOT_DENSE", 8),
-        ("COMPLETION_EXTRA", 10),
+        ("COMPLETION_MISSING", 9),
+        ("COMPLETION_MISSING", 10),
+        ("LEDGER_NOT_DENSE", 11),
+        ("COMPLETION_EXTRA", 13),
     ]
 
 
@@ -137,14 +137,14 @@ async def test_the_database_is_held_against_the_log(
 def test_the_next_audit_goes_on_at_the_watermark(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: only new records are verified, and a changed one is found. Method: two audits, one after the other."""
     values = log_values(forged=1)
-    first = audited(spark, tmp_path / "first", log_values()[:6])
+    first = audited(spark, tmp_path / "first", log_values()[:9])
     assert first.watermark is not None
     save_watermark(tmp_path / "w.json", first.watermark)
     verified = load_watermark(tmp_path / "w.json")
     report = audited(spark, tmp_path / "second", values, Scope(verified=verified))
-    assert report.clean and report.from_offset == 6
+    assert report.clean and report.from_offset == 9
     assert report.outcomes == {"TIME_WINDOW_CLOSED": 1, "TX_ID_REUSED": 1, "NOTARISED": 1}
-    changed = audited(spark, tmp_path / "third", [*values[:5], values[6], *values[6:]], Scope(verified=verified))
+    changed = audited(spark, tmp_path / "third", [*values[:8], values[9], *values[9:]], Scope(verified=verified))
     assert changed.counts == {"LOG_CHANGED": 1, "SIGNATURE_INVALID": 1}
     (tmp_path / "w.json").write_text("{}")
     with pytest.raises(ConfigError):
@@ -156,17 +156,17 @@ def test_the_next_audit_goes_on_at_the_watermark(spark: SparkSession, tmp_path: 
 
 @pytest.mark.thorough
 @pytest.mark.postgres
-async def test_a_raised_log_is_audited(
+async def test_a_longer_log_is_audited(
     spark: SparkSession, tmp_path: Path, make_database: Callable[[], Awaitable[str]]
 ) -> None:
-    """Goal: answers are held against the log. Method: what a replica publishes of a mixed log and two answers that it
-    gives; then a success made of a refusal, a refusal of a success, and a wrong answer. The index is held against the
-    completions, and against one that lacks an acceptance."""
+    """Goal: answers are held against the log. Method: what a replica publishes of the longer log and two answers that
+    it gives; then a success made of a refusal, a refusal of a success, and a wrong answer. The index is held against
+    the completions, and against one that lacks an acceptance."""
     dsn = await make_database()
-    values = raised_values()
+    values = longer_values()
     await publish(dsn, values)
     answers = tmp_path / "answers.jsonl"
-    refused = {"code": "COMMAND_ID_REUSED", "record_offset": 13}
+    refused = {"code": "COMMAND_ID_REUSED", "record_offset": 16}
     answers.write_text(json.dumps(refused) + "\n")
     scope = Scope({"the database": dsn}, answers=(answers,), notary_keys=(NOTARY,))
     report = audited(spark, tmp_path / "true", values, scope)
@@ -183,16 +183,16 @@ async def test_a_raised_log_is_audited(
     Applier(index, TOPIC).apply(list(enumerate(values)))
     index.close()
     same = diff_index_database(tmp_path / "index", dsn)
-    assert same.same and same.until_offset == 18
-    answers.write_text(json.dumps(refused | {"record_offset": 14}) + "\n")
+    assert same.same and same.until_offset == 21
+    answers.write_text(json.dumps(refused | {"record_offset": 17}) + "\n")
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("UPDATE completion SET outcome = 'NOTARISED', notarised_offset = 13 WHERE log_offset = 13")
-        connection.execute("UPDATE completion SET outcome = 'DEDUPLICATED' WHERE log_offset = 15")
+        connection.execute("UPDATE completion SET outcome = 'NOTARISED', notarised_offset = 16 WHERE log_offset = 16")
+        connection.execute("UPDATE completion SET outcome = 'DEDUPLICATED' WHERE log_offset = 18")
     report = audited(spark, tmp_path / "false", values, scope)
     assert [(finding.code.name, finding.offset) for finding in report.findings] == [
-        ("DOUBLE_SPEND", 13),
-        ("ANSWER_DIFFERS", 14),
-        ("COMPLETION_DIFFERS", 15),
+        ("DOUBLE_SPEND", 16),
+        ("ANSWER_DIFFERS", 17),
+        ("COMPLETION_DIFFERS", 18),
     ]
     found = diff_index_database(tmp_path / "index", dsn)
     assert not found.same

@@ -34,13 +34,13 @@ from replica.notary.errors import CatalogueRefused, CatalogueUnavailable, Config
 from tests.certificates import Authority
 from tests.pipeline.judged import TOPIC
 from tests.pipeline.read_delta import JARS
-from tests.pipeline.signed_log import raised_values
+from tests.pipeline.signed_log import longer_values
 from tests.worlds.metastore import Metastore
 from tests.worlds.served_log import served_log
 
 ENDS_S = 240.0  # for a command, a Spark's start included
 PASSWORD = "of-the-tests"
-VALUES = raised_values()
+VALUES = longer_values()
 NAMES = [f"notary.{name}" for name in sorted(SCHEMAS)]
 
 
@@ -336,4 +336,4 @@ def test_spark_finds_the_tables_by_name(metastore: Metastore, job: Job, tmp_path
         .to_pyarrow_table(columns=["log_offset"])["log_offset"]
         .to_pylist()
     )
-    assert (found["conflicts"], found["days"]) == ([2, 4, 16], 1)
+    assert (found["conflicts"], found["days"]) == ([5, 7, 19], 1)

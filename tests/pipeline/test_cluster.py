@@ -23,12 +23,11 @@ from replica.index.summary import summarise
 from replica.local.ports import PortReservation
 from replica.notary.errors import ConfigError
 from replica.notary.position import BEGIN
-from replica.notary.records import BarrierRecord, encode_record
 from tests.integration.conftest import MakeDatabase
 from tests.pipeline.judged import by_replica, by_tables
 from tests.pipeline.log_files import write_log
 from tests.pipeline.maven_folder import CONNECTOR, maven_folder, spark_conf
-from tests.pipeline.signed_log import ACTIVATION, log_values, publish, request, signed
+from tests.pipeline.signed_log import BEGINNING, log_values, publish, request, signed
 from tests.pipeline.spark_cluster import (
     SparkCluster,
     bare_python,
@@ -62,9 +61,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _many() -> list[bytes]:
     """A log of many requests; every tenth wants a state that is consumed, and one is forged."""
-    barrier = encode_record(BarrierRecord(1, ACTIVATION, "r1", "postgres:1:1", 2, 2))
     requests = [request(n, [n - 1 if n % 10 == 9 else n, REQUESTS + n]) for n in range(REQUESTS)]
-    return [barrier, *[signed(one, n, forged=n == 800) for n, one in enumerate(requests)]]
+    return [*BEGINNING, *[signed(one, n, forged=n == 800) for n, one in enumerate(requests)]]
 
 
 def _tasks(events: Path) -> Counter[str]:
@@ -97,9 +95,9 @@ async def test_both_workers_judge_a_log_without_having_the_notary(
         connection.execute("UPDATE completion SET recorded_us = 1 WHERE log_offset = 1000")
     done = run_job(cluster.master, tmp_path, cluster.python, database=database)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == ["SIGNATURE_INVALID", "801", "COMPLETION_DIFFERS", "1000"]
+    assert done.stdout.split() == ["SIGNATURE_INVALID", "804", "COMPLETION_DIFFERS", "1000"]
     assert done.stderr == ""
-    assert json.loads((tmp_path / "traced.json").read_text()) == [1, 2, 3]
+    assert json.loads((tmp_path / "traced.json").read_text()) == [4, 5, 6]
     assert list((tmp_path / "report").rglob("*.html"))
     assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).entries).digest
     rows = {name: View(tmp_path / "tables" / name).rows(SCHEMAS[name], BEGIN, len(values)) for name in SCHEMAS}
@@ -121,7 +119,7 @@ def test_a_python_comes_with_the_job(cluster: SparkCluster, packed: Path, tmp_pa
     nowhere = tmp_path / "nowhere" / "python"
     done = run_job(cluster.master, tmp_path, nowhere, packed)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == ["SIGNATURE_INVALID", "3"]
+    assert done.stdout.split() == ["SIGNATURE_INVALID", "6"]
     assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).entries).digest
     shutil.rmtree(tmp_path / "events")
     failed = meaning_of(run_job(cluster.master, tmp_path, nowhere).stderr)
@@ -160,7 +158,7 @@ def test_jobs_run_unchanged_through_connect(cluster: SparkCluster, ports: PortRe
     with connect_server(cluster, ports) as connect:
         done = run_job(connect, tmp_path, cluster.python)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == ["SIGNATURE_INVALID", "3"]
+    assert done.stdout.split() == ["SIGNATURE_INVALID", "6"]
     assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).entries).digest
 
 

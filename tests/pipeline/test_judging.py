@@ -23,6 +23,7 @@ from replica.notary.errors import BadRequest, FormatUnknown, IndexMismatch, Inva
 from replica.notary.outcomes import CODE_OF
 from replica.notary.records import (
     BarrierRecord,
+    RegistrationRecord,
     RequestRecord,
     SignOfLifeRecord,
     Undecodable,
@@ -267,7 +268,8 @@ def _kind_of(value: bytes) -> tuple[int, object]:
         return UNDECODABLE, None
     except BadRequest:
         return BAD_REQUEST, record
-    return {BarrierRecord: BARRIER, RequestRecord: REQUEST, SignOfLifeRecord: NOTE}[type(record)], record
+    notes = dict.fromkeys((SignOfLifeRecord, RegistrationRecord), NOTE)
+    return ({BarrierRecord: BARRIER, RequestRecord: REQUEST} | notes)[type(record)], record
 
 
 @pytest.mark.parametrize("cuts", [[], [3, 6, 12, 20], list(range(1, 36))])

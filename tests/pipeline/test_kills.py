@@ -28,7 +28,7 @@ from tests.pipeline.judged import TOPIC, by_replica
 from tests.pipeline.killed_job import killed_at
 from tests.pipeline.log_files import write_log
 from tests.pipeline.random_logs import chain
-from tests.pipeline.signed_log import raised_values
+from tests.pipeline.signed_log import longer_values
 from tests.pipeline.test_archive import VALUES, World, world
 from tests.worlds.archive_world import SIGNER, make_archive, some_log
 
@@ -168,7 +168,7 @@ def test_a_query_that_is_killed_with_commits_in_flight(tmp_path: Path, done: int
 
 def _log_of_two_files(folder: Path) -> tuple[Path, Path]:
     """Writes the log, of which each file is a batch; where its tables and their index are to be."""
-    write_log(folder / "log", raised_values(), [12])
+    write_log(folder / "log", longer_values(), [12])
     for at_s, file in enumerate(sorted((folder / "log").iterdir()), 1):
         os.utime(file, (at_s, at_s))  # Spark takes files by age
     return folder / "tables", folder / "index"
@@ -179,7 +179,7 @@ def _go_on(place: Path, index: Path) -> None:
     for _ in SCHEMAS:
         try:
             with open_writer(place, index, TOPIC) as writer:
-                writer.append(list(enumerate(raised_values()))[writer.position.offset + 1 :])
+                writer.append(list(enumerate(longer_values()))[writer.position.offset + 1 :])
             return
         except ArchiveContended:
             continue
@@ -187,7 +187,7 @@ def _go_on(place: Path, index: Path) -> None:
 
 
 def _each_row_is_there_once(folder: Path) -> None:
-    values = raised_values()
+    values = longer_values()
     with open_writer(folder / "once", folder / "other", TOPIC) as writer:
         writer.append(list(enumerate(values)))
     for name, schema in SCHEMAS.items():

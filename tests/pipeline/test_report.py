@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pipeline.reports.intervals import INTERVALS_MAX, interval_s
 from pipeline.reports.report import write_report
 from tests.pipeline.log_files import write_log
-from tests.pipeline.signed_log import PARTY, log_values, raised_values
+from tests.pipeline.signed_log import FIRST, PARTY, log_values, longer_values
 
 pytestmark = pytest.mark.spark
 
@@ -44,8 +44,11 @@ def test_figures_and_page(spark: SparkSession, tmp_path: Path) -> None:
     assert [(row["party"], row["requests"], row["conflicts"], row["states"]) for row in table("parties")] == [
         (PARTY, 8, 2, 12)
     ]
-    assert [(row["refused"], row["as_reference"], row["consumed_at"]) for row in table("hot_states")] == [(2, 1, 1)]
-    assert [(row["epoch"], row["requests"], row["pause_s"]) for row in table("fail_overs")] == [(1, 8, None)]
+    assert [(row["refused"], row["as_reference"], row["consumed_at"]) for row in table("hot_states")] == [(2, 1, FIRST)]
+    assert [(row["epoch"], row["requests"], row["pause_s"]) for row in table("fail_overs")] == [
+        (1, 0, None),
+        (2, 8, None),
+    ]
     assert table("estimates") == [{"operations": 2, "kept": 1, "p50_ratio": 1.0, "p90_ratio": pytest.approx(1.4)}]
     assert {row["answer"]: row["p50_s"] for row in table("latency")} == {"ok": 0.02, "STATE_CONFLICT": 0.06}
     assert sum(row["requests"] for row in table("throughput")) == 8  # type: ignore[misc]
@@ -54,9 +57,9 @@ def test_figures_and_page(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_figures_of_a_raised_log(spark: SparkSession, tmp_path: Path) -> None:
-    """Goal: outcomes of rules 2 are counted, and repeated successes named. Method: the mixed log."""
-    log = write_log(tmp_path / "log", raised_values(), [13])
+def test_figures_of_a_longer_log(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: outcomes of commands are counted, and repeated successes named. Method: the log that was led twice."""
+    log = write_log(tmp_path / "log", longer_values(), [13])
     write_report(spark, log, tmp_path / "work", tmp_path / "report", [], made_us=1)
     outcomes = pq.read_table(tmp_path / "report" / "outcomes.parquet").to_pylist()
     assert {row["outcome"]: (row["requests"], row["repeated"]) for row in outcomes} == {

@@ -27,7 +27,7 @@ from replica.notary.errors import InvariantBroken
 from tests.pipeline.judged import TOPIC
 from tests.pipeline.log_files import write_log
 from tests.pipeline.random_logs import logs
-from tests.pipeline.signed_log import log_values, raised_values
+from tests.pipeline.signed_log import FIRST, log_values, longer_values
 
 PUT_BACK = "the tables were put back to an earlier state since the one before"
 FIGURES = ("throughput", "outcomes", "parties", "hot_states", "fail_overs")
@@ -112,16 +112,16 @@ def _rows(name: str, rows: list[dict[str, object]]) -> pa.Table:
 
 def test_only_what_is_new_is_read(tmp_path: Path) -> None:
     """Goal: files that the report before had read are not opened. Method: empty them in between."""
-    append(tmp_path, raised_values(), 9)
+    append(tmp_path, longer_values(), 9)
     assert report(tmp_path, "out").anew == "there is no earlier one"
     old = {name: set((tmp_path / "tables" / name).rglob("*.parquet")) for name in (VERDICTS, CONFLICTS)}
-    append(tmp_path, raised_values(), len(raised_values()))
+    append(tmp_path, longer_values(), len(longer_values()))
     shutil.copytree(tmp_path / "tables", tmp_path / "kept")
     for paths in old.values():
         for path in paths:
             path.write_bytes(b"")
     made = report(tmp_path, "out")
-    assert (made.after, made.offset, made.anew) == (8, len(raised_values()) - 1, None)
+    assert (made.after, made.offset, made.anew) == (8, len(longer_values()) - 1, None)
     shutil.rmtree(tmp_path / "tables")
     (tmp_path / "kept").rename(tmp_path / "tables")
     report(tmp_path, "whole")
@@ -132,7 +132,7 @@ def test_only_what_is_new_is_read(tmp_path: Path) -> None:
 def test_a_state_that_is_damaged_or_foreign_is_made_anew(tmp_path: Path) -> None:
     """Goal: a state is used only if it is whole, and of these tables as they are. Method: each of the ways it may be
     wrong; after each the report is that of the log, and says why it read everything."""
-    values = raised_values()
+    values = longer_values()
     append(tmp_path, values, 9)
     report(tmp_path, "out")
     early = (tmp_path / "out" / NAME).read_bytes()
@@ -177,7 +177,7 @@ def test_tables_that_were_removed_are_counted_anew(tmp_path: Path) -> None:
     report(tmp_path, "out")
     shutil.rmtree(tmp_path / "tables")
     shutil.rmtree(tmp_path / "index")
-    append(tmp_path, raised_values(), len(raised_values()))
+    append(tmp_path, longer_values(), len(longer_values()))
     assert report(tmp_path, "out").anew == "the one before is of other tables"
     report(tmp_path, "whole")
     assert written(tmp_path / "out") == written(tmp_path / "whole")
@@ -186,7 +186,7 @@ def test_tables_that_were_removed_are_counted_anew(tmp_path: Path) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("names", "rows"),
-    [((VERDICTS,), "log_offset = 3"), ((CONFLICTS,), "log_offset = 2"), ((VERDICTS, REQUESTS), "log_offset = 4")],
+    [((VERDICTS,), "log_offset = 6"), ((CONFLICTS,), "log_offset = 5"), ((VERDICTS, REQUESTS), "log_offset = 7")],
     ids=["a verdict", "the states in the way of a request", "a refused request but not the states in its way"],
 )
 def test_rows_that_somebody_deleted_are_found(tmp_path: Path, names: tuple[str, ...], rows: str) -> None:
@@ -213,8 +213,8 @@ def test_a_table_of_an_older_release_lacks_a_column(tmp_path: Path) -> None:
     append(tmp_path, log_values(), len(log_values()))
     rows = DeltaTable(str(tmp_path / "tables" / CONFLICTS)).to_pyarrow_table()
     assert [row["consumed_offset"] for row in sorted(rows.to_pylist(), key=lambda row: str(row["log_offset"]))] == [
-        1,
-        1,
+        FIRST,
+        FIRST,
     ]
     view = TablesView(tmp_path / "tables")
     older = view._views[CONFLICTS].rows(pa.schema([("log_offset", pa.int64()), ("no_such", pa.int64())]), -1, 99)
@@ -224,7 +224,7 @@ def test_a_table_of_an_older_release_lacks_a_column(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_the_figures_are_those_of_spark(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: two implementations agree. Method: a log on Spark, and its tables in two runs and two reports."""
-    values = raised_values()
+    values = longer_values()
     for end in (9, len(values)):
         append(tmp_path, values, end)
         report(tmp_path, "tables-report")

@@ -10,12 +10,13 @@ from ledger_api.client import Deduplication, Party
 from pipeline.audit.signatures import unsigned
 from pipeline.judging.columns import decode
 from pipeline.judging.plan import counted
+from replica.notary.counted import CountedRequest
 from replica.notary.position import begin
 from replica.notary.reading import read_records
-from replica.notary.records import NO_OFFSET, BarrierRecord, RequestRecord, encode_record
+from replica.notary.records import NO_OFFSET, RequestRecord, encode_record
 from replica.notary.requests import Submission
 from tests.pipeline.judged import TOPIC, plan_of
-from tests.pipeline.signed_log import ACTIVATION, PARTY, PARTY_KEY
+from tests.pipeline.signed_log import ACTIVATION, BEGINNING, FIRST, PARTY, PARTY_KEY
 
 pytestmark = pytest.mark.thorough
 
@@ -38,8 +39,7 @@ def log() -> list[bytes]:
         OTHER.sign("44" * 32, act_as=[PARTY]),
         replace(good, command_id="d"),
     ]
-    barrier = BarrierRecord(1, ACTIVATION, "r1", "postgres:1:1", 2, 2)
-    return [encode_record(barrier), *[record(at, one) for at, one in enumerate(submissions)]]
+    return [*BEGINNING, *[record(at, one) for at, one in enumerate(submissions)]]
 
 
 def test_signatures_of_both_versions_are_audited() -> None:
@@ -51,5 +51,6 @@ def test_signatures_of_both_versions_are_audited() -> None:
     found = counted(columns, plan.rules_of(columns))
     reading = read_records(begin(TOPIC), list(enumerate(values)))
     rows = columns.rows[found.requests].tolist()
-    assert rows == [entry.offset for entry in reading.counted] == [1, 2, 3, 4, 5]
-    assert unsigned(columns, found.requests, after=-1) == [2, 4]
+    assert rows == [entry.offset for entry in reading.counted if isinstance(entry, CountedRequest)]
+    assert rows == [FIRST + at for at in range(5)]
+    assert unsigned(columns, found.requests, after=-1) == [FIRST + 1, FIRST + 3]

@@ -32,10 +32,10 @@ from replica.notary.salvage import lost_record
 from tests.pipeline.delta_tables import expiring
 from tests.pipeline.judged import TOPIC, by_replica
 from tests.pipeline.log_files import write_log
-from tests.pipeline.signed_log import PARTY, log_values, raised_values, tx
+from tests.pipeline.signed_log import FIRST, PARTY, log_values, longer_values, tx
 from tests.worlds.party_logs import told_log
 
-RAISED = Applier(MemoryIndex(), TOPIC).apply(list(enumerate(raised_values())))
+LONGER = Applier(MemoryIndex(), TOPIC).apply(list(enumerate(longer_values())))
 
 
 class Killed(BaseException):
@@ -65,13 +65,13 @@ def rows(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def test_what_the_log_decided_is_in_the_tables(tmp_path: Path) -> None:
-    """Goal: each table has its rows, with real times and days. Method: the log with each kind of verdict, raised."""
-    append(tmp_path, raised_values())
+    """Goal: each table has its rows, with real times and days. Method: the log with each verdict, led once more."""
+    append(tmp_path, longer_values())
     of_all = rows(tmp_path, VERDICTS)
     assert [(row["log_offset"], row["outcome"], row["notarised_offset"]) for row in of_all] == [
-        (offset, *verdict) for offset, verdict in sorted(by_codes(raised_values()).items())
+        (offset, *verdict) for offset, verdict in sorted(by_codes(longer_values()).items())
     ]
-    (first,) = [row for row in rows(tmp_path, REQUESTS) if row["log_offset"] == 1]
+    (first,) = [row for row in rows(tmp_path, REQUESTS) if row["log_offset"] == FIRST]
     assert first["stamp_at"] == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC) and first["day"] == date(1970, 1, 1)
     assert (first["tx_id"], first["party"], first["user_id"], first["command_id"]) == (
         tx(1),
@@ -81,18 +81,19 @@ def test_what_the_log_decided_is_in_the_tables(tmp_path: Path) -> None:
     )
     assert first["inputs"] == [f"{tx(1001).hex()}:1"] and first["referenced_states"] == []
     assert [(row["log_offset"], row["usage"]) for row in rows(tmp_path, CONFLICTS)] == [
-        (2, "input"), (4, "reference"), (16, "input")
+        (5, "input"), (7, "reference"), (19, "input")
     ]  # fmt: skip
     assert [(row["log_offset"], row["epoch"], row["replica"]) for row in rows(tmp_path, EPOCHS)] == [
-        (0, 1, "r1"),
-        (11, 2, "r2"),
+        (1, 1, "R0"),
+        (3, 2, "r1"),
+        (14, 3, "r2"),
     ]
 
 
 def test_completions_are_those_that_replicas_publish(tmp_path: Path) -> None:
     """Goal: a completion for each decided command, dense. Method: the reference judge of
     `notary check` compares each with the log; the logs whose runs are cut anywhere. One that is left out is found."""
-    for number, values in enumerate([log_values(), raised_values()]):
+    for number, values in enumerate([log_values(), longer_values()]):
         for cut in (1, 9, 10):
             append(tmp_path / f"{number}-{cut}", values, [cut])
             found = rows(tmp_path / f"{number}-{cut}", COMPLETIONS)
@@ -110,7 +111,7 @@ def wrong_completions(values: Sequence[bytes], found: Iterable[dict[str, Any]]) 
 
 def published(found: Iterable[dict[str, Any]]) -> list[CompletionRow]:
     """Rows of the table as the participant store has them; the states of a conflict are in a table of their own."""
-    conflicts = {completion.log_offset: completion.detail for completion in completions_of(RAISED)}
+    conflicts = {completion.log_offset: completion.detail for completion in completions_of(LONGER)}
     return [
         CompletionRow(
             row["ledger_offset"],
@@ -139,7 +140,7 @@ def by_codes(values: Sequence[bytes]) -> dict[int, tuple[str, int | None]]:
 def test_each_record_is_there_once_whenever_the_job_is_killed(tmp_path: Path) -> None:
     """Goal: no row is missing, and none is there twice. Method: a log in three runs, a job killed after
     each step of them, and another one whose runs end elsewhere."""
-    values = raised_values()
+    values = longer_values()
     steps = 0
     while True:
         folder = tmp_path / str(steps)
@@ -153,8 +154,8 @@ def test_each_record_is_there_once_whenever_the_job_is_killed(tmp_path: Path) ->
         assert found == by_codes(values), steps
         assert [row["log_offset"] for row in rows(folder, VERDICTS)] == sorted(found), steps
         assert [row["log_offset"] for row in rows(folder, REQUESTS)] == sorted(found), steps
-        assert [row["log_offset"] for row in rows(folder, CONFLICTS)] == [2, 4, 16], steps
-        assert [row["log_offset"] for row in rows(folder, EPOCHS)] == [0, 11], steps
+        assert [row["log_offset"] for row in rows(folder, CONFLICTS)] == [5, 7, 19], steps
+        assert [row["log_offset"] for row in rows(folder, EPOCHS)] == [1, 3, 14], steps
         assert wrong_completions(values, rows(folder, COMPLETIONS)) == {}, steps
         steps += 1
     assert steps > 10
@@ -167,7 +168,7 @@ def test_tables_without_their_index_are_gone_on_with_and_an_index_without_its_ta
     """Goal: the index is derived. Method: remove the index; remove one table; remove all; go on each time."""
     values = log_values()
     for lost in ("index", f"tables/{VERDICTS}", f"tables/{REQUESTS}", "tables"):
-        append(tmp_path, values[:5])
+        append(tmp_path, values[: FIRST + 4])
         shutil.rmtree(tmp_path / lost)
         append(tmp_path, values)
         assert {
@@ -182,9 +183,9 @@ def test_tables_without_their_index_are_gone_on_with_and_an_index_without_its_ta
 def test_tables_of_a_backup_are_gone_on_with(tmp_path: Path) -> None:
     """Goal: an index that is newer than its tables misses no row. Method: put older tables back."""
     values = log_values()
-    append(tmp_path, values[:3])
+    append(tmp_path, values[: FIRST + 2])
     shutil.copytree(tmp_path / "tables", tmp_path / "backup")
-    append(tmp_path, values[:6])
+    append(tmp_path, values[: FIRST + 5])
     shutil.rmtree(tmp_path / "tables")
     shutil.copytree(tmp_path / "backup", tmp_path / "tables")
     append(tmp_path, values)
@@ -240,16 +241,16 @@ def test_a_table_of_another_log_and_a_lost_record_are_refused(tmp_path: Path) ->
 def test_of_two_writers_one_is_refused(tmp_path: Path) -> None:
     """Goal: a second writer adds nothing, on this machine or another. Method: one index; two indexes, one table."""
     values = log_values()
-    append(tmp_path, values[:3])
+    append(tmp_path, values[:6])
     with open_writer(tmp_path / "tables", tmp_path / "index", TOPIC) as writer:
         with pytest.raises(IndexUnreadable):
             append(tmp_path, values)
         shutil.copytree(tmp_path / "index", tmp_path / "theirs")
         (tmp_path / "theirs" / "LOCK").unlink()
         with open_writer(tmp_path / "tables", tmp_path / "theirs", TOPIC) as other:
-            other.append(list(enumerate(values))[3:5])
+            other.append(list(enumerate(values))[6:8])
         with pytest.raises(ArchiveContended):
-            writer.append(list(enumerate(values))[3:7])
+            writer.append(list(enumerate(values))[6:10])
     append(tmp_path, values)
     assert [row["log_offset"] for row in rows(tmp_path, REQUESTS)] == sorted(by_codes(values))
 
@@ -258,9 +259,9 @@ def test_an_append_removes_nothing(tmp_path: Path) -> None:
     """Goal: a writer needs no right to delete. Method: appends to a table with expired log entries, across checkpoints;
     its owner's tool cleans the log up, and the job goes on."""
     values, folder = log_values(), tmp_path / "tables" / REQUESTS
-    append(tmp_path, values[:2])
+    append(tmp_path, values[: FIRST + 1])
     table = expiring(str(folder))
-    for end in range(3, 7):
+    for end in range(FIRST + 2, FIRST + 6):
         append(tmp_path, values[:end])
     table.update_incremental()
     log = folder / "_delta_log"
@@ -275,7 +276,7 @@ def test_an_append_removes_nothing(tmp_path: Path) -> None:
 def test_tables_are_compacted_at_any_time(tmp_path: Path) -> None:
     """Goal: upkeep loses and doubles no row, under a job and a reader that go on. Method: compact each table, append,
     remove the files that compaction replaced, append; a view from before the compaction, and one from after all."""
-    values = list(enumerate(raised_values()))
+    values = list(enumerate(longer_values()))
     with open_writer(tmp_path / "tables", tmp_path / "index", TOPIC) as writer:
         for start in range(0, 9, 3):
             writer.append(values[start : start + 3])
@@ -290,7 +291,7 @@ def test_tables_are_compacted_at_any_time(tmp_path: Path) -> None:
         removed = [table.vacuum(0, dry_run=False, enforce_retention_duration=False) for table in tables]
         assert any(removed)
         writer.append(values[12:])
-    append(tmp_path / "once", raised_values())
+    append(tmp_path / "once", longer_values())
     for name, schema in SCHEMAS.items():
         found, expected = (View(folder / "tables" / name) for folder in (tmp_path, tmp_path / "once"))
         order = [(column, "ascending") for column in schema.names if column in ("log_offset", "state", "ledger_offset")]
@@ -395,8 +396,8 @@ def test_the_tables_have_what_the_jobs_on_spark_find_under_rules_3(spark: SparkS
 @pytest.mark.spark
 def test_the_tables_have_what_the_jobs_on_spark_find(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: two implementations agree. Method: one log, judged in parallel on Spark, and in order here."""
-    append(tmp_path, raised_values(), [5, 12])
-    log = write_log(tmp_path / "log", raised_values(), [13])
+    append(tmp_path, longer_values(), [5, 12])
+    log = write_log(tmp_path / "log", longer_values(), [13])
     judged = judge_log(spark, log, tmp_path / "work")
     decided = verdicts(spark, judged, requests(spark, log, judged.plan)).orderBy("offset").collect()
     assert [(row.offset, bytes(row.tx_id), row.outcome, row.notarised_offset) for row in decided] == [

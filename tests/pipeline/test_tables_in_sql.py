@@ -123,7 +123,11 @@ ANSWERS = {
         (NINE + timedelta(seconds=90), FUND, "STATE_CONFLICT", lake_tx("valuation").hex(), "reference"),
     ],
     "Share of work that was done before": [(NINE.date(), 9, 1, 1, 22.2)],
-    "Fail-overs, and the pause that each made": [(1, "r1", 7, None), (2, "r2", 2, timedelta(seconds=30))],
+    "Fail-overs, and the pause that each made": [
+        (1, "R0", 0, None),
+        (2, "r1", 7, None),
+        (3, "r2", 2, timedelta(seconds=30)),
+    ],
     "Commands that needed several attempts": [
         ("bank-a", "sell-1", 2, timedelta(0)),
         ("bank-b", "buy-1", 2, timedelta(seconds=3_959)),

@@ -15,7 +15,7 @@ from replica.index.memory import MemoryIndex
 from replica.notary.counted import CountedRequest
 from tests.pipeline.judged import TOPIC, by_replica
 from tests.pipeline.read_delta import JARS
-from tests.pipeline.signed_log import raised_values
+from tests.pipeline.signed_log import longer_values
 
 ENDS_S = 240.0  # 20 s on a quiet machine, most of it Spark's start
 pytestmark = [
@@ -28,7 +28,7 @@ pytestmark = [
 def test_spark_reads_what_was_written(tmp_path: Path) -> None:
     """Goal: SQL on Spark gives the rows, types and versions that were written. Method: a log in two appends, joined,
     counted and read as it was before, in a process with the pinned jars."""
-    values = raised_values()
+    values = longer_values()
     records = list(enumerate(values))
     with open_writer(tmp_path / "tables", tmp_path / "index", TOPIC) as writer:
         writer.append(records[:9])
@@ -49,5 +49,5 @@ def test_spark_reads_what_was_written(tmp_path: Path) -> None:
         (entry.offset, verdicts[entry.offset][1], entry.record.stamp_us, len(entry.request.inputs))
         for entry in requests
     ]
-    assert (found["conflicts"], found["days"]) == ([2, 4, 16], 1)
+    assert (found["conflicts"], found["days"]) == ([5, 7, 19], 1)
     assert (found["versions"], found["earlier"]) == (3, 8)  # made, and two appends

@@ -28,13 +28,13 @@ from pipeline.tables.write import OnStep, open_judge, open_writer
 from replica.notary.errors import ArchiveContended, InvariantBroken, SalvageMissing
 from replica.notary.salvage import lost_record
 from tests.pipeline.judged import TOPIC
-from tests.pipeline.signed_log import raised_values
+from tests.pipeline.signed_log import longer_values
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.skipif(not delta_jars(), reason="no jars of Delta Lake: `make setup` fetches them"),
 ]
-VALUES = raised_values()
+VALUES = longer_values()
 
 
 class Killed(BaseException):
@@ -102,7 +102,7 @@ def test_a_job_that_dies_after_any_step_is_gone_on_with(
     """Goal: no row is missing or there twice, whatever was committed when the job died. Method: die after each step of
     a batch; go on by this engine where its number is even, else by the other one, in a batch that ends elsewhere."""
     steps: list[str] = []
-    append(spark, tmp_path / "whole", 12, steps.append)
+    append(spark, tmp_path / "whole", 15, steps.append)
     assert len(steps) == 6 and steps[-2:] == [REQUESTS, "index"]
     for number, last in enumerate(steps):
         folder = tmp_path / last
@@ -112,7 +112,7 @@ def test_a_job_that_dies_after_any_step_is_gone_on_with(
                 raise Killed
 
         with pytest.raises(Killed):
-            append(spark, folder, 12, die)
+            append(spark, folder, 15, die)
         if number % 2:
             append_here(folder, len(VALUES))
         else:
@@ -128,7 +128,7 @@ def behind_another_name(folder: Path) -> Path:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("when", "theirs_end"), [("before", 8), ("before", 16), ("during", 8)])
+@pytest.mark.parametrize(("when", "theirs_end"), [("before", 11), ("before", 19), ("during", 11)])
 def test_rows_that_came_since_a_table_was_opened_are_not_there_twice(
     spark: SparkSession,
     tmp_path: Path,
@@ -140,7 +140,7 @@ def test_rows_that_came_since_a_table_was_opened_are_not_there_twice(
     """Goal: a JVM that outlived its job, or a writer on another machine, doubles nothing. Method: another job brings
     the tables further after this one has opened them, before the first transaction begins or just before its commit;
     this one ends, and a new one goes on."""
-    append(spark, tmp_path, 4)
+    append(spark, tmp_path, 7)
     theirs = behind_another_name(tmp_path)
 
     def noting(*given: str) -> str:
@@ -154,7 +154,7 @@ def test_rows_that_came_since_a_table_was_opened_are_not_there_twice(
         else:
             monkeypatch.setattr(query, "commit_note", noting)
         with pytest.raises(ArchiveContended, match="another process"):
-            writer.batch(frame_of(spark, VALUES, 4, 12), 0)
+            writer.batch(frame_of(spark, VALUES, 7, 15), 0)
     append(spark, tmp_path, len(VALUES))
     assert found_in(tmp_path) == expected
 
@@ -164,8 +164,8 @@ def test_a_compaction_between_look_and_commit_is_no_other_writer(
     spark: SparkSession, tmp_path: Path, expected: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: upkeep does not end the job. Method: every table is maintained before each commit of a batch."""
-    append_here(tmp_path, 3)
     append_here(tmp_path, 6)
+    append_here(tmp_path, 9)
     joined = Counter[str]()
 
     def noting(*given: str) -> str:
@@ -228,8 +228,8 @@ def test_tables_are_maintained_beside_a_query(
     spark: SparkSession, tmp_path: Path, expected: dict[str, list[str]]
 ) -> None:
     """Goal: compaction, vacuum and checkpoints beside Spark's commits lose and double no row, and neither ends the
-    other. Method: a query in eight batches, and every table maintained again and again until it ends."""
-    append(spark, tmp_path, 2)
+    other. Method: a query in nine batches, and every table maintained again and again until it ends."""
+    append(spark, tmp_path, 5)
     done, failures, joined = Event(), list[BaseException](), Counter[str]()
 
     def keep_up() -> None:
@@ -246,7 +246,7 @@ def test_tables_are_maintained_beside_a_query(
     try:
         with writing(tmp_path) as (writer, _):
             run_query(
-                streamed(spark, tmp_path / "log", *range(2, len(VALUES) + 1, 2)),
+                streamed(spark, tmp_path / "log", *range(5, len(VALUES) + 1, 2)),
                 writer,
                 interval_s=None,
                 stopping=Event(),

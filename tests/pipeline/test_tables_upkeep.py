@@ -26,7 +26,7 @@ from replica.notary.position import BEGIN
 from replica.notary.salvage import Salvages
 from tests.pipeline.judged import TOPIC
 from tests.pipeline.lake_log import lake, lake_values
-from tests.pipeline.signed_log import log_values, raised_values
+from tests.pipeline.signed_log import FIRST, log_values, longer_values
 from tests.pipeline.test_lost_ranges import in_tables, lost_log
 
 DAY = date(2026, 3, 2)
@@ -60,10 +60,10 @@ def test_files_that_readers_may_have_open_are_never_removed() -> None:
 def test_tables_are_maintained_under_a_job_and_a_reader(tmp_path: Path) -> None:
     """Goal: upkeep loses and doubles no row, and disturbs nobody. Method: a job that appends record by record while
     each table is maintained again and again; a view from before; the rows of a job that was left alone."""
-    values = list(enumerate(raised_values()))
+    values = list(enumerate(longer_values()))
     done, failures = Event(), list[BaseException]()
     with open_writer(tmp_path / "tables", tmp_path / "index", TOPIC) as writer:
-        writer.append(values[:2])
+        writer.append(values[: FIRST + 1])
         before = TablesView(tmp_path / "tables")
 
         def keep_up() -> None:
@@ -77,13 +77,13 @@ def test_tables_are_maintained_under_a_job_and_a_reader(tmp_path: Path) -> None:
         upkeep = Thread(target=keep_up)
         upkeep.start()
         try:
-            for record in values[2:]:
+            for record in values[FIRST + 1 :]:
                 writer.append([record])
         finally:
             done.set()
             upkeep.join()
     assert failures == []
-    assert before.rows(REQUESTS, ("log_offset",), BEGIN)["log_offset"].to_pylist() == [1]
+    assert before.rows(REQUESTS, ("log_offset",), BEGIN)["log_offset"].to_pylist() == [FIRST]
     joined = [maintain(tmp_path / "tables", name, RETENTION) for name in SCHEMAS]
     assert all(found.files <= 1 for found in joined)
     with open_writer(tmp_path / "once", tmp_path / "other", TOPIC) as writer:
@@ -145,7 +145,7 @@ def found_in(folder: Path) -> list[tuple[str, str, int, int]]:
     return [tuple(one) for one in whole]
 
 
-@pytest.mark.parametrize("values", [lake_values(), log_values(), raised_values()], ids=["lake", "log", "raised"])
+@pytest.mark.parametrize("values", [lake_values(), log_values(), longer_values()], ids=["lake", "log", "longer"])
 def test_nothing_is_found_in_whole_tables(values: list[bytes], tmp_path: Path) -> None:
     """Goal: no false alarm. Method: tables of logs with each verdict and epochs; the logs themselves."""
     with open_writer(tmp_path / "tables", tmp_path / "index", TOPIC) as writer:
@@ -191,32 +191,32 @@ def doubled(name: str) -> Callable[[Path], None]:
     ("damage", "problems"),
     [
         (
-            deleted(VERDICTS, "log_offset = 3"),
-            {(REQUESTS, "has no verdict", 1, 3), (COMPLETIONS, "has no verdict", 1, 3)},
+            deleted(VERDICTS, "log_offset = 8"),
+            {(REQUESTS, "has no verdict", 1, 8), (COMPLETIONS, "has no verdict", 1, 8)},
         ),
-        (deleted(REQUESTS, "log_offset = 3"), {(VERDICTS, "has no request", 1, 3)}),
-        (deleted(CONFLICTS, "log_offset = 5"), {(VERDICTS, "is STATE_CONFLICT without a state", 1, 5)}),
+        (deleted(REQUESTS, "log_offset = 8"), {(VERDICTS, "has no request", 1, 8)}),
+        (deleted(CONFLICTS, "log_offset = 10"), {(VERDICTS, "is STATE_CONFLICT without a state", 1, 10)}),
         (
-            deleted(COMPLETIONS, "log_offset = 4"),
+            deleted(COMPLETIONS, "log_offset = 9"),
             {
-                (COMPLETIONS, "lacks a verdict's completion", 1, 4),
-                (COMPLETIONS, "has a ledger_offset that does not follow the one before", 1, 5),
+                (COMPLETIONS, "lacks a verdict's completion", 1, 9),
+                (COMPLETIONS, "has a ledger_offset that does not follow the one before", 1, 10),
             },
         ),
         (
-            changed(VERDICTS, "log_offset = 6", outcome="'NOTARISED'"),
-            {(VERDICTS, "contradicts its notarised_offset", 1, 6), (COMPLETIONS, "contradicts its verdict", 1, 6)},
+            changed(VERDICTS, "log_offset = 11", outcome="'NOTARISED'"),
+            {(VERDICTS, "contradicts its notarised_offset", 1, 11), (COMPLETIONS, "contradicts its verdict", 1, 11)},
         ),
         (
-            changed(COMPLETIONS, "log_offset = 4", notarised_offset="2"),
-            {(COMPLETIONS, "contradicts its verdict", 1, 4)},
+            changed(COMPLETIONS, "log_offset = 9", notarised_offset="2"),
+            {(COMPLETIONS, "contradicts its verdict", 1, 9)},
         ),
         (
-            changed(CONFLICTS, "log_offset = 5", consumed_offset="5"),
-            {(CONFLICTS, "was consumed after the refusal", 1, 5)},
+            changed(CONFLICTS, "log_offset = 10", consumed_offset="10"),
+            {(CONFLICTS, "was consumed after the refusal", 1, 10)},
         ),
-        (doubled(CONFLICTS), {(CONFLICTS, "is there twice", 3, 2)}),
-        (changed(EPOCHS, "epoch = 2", epoch="1"), {(EPOCHS, "has an epoch that is not above the one before", 1, 8)}),
+        (doubled(CONFLICTS), {(CONFLICTS, "is there twice", 3, 7)}),
+        (changed(EPOCHS, "epoch = 3", epoch="2"), {(EPOCHS, "has an epoch that is not above the one before", 1, 13)}),
     ],
 )
 def test_what_somebody_changed_is_found(
@@ -234,14 +234,14 @@ def test_what_is_missing_everywhere_is_found_in_the_log(tmp_path: Path) -> None:
     whose rows are gone; a row of a record that the log does not have."""
     folder = lake(tmp_path)
     for name in (REQUESTS, VERDICTS, EPOCHS):
-        DeltaTable(str(folder / name)).delete("log_offset = 6 OR log_offset = 8")
+        DeltaTable(str(folder / name)).delete("log_offset = 11 OR log_offset = 13")
     with_more = [*lake_values()[:-1], b"no record"]
     assert {tuple(one) for one in against(folder, with_more)} == {
-        (REQUESTS, "lacks a record of the log", 1, 6),
-        (EPOCHS, "lacks a record of the log", 1, 8),
-        (REQUESTS, "has a record that does not count in the log", 1, 11),
+        (REQUESTS, "lacks a record of the log", 1, 11),
+        (EPOCHS, "lacks a record of the log", 1, 13),
+        (REQUESTS, "has a record that does not count in the log", 1, 16),
     }
     values, salvage = lost_log()
     in_tables(tmp_path / "lost", values, Salvages([salvage]))
-    DeltaTable(str(tmp_path / "lost" / "tables" / LOST)).delete("log_offset = 4")
-    assert against(tmp_path / "lost" / "tables", values) == [Finding(LOST, "lacks a record of the log", 1, 4)]
+    DeltaTable(str(tmp_path / "lost" / "tables" / LOST)).delete("log_offset = 7")
+    assert against(tmp_path / "lost" / "tables", values) == [Finding(LOST, "lacks a record of the log", 1, 7)]

@@ -19,7 +19,7 @@ from replica.notary.requests import format_state_ref, state_ref
 from replica.notary.signatures import signature_holds
 from tests.pipeline.judged import TOPIC
 from tests.pipeline.log_files import write_log
-from tests.pipeline.signed_log import PARTY, log_values, raised_values, tx
+from tests.pipeline.signed_log import PARTY, log_values, longer_values, tx
 
 pytestmark = pytest.mark.spark
 
@@ -31,47 +31,47 @@ def test_a_state_a_transaction_and_a_party_are_traced(spark: SparkSession, tmp_p
 
     of_one = trace(spark, log, tmp_path / "1", of_state(ref), 10).entries
     assert [(one["offset"], one["outcome"]) for one in of_one] == [
-        (1, "NOTARISED"),
-        (2, "STATE_CONFLICT"),
-        (4, "STATE_CONFLICT"),
-        (5, "NOTARISED"),
+        (4, "NOTARISED"),
+        (5, "STATE_CONFLICT"),
+        (7, "STATE_CONFLICT"),
+        (8, "NOTARISED"),
     ]
     loser = of_one[2]
     assert loser["conflicts"] == [
-        {"state": format_state_ref(ref), "usage": "reference", "consumed_by": tx(1).hex(), "consumed_at": 1}
+        {"state": format_state_ref(ref), "usage": "reference", "consumed_by": tx(1).hex(), "consumed_at": 4}
     ]
     proof = (bytes.fromhex(loser[name]) for name in ("public_key", "signed_bytes", "signature"))
     assert signature_holds(*proof) and loser["signature_holds"]
-    assert (loser["party"], loser["replica"], loser["epoch"]) == (PARTY, "r1", 1)
+    assert (loser["party"], loser["replica"], loser["epoch"]) == (PARTY, "r1", 2)
 
     assert [one["outcome"] for one in trace(spark, log, tmp_path / "2", of_tx(tx(1)), 10).entries] == [
         "NOTARISED",
         "NOTARISED",
         "TX_ID_REUSED",
     ]
-    assert [one["offset"] for one in trace(spark, log, tmp_path / "3", of_party(PARTY), 3).entries] == [1, 2, 3]
+    assert [one["offset"] for one in trace(spark, log, tmp_path / "3", of_party(PARTY), 3).entries] == [4, 5, 6]
     assert trace(spark, log, tmp_path / "4", of_party(PARTY[:-1]), 3).entries == []
 
 
 @pytest.mark.thorough
-def test_what_was_submitted_after_a_raise_is_traced(spark: SparkSession, tmp_path: Path) -> None:
-    """Goal: verdicts of rules 2 with their proof, and a party also where the command follows it in the signed bytes.
-    Method: the raised log, by transaction and by party."""
-    log = write_log(tmp_path / "log", raised_values(), [13])
+def test_what_was_submitted_after_a_fail_over_is_traced(spark: SparkSession, tmp_path: Path) -> None:
+    """Goal: verdicts on commands with their proof, and a party also where the command follows it in the signed bytes.
+    Method: the longer log, by transaction and by party."""
+    log = write_log(tmp_path / "log", longer_values(), [13])
     found = trace(spark, log, tmp_path / "1", of_tx(tx(8)), 10).entries
     assert [(one["offset"], one["outcome"], one["notarised_offset"]) for one in found] == [
-        (13, "COMMAND_ID_REUSED", None),
-        (14, "NOTARISED", 14),
-        (15, "NOTARISED", 14),
-        (17, "NOTARISED", 14),
+        (16, "COMMAND_ID_REUSED", None),
+        (17, "NOTARISED", 17),
+        (18, "NOTARISED", 17),
+        (20, "NOTARISED", 17),
     ]
     signed = found[1]
     assert signed["signature_holds"] and signed["signed_bytes"].startswith(b"notary/request/2".hex())
-    assert (signed["party"], signed["epoch"], signed["deduplication_us"], signed["after_offset"]) == (PARTY, 2, 500, -1)
+    assert (signed["party"], signed["epoch"], signed["deduplication_us"], signed["after_offset"]) == (PARTY, 3, 500, -1)
     of_one = trace(spark, log, tmp_path / "2", of_tx(tx(1)), 10).entries
-    assert [(one["offset"], one["outcome"], one["notarised_offset"]) for one in of_one][-1] == (12, "DEDUPLICATED", 1)
+    assert [(one["offset"], one["outcome"], one["notarised_offset"]) for one in of_one][-1] == (15, "DEDUPLICATED", 4)
     of_all = trace(spark, log, tmp_path / "3", of_party(PARTY), 99).entries
-    assert [one["offset"] for one in of_all] == [*range(1, 9), *range(12, 18)]
+    assert [one["offset"] for one in of_all] == [*range(4, 12), *range(15, 21)]
 
 
 EVIDENCE = {
@@ -84,9 +84,9 @@ EVIDENCE = {
 @pytest.mark.parametrize("stretch_records", [3, 1 << 20])
 def test_the_tables_tell_what_the_log_tells(spark: SparkSession, tmp_path: Path, stretch_records: int) -> None:
     """Goal: who looks into the tables sees no other story, but for the evidence; with the log's records beside
-    them, no other at all. Method: the raised log by both, by state, transaction and party, with a limit; the tables a
+    them, no other at all. Method: the longer log by both, by state, transaction and party, with a limit; the tables a
     few records at a time."""
-    values = raised_values()
+    values = longer_values()
     with open_writer(tmp_path / "tables", tmp_path / "index", TOPIC) as writer:
         writer.append(list(enumerate(values)))
     log, tables = write_log(tmp_path / "log", values, [13]), TablesView(tmp_path / "tables")

@@ -52,5 +52,5 @@ def test_a_job_runs_on_yarn_with_a_python_that_it_brings(
         monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         done = run_job("yarn", tmp_path, tmp_path / "no-python", packed)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split() == ["SIGNATURE_INVALID", "3"]
+    assert done.stdout.split() == ["SIGNATURE_INVALID", "6"]
     assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).entries).digest

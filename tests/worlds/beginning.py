@@ -5,6 +5,8 @@ Tests of a reader alone have logs that begin with anything: `no_demand`.
 
 from __future__ import annotations
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from replica.active.signer import FileSigner
 from replica.log.interface import RequestLog
 from replica.notary.genesis import GenesisRecord, encode_genesis
@@ -13,6 +15,7 @@ from replica.notary.records import BarrierRecord, RegistrationRecord, encode_rec
 from replica.notary.requests import TIME_MAX_US
 from tests.next_version.release import PRESENT
 
+OFFICER = FileSigner(Ed25519PrivateKey.from_private_bytes(b"o" * 32))  # where nothing depends on who it is
 _ACTIVATION = b"the first leader"
 _DATABASE = "elsewhere:1:1"  # another system than any that a world has: each may go on after it
 
@@ -27,6 +30,12 @@ def beginning(officer: FileSigner, *keys: Registered) -> list[bytes]:
     barrier = BarrierRecord(1, _ACTIVATION, "R0", _DATABASE, PRESENT.records, PRESENT.rules)
     notes = [_registration(officer, number, *key) for number, key in enumerate(keys)]
     return [encode_genesis(genesis), encode_record(barrier), *map(encode_record, notes)]
+
+
+def next_barrier(epoch: int, activation_id: bytes, replica: str = "r1") -> bytes:
+    """The barrier of a later activation under today's rules, as a value of the log."""
+    of = (epoch, activation_id, replica, "postgres:1:1", PRESENT.records, PRESENT.rules)
+    return encode_record(BarrierRecord(*of))
 
 
 def _registration(

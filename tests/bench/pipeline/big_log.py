@@ -17,10 +17,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from replica.notary.records import NO_OFFSET, BarrierRecord, RequestRecord, encode_record
+from replica.notary.records import NO_OFFSET, RequestRecord, encode_record
 from replica.notary.requests import STATE_REF_BYTES, Request, Submission, TimeWindow
 from replica.notary.terms import Terms, encode_canonical
 from tests.bench.filler import DEDUPLICATION_US
+from tests.worlds.beginning import OFFICER, beginning, next_barrier
 
 TOPIC_ID = "bench-topic"
 FILE_RECORDS = 1 << 20
@@ -28,7 +29,9 @@ GROUP_RECORDS = 1 << 16
 _ACTIVATION = bytes(range(16))
 _FIRST_SEQUENCE = 1 << 20  # so that every sequence number takes five bytes
 _FIRST_STAMP_US = 1_763_700_000_000_000
-_PARTY = "O=Party 000,L=London,C=GB"
+_KEY = b"\xe3" * 32
+_PARTIES = [f"O=Party {number:03},L=London,C=GB" for number in range(0, 512, 2)]
+_BEGINNING = [*beginning(OFFICER, *[(party, _KEY) for party in _PARTIES]), next_barrier(2, _ACTIVATION)]
 _TX_MARK, _REF_MARK, _PARTY_MARK = b"\xe1" * 32, b"\xe2" * 32, b"Party 000"
 
 Array = npt.NDArray[Any]
@@ -54,9 +57,10 @@ class _Template:
     def __init__(self, shape: Shape) -> None:
         refs = tuple(_REF_MARK + number.to_bytes(4, "big") for number in range(shape.inputs + shape.references))
         window = TimeWindow(None, 1) if shape.window else None
-        request = Request(_TX_MARK, refs[: shape.inputs], refs[shape.inputs :], window, _PARTY)
-        canonical = encode_canonical(request, Terms("anonymous", _TX_MARK.hex(), (_PARTY,)))
-        submission = Submission(canonical, b"\xe3" * 32, b"\xe4" * 64, "anonymous", _TX_MARK.hex(), (_PARTY,), "0" * 36)
+        request = Request(_TX_MARK, refs[: shape.inputs], refs[shape.inputs :], window, _PARTIES[0])
+        canonical = encode_canonical(request, Terms("anonymous", _TX_MARK.hex(), (_PARTIES[0],)))
+        of = ("anonymous", _TX_MARK.hex(), (_PARTIES[0],), "0" * 36)
+        submission = Submission(canonical, _KEY, b"\xe4" * 64, *of)
         head = (2, _ACTIVATION, _FIRST_SEQUENCE, _FIRST_STAMP_US)
         raw = encode_record(RequestRecord(*head, submission, DEDUPLICATION_US, NO_OFFSET))
         self.shape = shape
@@ -91,7 +95,7 @@ class _Template:
 
 
 def write_big_log(folder: Path, records: int, seed: int = 1) -> list[Path]:
-    """Write a log of this many request records, after a barrier, into Parquet files; returns them in log order."""
+    """Write a log of this many request records, after a beginning, into Parquet files; returns them in log order."""
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
     offset = 0
@@ -110,14 +114,14 @@ def write_big_log(folder: Path, records: int, seed: int = 1) -> list[Path]:
 
 
 def ready_values(records: int, seed: int = 1) -> list[bytes]:
-    """The values of so many records, the barrier among them."""
-    return [value for values in _files(records - 1, seed) for value in values]
+    """The values of so many records, the ledger's beginning among them."""
+    return [value for values in _files(records - len(_BEGINNING), seed) for value in values]
 
 
 def _files(records: int, seed: int) -> Iterator[list[bytes]]:
     rng = np.random.default_rng(seed)
     templates = [_Template(shape) for shape in SHAPES]
-    values = [encode_record(BarrierRecord(1, _ACTIVATION, "r1", "postgres:1:1", 2, 2))]
+    values = [*_BEGINNING]
     spent: list[Array] = [rng.integers(0, 256, (1000, STATE_REF_BYTES), np.uint8)]
     for start in range(0, records, GROUP_RECORDS):
         count = min(GROUP_RECORDS, records - start)

@@ -23,6 +23,7 @@ from replica.notary.errors import LogUnavailable
 from replica.notary.records import BarrierRecord, encode_record
 from replica.settings import CoreSettings
 from tests.integration.log_postgres.world import opened, run
+from tests.next_version.release import PRESENT
 from tests.unit.log.test_contract import READ_WAIT_S, read_all
 from tests.waiting import eventually
 from tests.worlds.beginning import no_demand
@@ -244,7 +245,7 @@ async def promoted(pair: Pair) -> Promoted:
         system = log.database.split(":")[1]
     await pair.standby.promote()
     await pair.primary.require_standby("")
-    granted = BarrierRecord(7, b"z" * 16, "r1", f"postgres:{system}:2", 2, 2)
+    granted = BarrierRecord(7, b"z" * 16, "r1", f"postgres:{system}:2", PRESENT.records, PRESENT.rules)
     for server, values in ((pair.standby, [encode_record(granted), b"x", b"y"]), (pair.primary, [b"of the old one"])):
         async with opened(server.dsn()) as log:
             (await log.open_writer()).append_all(values)

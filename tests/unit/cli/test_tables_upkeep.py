@@ -40,11 +40,11 @@ def test_whole_tables_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """Goal: exit code 0 for a scheduler, a sentence for people. Method: whole tables, with and without the log."""
     lake(tmp_path)
     serve(monkeypatch, TOPIC)
-    assert told(types(tmp_path, "check", "--json")) == {"offset": 11, "log_compared": False, "findings": []}
+    assert told(types(tmp_path, "check", "--json")) == {"offset": 16, "log_compared": False, "findings": []}
     found = types(tmp_path, "check", "--log")
     assert (found.exit_code, found.stdout) == (
         0,
-        "the tables are whole, and have the log's records up to log offset 11\n",
+        "the tables are whole, and have the log's records up to log offset 16\n",
     )
 
 
@@ -52,14 +52,14 @@ def test_what_is_wrong_is_named_and_fails(tmp_path: Path, monkeypatch: pytest.Mo
     """Goal: exit code 1, the table and the first offset. Method: a verdict that somebody deleted, an epoch as well."""
     folder = lake(tmp_path)
     serve(monkeypatch, TOPIC)
-    DeltaTable(str(folder / VERDICTS)).delete("log_offset = 3")
-    DeltaTable(str(folder / EPOCHS)).delete("log_offset = 8")
+    DeltaTable(str(folder / VERDICTS)).delete("log_offset = 8")
+    DeltaTable(str(folder / EPOCHS)).delete("log_offset = 13")
     found = types(tmp_path, "check", "--log", "--json")
     assert found.exit_code == 1
-    assert {"table": REQUESTS, "problem": "has no verdict", "records": 1, "first_offset": 3} in told(found)["findings"]
-    lacking = {"table": EPOCHS, "problem": "lacks a record of the log", "records": 1, "first_offset": 8}
+    assert {"table": REQUESTS, "problem": "has no verdict", "records": 1, "first_offset": 8} in told(found)["findings"]
+    lacking = {"table": EPOCHS, "problem": "lacks a record of the log", "records": 1, "first_offset": 13}
     assert told(found)["findings"][-1] == lacking
-    assert "requests  has no verdict: 1 record at log offset 3" in types(tmp_path, "check").stdout
+    assert "requests  has no verdict: 1 record at log offset 8" in types(tmp_path, "check").stdout
 
 
 def test_tables_of_another_log_and_no_tables_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

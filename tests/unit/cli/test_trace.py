@@ -18,11 +18,11 @@ from replica.cli.main import app
 from replica.notary.errors import ConfigError
 from replica.notary.requests import format_state_ref, state_ref
 from tests.pipeline.judged import TOPIC
-from tests.pipeline.signed_log import raised_values, tx
+from tests.pipeline.signed_log import longer_values, tx
 from tests.unit.cli.test_config_check_log import CONFIG
 
-VALUES = raised_values()
-STATE = format_state_ref(state_ref(tx(1002), 2))  # named at 2 and 3
+VALUES = longer_values()
+STATE = format_state_ref(state_ref(tx(1002), 2))  # named at 5 and 6
 
 
 class Participant:
@@ -66,8 +66,8 @@ def test_the_tables_answer_and_are_named(participant: Participant) -> None:
     told = participant.types(STATE)
     assert told.exit_code == 0, told.output + repr(told.exception)
     assert [(entry["offset"], entry["outcome"]) for entry in json.loads(told.stdout)] == [
-        (2, "STATE_CONFLICT"),
-        (3, "NOTARISED"),
+        (5, "STATE_CONFLICT"),
+        (6, "NOTARISED"),
     ]
     assert all(entry["signature_holds"] for entry in json.loads(told.stdout))
     said = " ".join(told.stderr.split())
@@ -78,7 +78,7 @@ def test_the_tables_answer_and_are_named(participant: Participant) -> None:
     ("tables_end", "topic_id", "why"),
     [
         (None, TOPIC, "there are no tables in"),
-        (3, TOPIC, "the record at offset 3 names it as well"),
+        (6, TOPIC, "the record at offset 6 names it as well"),
         (9, "another", "are of another log"),
     ],
 )

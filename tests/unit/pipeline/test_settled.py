@@ -22,10 +22,10 @@ from replica.notary.records import FORMAT, BarrierRecord, encode_record
 from replica.notary.requests import state_ref
 from replica.notary.signatures import signature_holds
 from tests.pipeline.judged import TOPIC
-from tests.pipeline.signed_log import PARTY, raised_values, tx
+from tests.pipeline.signed_log import PARTY, longer_values, tx
 
-VALUES = raised_values()
-STATE = state_ref(tx(1002), 2)  # named at 2, where it is refused, and at 3
+VALUES = longer_values()
+STATE = state_ref(tx(1002), 2)  # named at 5, where it is refused, and at 6
 
 
 class Log:
@@ -59,20 +59,20 @@ def offsets(found: Settled | str) -> list[int]:
     return [entry["offset"] for entry in found.entries]
 
 
-@pytest.mark.parametrize("tables_end", [4, 9, 12, len(VALUES)])
+@pytest.mark.parametrize("tables_end", [7, 12, 15, len(VALUES)])
 def test_the_tables_suffice_while_no_newer_record_names_the_subject(tmp_path: Path, tables_end: int) -> None:
     """Goal: an old table may answer. Method: tables that lack the log's end, which does not name the state; the proof
     comes from the log's own records."""
     log = Log(VALUES)
     found = settle(tables_of(tmp_path, VALUES[:tables_end]), len(VALUES), log.read, of_state(STATE))
-    assert offsets(found) == [2, 3]
+    assert offsets(found) == [5, 6]
     assert isinstance(found, Settled) and found.tail_records == len(VALUES) - tables_end
     loser = found.entries[0]
-    assert (loser["outcome"], loser["record"]) == ("STATE_CONFLICT", VALUES[2].hex())
+    assert (loser["outcome"], loser["record"]) == ("STATE_CONFLICT", VALUES[5].hex())
     assert signature_holds(*(bytes.fromhex(loser[name]) for name in ("public_key", "signed_bytes", "signature")))
 
 
-@pytest.mark.parametrize("tables_end", [2, 3])
+@pytest.mark.parametrize("tables_end", [5, 6])
 def test_a_newer_record_that_names_the_subject_is_left_to_spark(tmp_path: Path, tables_end: int) -> None:
     """Goal: no answer that lacks a request. Method: tables that end before the last one; by transaction and party too;
     a record that names the state and does not count, which is not known before it is judged."""
@@ -86,25 +86,25 @@ def test_a_newer_record_that_names_the_subject_is_left_to_spark(tmp_path: Path, 
 
 def test_nobody_is_an_answer_only_where_all_records_were_looked_at(tmp_path: Path) -> None:
     """Goal: a state that nobody wanted is told as such. Method: an empty end of the log, and one that names it."""
-    tables, nobody = tables_of(tmp_path, VALUES[:12]), state_ref(tx(4711), 0)
-    assert settle(tables, len(VALUES), Log(VALUES).read, of_state(nobody)) == Settled([], len(VALUES) - 12, [])
-    late = state_ref(tx(1020), 20)  # of the requests from 13 on
+    tables, nobody = tables_of(tmp_path, VALUES[:15]), state_ref(tx(4711), 0)
+    assert settle(tables, len(VALUES), Log(VALUES).read, of_state(nobody)) == Settled([], len(VALUES) - 15, [])
+    late = state_ref(tx(1020), 20)  # of the requests from 16 on
     assert isinstance(settle(tables, len(VALUES), Log(VALUES).read, of_state(late)), str)
 
 
 def test_newer_records_are_not_read_once_there_are_enough(tmp_path: Path) -> None:
     """Goal: the first ones of a long list cost nothing more. Method: a limit that the tables fill; what was read."""
     log = Log(VALUES)
-    found = settle(tables_of(tmp_path, VALUES[:3]), len(VALUES), log.read, of_state(STATE, 1))
-    assert offsets(found) == [2] and log.read_ranges == [(2, 3)]
+    found = settle(tables_of(tmp_path, VALUES[:6]), len(VALUES), log.read, of_state(STATE, 1))
+    assert offsets(found) == [5] and log.read_ranges == [(5, 6)]
 
 
 def test_tables_that_lag_far_are_no_place_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: searching the log's end stays cheap. Method: one record more than is searched."""
-    tables, log = tables_of(tmp_path, VALUES[:6]), Log(VALUES)
-    monkeypatch.setattr(settled, "TAIL_RECORDS_MAX", len(VALUES) - 6)
-    assert offsets(settle(tables, len(VALUES), log.read, of_state(STATE))) == [2, 3]
-    monkeypatch.setattr(settled, "TAIL_RECORDS_MAX", len(VALUES) - 7)
+    tables, log = tables_of(tmp_path, VALUES[:9]), Log(VALUES)
+    monkeypatch.setattr(settled, "TAIL_RECORDS_MAX", len(VALUES) - 9)
+    assert offsets(settle(tables, len(VALUES), log.read, of_state(STATE))) == [5, 6]
+    monkeypatch.setattr(settled, "TAIL_RECORDS_MAX", len(VALUES) - 10)
     log.read_ranges.clear()
     assert "newest" in str(settle(tables, len(VALUES), log.read, of_state(STATE))) and not log.read_ranges
 
@@ -112,8 +112,8 @@ def test_tables_that_lag_far_are_no_place_to_look(tmp_path: Path, monkeypatch: p
 def test_tables_that_say_other_than_the_log_are_refused(tmp_path: Path) -> None:
     """Goal: no proof is shown for another request. Method: the log has another record where the tables have one."""
     tables = tables_of(tmp_path, VALUES)
-    others = [*VALUES[:3], VALUES[5], *VALUES[4:]]
-    with pytest.raises(LogRefused, match="offset 3 is not the one in the tables"):
+    others = [*VALUES[:6], VALUES[8], *VALUES[7:]]
+    with pytest.raises(LogRefused, match="offset 6 is not the one in the tables"):
         settle(tables, len(VALUES), Log(others).read, of_state(STATE))
 
 
@@ -165,7 +165,7 @@ def test_tables_that_do_not_agree_do_not_answer(tmp_path: Path, name: str) -> No
     """Goal: no half of an answer, and no traceback. Method: rows of one table are deleted: the verdict on a request,
     the states in its way, the activation that it counts under."""
     tables_of(tmp_path, VALUES)
-    DeltaTable(str(tmp_path / "tables" / name)).delete("log_offset <= 2")
+    DeltaTable(str(tmp_path / "tables" / name)).delete("log_offset <= 5")
     tables = TablesView(tmp_path / "tables")
     with pytest.raises(InvariantBroken, match="do not agree"):
         trace_tables(tables, from_tables.of_state(STATE), 10)
