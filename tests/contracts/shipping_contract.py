@@ -13,25 +13,20 @@ from pipeline.archive.manifest import Manifest
 from pipeline.checkpoints import layout
 from pipeline.checkpoints.layout import INDEX_NAME, LABEL_NAME
 from pipeline.checkpoints.ship import seed_index, ship_checkpoint, verify_checkpoint
+from replica.following.apply import Applier
 from replica.index.rocks import RocksIndex, verify_index
-from replica.notary.counted import CountedRequest
 from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, ConfigError, LogRefused
 from replica.notary.places import Place, inside
-from replica.notary.position import begin
-from replica.notary.reading import read_records
 from tests.worlds.archive_world import SIGNER, make_archive, some_log
-from tests.worlds.notary_logs import TOPIC, judge_knowing
+from tests.worlds.notary_logs import TOPIC
 
 VALUES = some_log(35)
 
 
 def checkpoint_of(folder: Path, values: list[bytes]) -> Path:
     """A checkpoint of the index of a log."""
-    reading = read_records(begin(TOPIC), enumerate(values))
-    requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
-    _, added, _ = judge_knowing({}, requests)
     index = RocksIndex(folder / "live")
-    index.write(added, reading.position)
+    Applier(index, TOPIC).apply(list(enumerate(values)))
     index.checkpoint(folder / "checkpoint")
     index.close()
     return folder / "checkpoint"

@@ -24,10 +24,10 @@ from replica.checker.history import (
 )
 from replica.notary.canonical import change_id, content_digest, encode_request
 from replica.notary.counted import CountedRequest
+from replica.notary.genesis import GenesisRecord, encode_genesis
 from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, claim_text, release_text
 from replica.notary.merkle import leaf_hash, tree_levels
 from replica.notary.position import POSITION_VERSION, Position, begin, encode_position
-from replica.notary.reading import Reading, read_records
 from replica.notary.receipts import Place, Receipt, make_receipts, receipt_to_document
 from replica.notary.records import (
     NO_OFFSET,
@@ -42,12 +42,20 @@ from replica.notary.records import (
     decode_record,
     encode_record,
 )
-from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref, make_request, state_ref
-from replica.notary.rules import Conflict, Judged, Usage, judge, keys_of
+from replica.notary.requests import (
+    TIME_MAX_US,
+    Request,
+    Submission,
+    TimeWindow,
+    format_state_ref,
+    make_request,
+    state_ref,
+)
+from replica.notary.rules import Conflict, Usage
 from replica.notary.terms import Terms, encode_canonical, period_us_of
 from replica.notary.words import NewWord, encode_word
-from tests.worlds.notary_logs import Log
-from tests.worlds.party_logs import run_with_parties, told_log
+from tests.worlds.notary_logs import run_product
+from tests.worlds.party_logs import told_log
 
 PARTY_KEY = SigningKey(bytes(range(32)))
 NOTARY_KEY = SigningKey(bytes(range(32, 64)))
@@ -124,12 +132,12 @@ SIGNED_COMMANDS = {  # name: request, user id, command id, act_as, period in sec
     "texts that are not ASCII": ("window", "zoë", "日", ("O=\U0001f600", "O=\uff5e", "O=A"), 3_600.0, None),
 }
 
-BARRIER = BarrierRecord(7, ACTIVATION_1, "R1", "postgres:7564028173911205913:1", 2, 2)
+BARRIER = BarrierRecord(7, ACTIVATION_1, "R1", "postgres:7564028173911205913:1", 2, 3)
 
 _OF_2 = (2, ACTIVATION_2)
 _OPERATOR = (bytes(PARTY_KEY.verify_key), bytes([0x51]) * 64)
 
-BARRIER_2 = BarrierRecord(9, ACTIVATION_2, "R2", "postgres:7564028173911205913:1", 2, 2)
+BARRIER_2 = BarrierRecord(9, ACTIVATION_2, "R2", "postgres:7564028173911205913:1", 2, 3)
 
 RECORDS = {
     "barrier": BARRIER_2,
@@ -146,7 +154,7 @@ LEASED = Position(
     "qPgrcQb1TUm0yHd7vVhW9g",
     1_000_000,
     bytes([0xDD]) * 32,
-    BarrierRecord(9, ACTIVATION_2, "R2", "lease:qPgrcQb1TUm0yHd7vVhW9g:998990", 2, 2),
+    BarrierRecord(9, ACTIVATION_2, "R2", "lease:qPgrcQb1TUm0yHd7vVhW9g:998990", 2, 3),
     999_000,
     1_700_000_000_000_000,
     ((0, 990), (2**62, 2**62 + 7)),
@@ -179,8 +187,18 @@ def receipts(count: int, signer: Signer | None = None) -> list[Receipt]:
     return make_receipts(pairs, signer.public_key, signer.sign, places)
 
 
+def _begun(barrier: BarrierRecord, sequence: int) -> list[bytes]:
+    """What a log begins with: its genesis, a barrier, and the registration of the party's key."""
+    officer = _OPERATOR[0]
+    of = (PARTY, bytes(PARTY_KEY.verify_key), 0, 0, TIME_MAX_US, "zoë", *_OPERATOR)
+    registration = RegistrationRecord(2, barrier.activation_id, sequence, 1_000, *of)
+    genesis = encode_genesis(GenesisRecord(1, bytes([0xA7]) * 16, (officer,)))
+    return [genesis, encode_record(barrier), encode_record(registration)]
+
+
 def log() -> list[bytes]:
-    """A log with every outcome, every reason for being void, two activations, and each step of rules 2."""
+    """A log with every outcome of a key in force, every reason for being void, two activations, and each step of the
+    rules."""
     day_us = 86_400_000_000
     spend, other = REQUESTS["one input"], _request(0x81, (state(0x82),))
     tx_named = tx(0x83).hex()
@@ -196,45 +214,45 @@ def log() -> list[bytes]:
 
     terms = Terms("alice", "signed", (PARTY,), 500)
     at_offset = msgspec.structs.replace(terms, command_id="at-offset", deduplication_us=None, ledger_offset=3)
-    after_five = msgspec.structs.replace(terms, command_id="c-1", deduplication_us=None, ledger_offset=1)
-    after_twelve = msgspec.structs.replace(after_five, ledger_offset=2)
+    after_7 = msgspec.structs.replace(terms, command_id="c-1", deduplication_us=None, ledger_offset=1)
+    after_14 = msgspec.structs.replace(after_7, ledger_offset=2)
     late = TimeWindow(None, 4_000)
-    barrier_2 = BarrierRecord(8, ACTIVATION_2, "R2", "postgres:7564028173911205913:1", 2, 2)
+    barrier_2 = BarrierRecord(8, ACTIVATION_2, "R2", "postgres:7564028173911205913:1", 2, 3)
     return [
-        encode_record(BARRIER),
-        first(0, spend, "c-1"),  # 1: an acceptance
+        *_begun(BARRIER, 4),
+        first(0, spend, "c-1"),  # 3: an acceptance
         first(1, spend, "c-1", 1_500),  # again, after its period: a later acceptance of the same command
         first(2, _request(0x66, (state(0x33, 1),)), "c-2"),  # a conflict: no acceptance
         second(0, submission(spend), 2_000),  # of an activation that is not in force yet
-        encode_record(barrier_2),  # 5
+        encode_record(barrier_2),  # 7
         first(3, other, "c-3"),  # of the one before
-        second(0, submission(spend, "c-1"), 2_000),  # 7: deduplicated, by an acceptance in the earlier activation
+        second(0, submission(spend, "c-1"), 2_000),  # 9: deduplicated, by an acceptance in the earlier activation
         second(1, submission(other, "c-1"), 2_100),  # the command of another transaction
-        second(2, submission(other, "c-2"), 2_200),  # 9: a refused command may be used again
+        second(2, submission(other, "c-2"), 2_200),  # 11: a refused command may be used again
         second(3, submission(other, "c-1"), 2_300, 799),  # the newest acceptance is 800 old: notarised again
-        second(4, submission(other, "c-1"), 2_400, 100),  # 11: as old as the period
+        second(4, submission(other, "c-1"), 2_400, 100),  # 13: as old as the period
         second(5, submission(other, "c-1"), 2_401, 100),  # and older: an acceptance
-        second(6, _signed_for(spend, after_twelve), 2_500, 2**63 - 1, 12),  # 13: acceptances count after offset 12 only
+        second(6, _signed_for(spend, after_14), 2_500, 2**63 - 1, 14),  # 15: acceptances count after offset 14 only
         second(7, submission(_request(0x84, (state(0x33, 1),)), "c-4"), 2_600),  # a conflict
-        second(8, _signed_for(_request(0x84, (state(0x85),)), terms), 2_700, 500),  # 15: signed with its terms
+        second(8, _signed_for(_request(0x84, (state(0x85),)), terms), 2_700, 500),  # 17: signed with its terms
         second(9, _signed_for(_request(0x84, (state(0x85),)), terms), 2_700, 501),  # nobody signed for these
-        second(9, _signed_for(_request(0x84, (state(0x85),)), terms), 3_200, 500),  # 17: deduplicated
-        second(10, _signed_for(_request(0x86), at_offset), 3_300, 2**63 - 1, 15),  # a ledger offset
-        second(11, submission(_request(0x83, (state(0x87),)), tx_named), 3_400),  # 19: no command id was chosen
+        second(9, _signed_for(_request(0x84, (state(0x85),)), terms), 3_200, 500),  # 19: deduplicated
+        second(10, _signed_for(_request(0x86), at_offset), 3_300, 2**63 - 1, 17),  # a ledger offset
+        second(11, submission(_request(0x83, (state(0x87),)), tx_named), 3_400),  # 21: no command id was chosen
         second(12, submission(_request(0x83, (state(0x88),)), tx_named), 3_500),  # other content: the id was used
-        second(13, submission(_request(0x83, (state(0x88),)), "c-5"), 3_600),  # 21: the same under another command
+        second(13, submission(_request(0x83, (state(0x88),)), "c-5"), 3_600),  # 23: the same under another command
         second(14, submission(_request(0x89, (state(0x90),), (), late), "c-6"), 3_700),  # inside its window
-        second(15, submission(_request(0x91, (state(0x92),), (), late), "c-7"), 4_000),  # 23: outside
+        second(15, submission(_request(0x91, (state(0x92),), (), late), "c-7"), 4_000),  # 25: outside
         second(16, submission(_request(0x89, (state(0x90),), (), late), "c-7"), 4_100),  # outside, but a repetition
-        second(17, submission(_request(0x91, (state(0x92),)), "c-7"), 4_200),  # 25: that was an acceptance of c-7
+        second(17, submission(_request(0x91, (state(0x92),)), "c-7"), 4_200),  # 27: that was an acceptance of c-7
         second(17, submission(other, "c-8"), 4_300),  # a repeat
-        encode_record(SignOfLifeRecord(2, ACTIVATION_2, 18, 9_000)),  # 27
+        encode_record(SignOfLifeRecord(2, ACTIVATION_2, 18, 9_000)),  # 29
         *[encode_record(_noted(RECORDS[name], 19 + at)) for at, name in enumerate(("act", "registration", "salvage"))],
-        second(22, _signed_for(spend, after_five), 4_400, 2**63 - 1, 5),  # 31: c-1 was accepted after 5, for 0x22
+        second(22, _signed_for(spend, after_7), 4_400, 2**63 - 1, 7),  # 33: c-1 was accepted after 7, for 0x22
         b"\x00",
-        encode_record(msgspec.structs.replace(_late(submission(other, "c-9")), activation_id=ACTIVATION_1)),  # 33
+        encode_record(msgspec.structs.replace(_late(submission(other, "c-9")), activation_id=ACTIVATION_1)),  # 35
         encode_record(msgspec.structs.replace(barrier_2, activation_id=ACTIVATION_1)),  # not higher
-        encode_record(barrier_2),  # 35: the one in force, repeated
+        encode_record(barrier_2),  # 37: the one in force, repeated
     ]
 
 
@@ -242,8 +260,11 @@ def leased_log() -> list[bytes]:
     """Claims to a lease: void ones, by the life of its holder, and one that counts although others wrote."""
     log_id = LOG_IDS[1]
 
+    def claimed(activation_id: bytes, epoch: int, witnessed: int) -> BarrierRecord:
+        return BarrierRecord(epoch, activation_id, f"R{epoch}", claim_text(log_id, witnessed), 2, 3)
+
     def claim(activation_id: bytes, epoch: int, witnessed: int) -> bytes:
-        return encode_record(BarrierRecord(epoch, activation_id, f"R{epoch}", claim_text(log_id, witnessed), 2, 2))
+        return encode_record(claimed(activation_id, epoch, witnessed))
 
     def of(activation_id: bytes, sequence: int, number: int) -> bytes:
         sent = submission(_request(number, (state(number),)), f"c-{number}")
@@ -251,18 +272,18 @@ def leased_log() -> list[bytes]:
 
     first, second = ACTIVATION_1, ACTIVATION_2
     return [
-        claim(first, 1, NO_OFFSET),
-        encode_record(SignOfLifeRecord(2, first, 0, 9_000)),  # 1: the holder's
+        *_begun(claimed(first, 1, NO_OFFSET), OTHERS_FROM + 9),
+        encode_record(SignOfLifeRecord(2, first, 0, 9_000)),  # 3: the holder's
         of(first, OTHERS_FROM, 0x41),  # another replica's
-        claim(second, 2, 0),  # 3: void, the holder wrote
+        claim(second, 2, 1),  # 5: void, the holder wrote
         encode_record(SignOfLifeRecord(2, first, SIGNS_OF_LIFE_FROM, 9_000)),  # a sign of life
-        claim(second, 2, 1),  # 5: void, the holder lives
+        claim(second, 2, 3),  # 7: void, the holder lives
         of(first, SIGNS_OF_LIFE_FROM - 1, 0x42),  # another replica's
-        claim(second, 2, 4),  # 7: in force, although others wrote
+        claim(second, 2, 6),  # 9: in force, although others wrote
         of(first, OTHERS_FROM + 1, 0x43),  # late: logged anew by its sender
-        of(second, OTHERS_FROM + 2, 0x43),  # 9
-        encode_record(BarrierRecord(3, first, "R1", release_text(log_id, "R2"), 2, 2)),
-        of(second, OTHERS_FROM + 3, 0x44),  # 11: of nobody's activation
+        of(second, OTHERS_FROM + 2, 0x43),  # 11
+        encode_record(BarrierRecord(3, first, "R1", release_text(log_id, "R2"), 2, 3)),
+        of(second, OTHERS_FROM + 3, 0x44),  # 13: of nobody's activation
     ]
 
 
@@ -274,35 +295,28 @@ def _noted(record: Record, sequence: int) -> Record:
     return msgspec.structs.replace(record, sequence=sequence)
 
 
-def judged(values: list[bytes]) -> tuple[Reading, Judged]:
-    """What today's release makes of a log."""
-    reading = read_records(begin("topic"), enumerate(values))
-    requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
-    keys = [keys_of(entry) for entry in requests]
-    return reading, judge(requests, keys, [None] * sum(map(len, keys)), [None] * len(keys))
-
-
 def _log_lines(values: list[bytes]) -> bytes:
     return _lines([{"offset": offset, "value": value.hex()} for offset, value in enumerate(values)])
 
 
 def _judged_lines(values: list[bytes]) -> bytes:
     """One line a record: what it is, as docs/formats.md names it."""
-    reading, (verdicts, _, _) = judged(values)
-    rows: dict[int, dict[str, object]] = {void.offset: {"void": void.reason.value} for void in reading.voids}
-    of_requests = iter(verdicts)
-    for entry in reading.counted:
+    run = run_product(list(enumerate(values)))
+    rows: dict[int, dict[str, object]] = {offset: {"void": reason} for offset, reason in run.voids.items()}
+    for offset, entry in run.counted.items():
         if isinstance(entry, CountedRequest):
-            verdict = next(of_requests)
+            verdict = run.verdicts[offset]
             conflicts = [[c.state.hex(), c.consumed_by_hash.hex(), c.usage.value] for c in verdict.conflicts]
-            rows[entry.offset] = {
+            rows[offset] = {
                 "outcome": verdict.outcome.value,
                 "judged_us": entry.judged_us,
                 "notarised_offset": verdict.notarised_offset,
                 "conflicts": conflicts,
             }
+        elif isinstance(entry.record, GenesisRecord):
+            rows[offset] = {"genesis": True}
         else:
-            rows[entry.offset] = {"note": True, "judged_us": entry.judged_us}
+            rows[offset] = {"note": True, "judged_us": entry.judged_us}
     others = ["life" if _is_sign_of_life(value) else "barrier" for value in values]
     return _lines([{"offset": at} | rows.get(at, {other: True}) for at, other in enumerate(others)])
 
@@ -311,17 +325,6 @@ def _is_sign_of_life(value: bytes) -> bool:
     with suppress(Undecodable):
         return isinstance(decode_record(value, 2), SignOfLifeRecord)
     return False
-
-
-def _judged_by_registrations(values: Log) -> bytes:
-    """One line a request that counts, judged with the registrations before it."""
-    verdicts = run_with_parties(values).verdicts
-    return _lines(
-        [
-            {"offset": offset, "outcome": verdict.outcome.value, "notarised_offset": verdict.notarised_offset}
-            for offset, verdict in sorted(verdicts.items())
-        ]
-    )
 
 
 def entry_lines(entries: dict[bytes, bytes]) -> bytes:
@@ -476,14 +479,14 @@ def samples() -> dict[str, bytes]:
         "completions/version-1/conflict-detail.msgpack": msgspec.msgpack.encode(CONFLICTS),
         "history/version-1/history.jsonl": b"".join(map(encode_event, history())),
         "logs/format-2/log.jsonl": _log_lines(log()),
-        "logs/format-2/judged-by-rules-2.jsonl": _judged_lines(log()),
-        "logs/format-2/index-by-rules-2.jsonl": entry_lines(judged(log())[1].added),
-        "logs/format-2/acceptances.jsonl": entry_lines(judged(log())[1].accepted),
+        "logs/format-2/judged-by-rules-3.jsonl": _judged_lines(log()),
+        "logs/format-2/index-by-rules-3.jsonl": entry_lines(run_product(list(enumerate(log()))).index),
+        "logs/format-2/acceptances.jsonl": entry_lines(run_product(list(enumerate(log()))).acceptances),
         "logs/format-2-lease/log.jsonl": _log_lines(leased_log()),
-        "logs/format-2-lease/judged-by-rules-2.jsonl": _judged_lines(leased_log()),
-        "logs/format-2-rules-3/log.jsonl": _log_lines([value for _, value in told_log()]),
-        "logs/format-2-rules-3/judged-by-rules-3.jsonl": _judged_by_registrations(told_log()),
-        "logs/format-2-rules-3/registrations.jsonl": entry_lines(dict(run_with_parties(told_log()).parties.entries())),
+        "logs/format-2-lease/judged-by-rules-3.jsonl": _judged_lines(leased_log()),
+        "logs/format-2-parties/log.jsonl": _log_lines([value for _, value in told_log()]),
+        "logs/format-2-parties/judged-by-rules-3.jsonl": _judged_lines([value for _, value in told_log()]),
+        "logs/format-2-parties/registrations.jsonl": entry_lines(dict(run_product(told_log()).parties.entries())),
         "words/version-1/pause.msgpack": encode_word(
             NewWord("pause", 1_234, b'{"keeper":"r1","reason":"a disk","paused_at":"2026-05-01T02:00:00Z"}')
         ),

@@ -305,7 +305,7 @@ class Power:
         replica.kill(heard_s=None)
         if is_foreign:
             self.foreign = replica.name
-            barrier = BarrierRecord(1, b"elsewhere-------", replica.name, "postgres:elsewhere:1", 2, 2)
+            barrier = BarrierRecord(1, b"elsewhere-------", replica.name, "postgres:elsewhere:1", 2, 3)
             offset = self._random.randint(0, 2 * world.topic.end_offset)
             mark = Position(
                 POSITION_VERSION, world.topic.topic_id, offset, b"e" * DIGEST_BYTES, barrier, 0, counted_offset=0

@@ -17,7 +17,7 @@ from pipeline.sources.stretch import ARROW_SCHEMA
 from replica.active.signer import FileSigner
 from replica.notary.position import encode_position
 from replica.store.archive_head import ArchiveHead
-from tests.worlds.notary_logs import TOPIC, LogMaker, request_of
+from tests.worlds.notary_logs import TOPIC, begun, request_of
 
 SIGNER = FileSigner(Ed25519PrivateKey.from_private_bytes(b"a" * 32))
 TIME_MS = 1_700_000_000_000
@@ -39,12 +39,11 @@ class HeadsInMemory:
 
 
 def some_log(records: int) -> list[bytes]:
-    """A barrier and requests."""
-    maker = LogMaker()
-    maker.barrier(1)
+    """What a log begins with, and requests."""
+    maker = begun()
     while len(maker.values) < records:
         maker.submit(request_of(len(maker.values), (len(maker.values),)))
-    return maker.values
+    return maker.values[:records]
 
 
 def batch_of(values: list[bytes | None], first: int) -> pa.RecordBatch:

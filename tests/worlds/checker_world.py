@@ -32,7 +32,7 @@ from replica.notary.receipts import make_receipts, receipt_to_document
 from replica.notary.records import NO_OFFSET, RequestRecord, encode_record
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref
 from replica.notary.rules import Outcome, Verdict
-from tests.worlds.notary_logs import FOR_EVER, LogMaker, judge_knowing, request_of, submission_of
+from tests.worlds.notary_logs import FOR_EVER, LogMaker, begun, judge_knowing, request_of, submission_of
 
 NOTARY = SigningKey(b"\x21" * 32)
 NOTARY_KEY = bytes(NOTARY.verify_key)
@@ -93,18 +93,17 @@ class _Notary:
         self.repeats = repeats
         self.now_ns = 1_000
         self.history: list[Event] = []
-        self.log = LogMaker()
+        self.log = begun()
         self.completions: list[CompletionRow] = []
-        self.position = begin("topic")
+        self.position = read_records(begin("topic"), self.log.log).position
         self.index: dict[bytes, bytes] = {}
         self.acceptances: dict[bytes, bytes] = {}
         self.decided: dict[int, tuple[CountedRequest, Verdict]] = {}
         self.ops = dict.fromkeys("abcd", 0)
         self.sent: list[_Attempt] = []
         self.accepted: dict[bytes, tuple[Request, Submission, int]] = {}
-        self.epoch = 0
+        self.epoch = 1
         self.stamp_us = 100
-        self._activate()
 
     # ---- the log ----
 

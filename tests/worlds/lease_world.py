@@ -31,7 +31,7 @@ async def nothing_raised() -> Formats:
 
 def nobodys(epoch: int, log_id: str) -> bytes:
     """A barrier that takes the lease from its holder, and gives it to nobody."""
-    return encode_record(BarrierRecord(epoch, os.urandom(16), "", release_text(log_id, ""), 2, 2))
+    return encode_record(BarrierRecord(epoch, os.urandom(16), "", release_text(log_id, ""), 2, 3))
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ LOG_ID = "memory-1"
 
 def barrier(epoch: int = 1, replica: str = "R1", marker: int = 0) -> BarrierRecord:
     """A barrier; `marker` makes its activation another one."""
-    return BarrierRecord(epoch, bytes([marker]) * 16, replica, "memory:1:1", FORMAT, 2)
+    return BarrierRecord(epoch, bytes([marker]) * 16, replica, "memory:1:1", FORMAT, 3)
 
 
 def log_of(end: int, *, marker: int = 0, fork: int | None = None) -> list[bytes]:

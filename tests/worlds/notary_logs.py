@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from replica.index.interface import NOTHING
+from replica.index.interface import NOTHING, Index
 from replica.index.memory import MemoryIndex
-from replica.index.newest import newest_acceptances
-from replica.notary.counted import Counted, CountedRequest
+from replica.index.newest import newest_acceptances, newest_registrations, noted, officers_of
+from replica.notary.counted import Counted, CountedNote, CountedRequest
 from replica.notary.genesis import GenesisRecord, encode_genesis
 from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM
+from replica.notary.parties import Officers
 from replica.notary.position import Position, begin, decode_position, encode_position
 from replica.notary.reading import BarrierInForce, read_records
 from replica.notary.records import (
@@ -31,12 +32,14 @@ from replica.notary.records import (
     encode_record,
 )
 from replica.notary.requests import Request, Submission, TimeWindow, make_request
-from replica.notary.rules import Verdict, judge, keys_of
+from replica.notary.rules import Judged, Verdict, judge, keys_of
 from replica.notary.salvage import LOST_TAG
 from replica.notary.terms import Terms, encode_canonical
+from tests.next_version.release import PRESENT
 
 TOPIC = "topic-of-the-tests"
 PARTY = "O=Bank A,L=London,C=GB"
+CLIENT_KEY = b"k" * 32  # signs each submission of these worlds, and each note unless another does
 FOR_EVER = 2**63 - 1  # a deduplication period
 Log = list[tuple[int, bytes]]
 
@@ -66,7 +69,12 @@ def request_of(
 def submission_of(request: Request, command: str = "command", submission: str = "submission") -> Submission:
     """A submission of a request. Readers do not verify its signature: front ends did."""
     raw = encode_canonical(request, Terms("user", command, (PARTY,)))
-    return Submission(raw, b"k" * 32, b"s" * 64, "user", command, (PARTY,), submission)
+    return Submission(raw, CLIENT_KEY, b"s" * 64, "user", command, (PARTY,), submission)
+
+
+def rules_of(format: int) -> int:
+    """The version of the rules that goes with a record format, also with one that is not known."""
+    return format - PRESENT.records + PRESENT.rules
 
 
 @dataclass
@@ -76,7 +84,7 @@ class LogMaker:
     values: list[bytes] = field(default_factory=list)
     activation_id: bytes = activation(0)
     sequence: int = 0
-    format: int = 2
+    format: int = PRESENT.records
     submitted: list[tuple[Request, str]] = field(default_factory=list)  # with the command id of each
     registered: Counter[tuple[str, bytes]] = field(default_factory=Counter)
 
@@ -88,20 +96,20 @@ class LogMaker:
         self, epoch: int, number: int | None = None, *, format: int | None = None, rules: int | None = None
     ) -> int:
         """Open an activation; its number is the epoch's unless given. Returns the record's offset. The format is the
-        one before unless given, and the rules have its number."""
+        one before unless given, and the rules are those that go with it."""
         self.activation_id, self.sequence = activation(epoch if number is None else number), 0
         self.format = self.format if format is None else format
-        asked = (self.format, self.format if rules is None else rules)
+        asked = (self.format, rules_of(self.format) if rules is None else rules)
         return self.raw(encode_record(BarrierRecord(epoch, self.activation_id, f"R{epoch}", "postgres:1:1", *asked)))
 
-    def claim(self, epoch: int, witnessed: int | str, *, rules: int = 2, wins: bool = True) -> int:
-        """Claim a lease in format and rules of one number. Records go on under the claim's activation id, if it `wins`,
-        or under the one before. A text in place of the offset is the whole database text."""
+    def claim(self, epoch: int, witnessed: int | str, *, format: int = PRESENT.records, wins: bool = True) -> int:
+        """Claim a lease in a format and its rules. Records go on under the claim's activation id, if it `wins`, or
+        under the one before. A text in place of the offset is the whole database text."""
         text = f"lease:raft:log:{witnessed}" if isinstance(witnessed, int) else witnessed
         claimant = activation(epoch)
         if wins:
-            self.activation_id, self.sequence, self.format = claimant, 0, rules
-        return self.raw(encode_record(BarrierRecord(epoch, claimant, f"R{epoch}", text, rules, rules)))
+            self.activation_id, self.sequence, self.format = claimant, 0, format
+        return self.raw(encode_record(BarrierRecord(epoch, claimant, f"R{epoch}", text, format, rules_of(format))))
 
     def submit(
         self,
@@ -140,7 +148,7 @@ class LogMaker:
         stamp_us: int = 1_000,
         replaces: int = 0,
         body: bytes = b"body",
-        by: bytes = b"k" * 32,
+        by: bytes = CLIENT_KEY,
     ) -> int:
         """Append what an operator did. Readers do not verify its signature."""
         of = (name, replaces, body, "operator", "reason", by, _SIGNATURE)
@@ -153,7 +161,7 @@ class LogMaker:
         stamp_us: int = 1_000,
         key: bytes = b"p" * 32,
         period_us: tuple[int, int] = (0, FOR_EVER),
-        by: bytes = b"k" * 32,
+        by: bytes = CLIENT_KEY,
         before: int | None = None,
         activation_id: bytes | None = None,
     ) -> int:
@@ -187,9 +195,20 @@ class LogMaker:
 _SIGNATURE = b"s" * 64  # of an operator
 
 
+def begun(*officers: bytes) -> LogMaker:
+    """A log as ledgers begin: a genesis, the barrier of epoch 1, and the registration of the key that signs each
+    submission. The one who registered it is the first officer, unless others are named."""
+    maker = LogMaker()
+    maker.genesis(*officers or (CLIENT_KEY,))
+    maker.barrier(1)
+    maker.register(key=CLIENT_KEY, by=officers[0] if officers else CLIENT_KEY)
+    return maker
+
+
 @dataclass
 class Run:
-    """What the product made of a log: by offset, with the index, the acceptances and the position after it."""
+    """What the product made of a log: by offset, with the index, the acceptances and the position after it. `parties`:
+    an index of registrations and officers."""
 
     voids: dict[int, str] = field(default_factory=dict)
     verdicts: dict[int, Verdict] = field(default_factory=dict)
@@ -198,38 +217,57 @@ class Run:
     index: dict[bytes, bytes] = field(default_factory=dict)
     acceptances: dict[bytes, bytes] = field(default_factory=dict)
     position: Position = field(default_factory=lambda: begin(TOPIC))
+    parties: Index = field(default_factory=MemoryIndex, compare=False)
+
+    @property
+    def officers(self) -> Officers:
+        return officers_of(self.parties)
+
+
+IN_FORCE = CLIENT_KEY + b"".join(number.to_bytes(8, "big") for number in (0, FOR_EVER, 1, 0))
+"""A registration of a key for ever, at offset 0, as an index has it."""
 
 
 def judge_knowing(
-    index: Mapping[bytes, bytes], requests: Sequence[CountedRequest], acceptances: Mapping[bytes, bytes] = NOTHING
-) -> tuple[list[Verdict], dict[bytes, bytes], dict[bytes, bytes]]:
-    """`judge` against states and transactions, and acceptances, each a mapping: verdicts, and the entries to add."""
+    index: Mapping[bytes, bytes],
+    requests: Sequence[CountedRequest],
+    acceptances: Mapping[bytes, bytes] = NOTHING,
+    registered: Sequence[bytes | None] | None = None,
+) -> Judged:
+    """`judge` against states and transactions, and acceptances, each a mapping. Every key is in force, unless
+    `registered` has the newest registration of each."""
     keys = [keys_of(entry) for entry in requests]
     known = MemoryIndex()
     known.write(acceptances, begin(TOPIC))
     changes = [entry.change_id for entry in requests]
     newest = newest_acceptances(known, changes, [entry.offset for entry in requests])
-    judged = judge(requests, keys, [index.get(key) for own in keys for key in own], newest)
-    return judged.verdicts, judged.added, judged.accepted
+    registered = [IN_FORCE] * len(requests) if registered is None else registered
+    return judge(requests, keys, [index.get(key) for own in keys for key in own], newest, registered)
 
 
-def run_product(log: Log, cuts: list[int] | None = None, newer: Run | None = None) -> Run:
+def run_product(log: Log, cuts: list[int] | None = None, newer: Run | None = None, parties: Index | None = None) -> Run:
     """Read and judge a log with the product's code in batches that end at `cuts`, the position stored in between.
 
-    `newer`: a run whose index and acceptances are judged against; otherwise the run's own.
+    `newer`: a run whose indexes are judged against; otherwise the run's own. `parties`: the index of registrations to
+    write, one in memory unless given; `newer`'s is past the log already.
     """
-    run = Run()
+    run = Run(parties=newer.parties if newer else parties or MemoryIndex())
     for batch in split(log, cuts or []):
         reading = read_records(run.position, batch)
+        notes = [entry for entry in reading.counted if isinstance(entry, CountedNote)]
+        of_notes = noted(run.parties, notes, run.position.offset + 1)
         requests = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
+        registered = newest_registrations(run.parties, requests, of_notes)
         known = newer or run
-        verdicts, added, accepted = judge_knowing(known.index, requests, known.acceptances)
+        verdicts, added, accepted = judge_knowing(known.index, requests, known.acceptances, registered)
         run.voids |= {void.offset: void.reason.value for void in reading.voids}
         run.verdicts |= {entry.offset: verdict for entry, verdict in zip(requests, verdicts, strict=True)}
         run.counted |= {entry.offset: entry for entry in reading.counted}
         run.barriers += reading.barriers
         run.index |= added
         run.acceptances |= accepted
+        if newer is None:
+            run.parties.write(of_notes, reading.position)
         run.position = decode_position(encode_position(reading.position))
     return run
 
@@ -268,9 +306,7 @@ def requests(draw: st.DrawFn) -> Request:
 @st.composite
 def logs(draw: st.DrawFn) -> Log:
     """A log with everything in it that a reader may meet."""
-    maker = LogMaker()
-    if draw(st.integers(0, 9)):
-        maker.barrier(1)
+    maker = begun() if draw(st.integers(0, 9)) else LogMaker()
     length = draw(st.sampled_from([0, 5, 20, 40]))
     for step in draw(st.lists(st.sampled_from(_STEPS), min_size=length, max_size=length + 5)):
         step(draw, maker)
@@ -332,7 +368,7 @@ def _claim(draw: st.DrawFn, maker: LogMaker) -> None:
     texts = st.sampled_from(["lease:log:", "lease:5", "lease::5", "lease:log:05", "lease:log:-2", "release:log:R1"])
     witnessed = draw(near | near | near | near | texts)
     wins = draw(st.booleans())
-    maker.claim(draw(st.sampled_from([newest + 7, newest + 7, 4])), witnessed, rules=maker.format, wins=wins)
+    maker.claim(draw(st.sampled_from([newest + 7, newest + 7, 4])), witnessed, wins=wins)
 
 
 def _again(draw: st.DrawFn, maker: LogMaker) -> None:
@@ -389,8 +425,8 @@ def _broken(draw: st.DrawFn, maker: LogMaker) -> None:
         _with(good, request=submission.request + b"\x00"),
         _with(good, command_id="nul\x00"),
         _with(good, act_as=()),
-        encode_record(BarrierRecord(0, b"z" * 16, "R", "postgres:1:1", 2, 2)),
-        encode_record(BarrierRecord(99, b"short", "R", "postgres:1:1", 2, 2)),
+        encode_record(BarrierRecord(0, b"z" * 16, "R", "postgres:1:1", 2, 3)),
+        encode_record(BarrierRecord(99, b"short", "R", "postgres:1:1", 2, 3)),
         encode_record(msgspec.structs.replace(good, deduplication_us=-1)),
         encode_record(msgspec.structs.replace(good, deduplication_us=2**63)),
         encode_record(msgspec.structs.replace(good, after_offset=-2)),

@@ -1,74 +1,22 @@
-"""Logs under rules 3, with officers and registrations."""
+"""Logs with officers and registrations."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from replica.index.interface import Index
-from replica.index.memory import MemoryIndex
-from replica.index.newest import newest_acceptances, newest_registrations, noted, officers_of
-from replica.notary.counted import CountedNote, CountedRequest
-from replica.notary.parties import Officers, encode_officers
-from replica.notary.position import begin, decode_position, encode_position
-from replica.notary.reading import read_records
-from replica.notary.rules import judge, keys_of
-from tests.worlds.notary_logs import FOR_EVER, PARTY, Log, LogMaker, Run, request_of, requests, split
+from replica.notary.parties import encode_officers
+from tests.worlds.notary_logs import CLIENT_KEY, FOR_EVER, PARTY, Log, LogMaker, request_of, requests
 
 OTHER_PARTY = "O=Bank B,L=Paris,C=FR"
-CLIENT_KEY = b"k" * 32  # signs each submission of these worlds
 OFFICER_KEYS = [bytes([number]) * 32 for number in (1, 2, 3)]
 
 
-class RunWithParties(Run):
-    """A run, with an index of the registrations and officers after it."""
-
-    def __init__(self, parties: Index) -> None:
-        super().__init__()
-        self.parties = parties
-
-    @property
-    def officers(self) -> Officers:
-        return officers_of(self.parties)
-
-
-def run_with_parties(
-    log: Log, cuts: list[int] | None = None, newer: RunWithParties | None = None, parties: Index | None = None
-) -> RunWithParties:
-    """Read and judge a log with the product's code; as `run_product`, with the notes of each batch.
-
-    `parties`: the index to write, one in memory unless given; `newer`'s is past the log already."""
-    run = RunWithParties(newer.parties if newer else parties or MemoryIndex())
-    for batch in split(log, cuts or []):
-        reading = read_records(run.position, batch)
-        notes = [note for note in reading.counted if isinstance(note, CountedNote)]
-        of_notes = noted(run.parties, notes, run.position.offset + 1)
-        known = newer or run
-        entries = [entry for entry in reading.counted if isinstance(entry, CountedRequest)]
-        keys = [keys_of(entry) for entry in entries]
-        commands = MemoryIndex()
-        commands.write(known.acceptances, begin("topic"))
-        changes = [entry.change_id for entry in entries]
-        newest = newest_acceptances(commands, changes, [entry.offset for entry in entries])
-        registered = newest_registrations(run.parties, entries, of_notes)
-        judged = judge(entries, keys, [known.index.get(key) for own in keys for key in own], newest, registered)
-        run.voids |= {void.offset: void.reason.value for void in reading.voids}
-        run.verdicts |= {entry.offset: verdict for entry, verdict in zip(entries, judged.verdicts, strict=True)}
-        run.counted |= {entry.offset: entry for entry in reading.counted}
-        run.barriers += reading.barriers
-        run.index |= judged.added
-        run.acceptances |= judged.accepted
-        if newer is None:
-            run.parties.write(of_notes, reading.position)
-        run.position = decode_position(encode_position(reading.position))
-    return run
-
-
 def told_log() -> Log:
-    """Under rules 3: a key is registered late, used and revoked; its registration is played again; a command is
+    """A key is registered late, used and revoked; its registration is played again; a command is
     retried; a deposed active registers; the key is registered anew."""
-    maker, officer = LogMaker(format=2), OFFICER_KEYS[0]
+    maker, officer = LogMaker(), OFFICER_KEYS[0]
     maker.genesis(officer)
-    maker.barrier(1, rules=3)
+    maker.barrier(1)
     maker.submit(request_of(1, (1,)), command="c1", stamp_us=2)  # not registered yet
     maker.register(PARTY, key=CLIENT_KEY, by=officer, period_us=(0, 50))
     maker.submit(request_of(2, (2,)), command="c2", stamp_us=3)
@@ -78,7 +26,7 @@ def told_log() -> Log:
     maker.register(PARTY, key=CLIENT_KEY, by=officer, period_us=(0, 50), before=0)  # played again
     maker.submit(request_of(4, (4,)), command="c4", stamp_us=7)
     late = maker.activation_id
-    maker.barrier(2, rules=3)
+    maker.barrier(2)
     maker.register(PARTY, key=CLIENT_KEY, by=officer, period_us=(0, 49), activation_id=late)
     maker.submit(request_of(5, (5,)), command="c5", stamp_us=8)
     maker.register(PARTY, key=CLIENT_KEY, by=officer, period_us=(0, 40))
@@ -88,11 +36,11 @@ def told_log() -> Log:
 
 @st.composite
 def logs_with_parties(draw: st.DrawFn) -> Log:
-    """A log that is raised from rules 2 to 3 somewhere, perhaps at its start, with notes of all kinds in both."""
-    maker = LogMaker(format=2)
+    """A log with notes of all kinds, of several activations, that begins with a genesis or without one."""
+    maker = LogMaker()
     if draw(st.integers(0, 7)):
         maker.genesis(*OFFICER_KEYS[:2])
-    maker.barrier(1, rules=draw(st.sampled_from([2, 3, 3])))
+    maker.barrier(1)
     if draw(st.booleans()):
         maker.register(PARTY, key=CLIENT_KEY, by=OFFICER_KEYS[0])
     for step in draw(st.lists(st.sampled_from(_STEPS), min_size=10, max_size=40)):
@@ -139,7 +87,7 @@ def _genesis(draw: st.DrawFn, maker: LogMaker) -> None:
 
 
 def _barrier(draw: st.DrawFn, maker: LogMaker) -> None:
-    maker.barrier(len(maker.values) + 6, rules=draw(st.sampled_from([2, 3, 3])))
+    maker.barrier(len(maker.values) + 6)
 
 
 def _copy(draw: st.DrawFn, maker: LogMaker) -> None:

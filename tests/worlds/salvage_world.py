@@ -21,7 +21,7 @@ from replica.notary.salvage import (
 )
 from replica.store.interface import Completion
 from tests.worlds.archive_world import SIGNER
-from tests.worlds.notary_logs import TOPIC, Log, LogMaker, request_of
+from tests.worlds.notary_logs import TOPIC, Log, begun, request_of
 
 RESTORED = "topic-that-was-restored"
 
@@ -91,13 +91,13 @@ def read(log: Log, salvages: Salvages, run: int = 1_000) -> MemoryIndex:
 
 
 def some_tail(**changes: object) -> LostTail:
-    """A barrier and nine requests; four of them archived, all applied by one replica, published but for the last two.
+    """Seven requests behind what a log begins with; the first one archived, all applied by one replica, published but
+    for the last two.
 
     Offset 7 repeats the transaction of 6, and 8 is refused, because 5 spent its state.
     """
-    maker = LogMaker()
-    maker.barrier(1)
-    for number in range(1, 7):
+    maker = begun()
+    for number in range(3, 7):
         maker.submit(request_of(number, (2 * number, 2 * number + 1)))
     maker.submit(request_of(6, (12, 13)))
     maker.submit(request_of(8, (10,)))

@@ -40,9 +40,9 @@ FINE = [registration(ANNA), officers_act(ANNA, 1, BERT), registration(BERT, 1)]
 
 def log_of(notes: list[PartyNote]) -> Log:
     """A genesis that names ANNA, a barrier, then these notes."""
-    maker = LogMaker(format=2)
+    maker = LogMaker()
     maker.genesis(raw(ANNA))
-    maker.barrier(1, rules=3)
+    maker.barrier(1)
     for number, note in enumerate(notes):
         placed = msgspec.structs.replace(note, activation_id=maker.activation_id, sequence=number)
         maker.raw(encode_record(placed))

@@ -148,7 +148,7 @@ def test_what_comes_between_a_release_and_the_next_claim_is_held() -> None:
             for each in replicas:
                 each.participant.may_lead = False
             store = world.shared.topic.store
-            store(encode_record(BarrierRecord(epoch + 50, b"r" * 16, "", release_text("memory-1", "R1"), 2, 2)))
+            store(encode_record(BarrierRecord(epoch + 50, b"r" * 16, "", release_text("memory-1", "R1"), 2, 3)))
             await asyncio.sleep(0.01)
             assert {writable(each.participant.follower.position) for each in replicas} == {None}
             asking = [asyncio.create_task(keep_asking(each, 10 * at, 1)) for at, each in enumerate(replicas, 1)]
@@ -157,7 +157,7 @@ def test_what_comes_between_a_release_and_the_next_claim_is_held() -> None:
             assert [task.done() for task in asking] == [False] * 3
             assert [len(each.server.appender.held) for each in replicas] == [1, 1, 1]
             database = str(world.shared.lock_server.identity)
-            store(encode_record(BarrierRecord(epoch + 51, b"c" * 16, "R9", database, 2, 2)))
+            store(encode_record(BarrierRecord(epoch + 51, b"c" * 16, "R9", database, 2, 3)))
             for each in replicas:
                 await each.participant.follower.wait_for(lambda position: writable(position) is not None)
                 assert not each.server.appender.held

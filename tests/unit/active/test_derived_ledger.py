@@ -356,7 +356,7 @@ async def test_a_disk_that_refuses_is_an_answer_and_is_tried_again(world: World,
 async def test_an_activation_publishes_over_it(world: World) -> None:
     """Goal: the store of an activation goes on when the file is made anew under it. Method: publish run by run what
     was applied, delete the file in between; the ledger offsets; a run that the log does not have."""
-    store = EmbeddedStore(world.ledger, TOPIC, Formats(2, 2))
+    store = EmbeddedStore(world.ledger, TOPIC, Formats())
     async with world.kept(), asyncio.timeout(LIFE_MAX_S):
         assert (await store.published()).ledger_end == 0
         ends: list[int] = []

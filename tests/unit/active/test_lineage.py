@@ -26,7 +26,7 @@ OURS = DatabaseIdentity("postgres", "7301", 3)
 
 
 def barrier(database: str, epoch: int = 7) -> BarrierRecord:
-    return BarrierRecord(epoch, b"z" * 16, "R9", database, 2, 2)
+    return BarrierRecord(epoch, b"z" * 16, "R9", database, 2, 3)
 
 
 @pytest.mark.parametrize(

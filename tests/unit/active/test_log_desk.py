@@ -55,7 +55,7 @@ class Clock(LoopClock):
 
 
 def claim(epoch: int, witnessed: int, log_id: str = "raft:9f") -> BarrierRecord:
-    return BarrierRecord(epoch, bytes([epoch]) * 16, "R1", claim_text(log_id, witnessed), 2, 2)
+    return BarrierRecord(epoch, bytes([epoch]) * 16, "R1", claim_text(log_id, witnessed), 2, 3)
 
 
 async def test_each_draw_is_given_to_one() -> None:

@@ -11,7 +11,7 @@ from replica.notary.answers import Notarised
 from replica.notary.receipts import Place, verify_receipt
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import BEGUN, SIGNER, World, name_of, state, submission
-from tests.worlds.notary_logs import TOPIC, LogMaker, request_of
+from tests.worlds.notary_logs import TOPIC, LogMaker, begun, request_of
 
 
 def _place(answer: object) -> Place | None:
@@ -83,34 +83,32 @@ def _places_of(maker: LogMaker, *ends: int) -> Places:
 
 def test_what_lies_before_a_barrier_of_the_same_run_has_no_known_epoch() -> None:
     """Goal: never the epoch of another barrier. Method: two activations, read in one run and in two."""
-    maker = LogMaker()
+    maker = begun()
     for epoch in (3, 5):
         maker.barrier(epoch)
         maker.submit(request_of(epoch), stamp_us=1_000 * epoch)
-    whole, halves = _places_of(maker), _places_of(maker, 2)
-    assert (whole.of(1), halves.of(1)) == (None, Place(TOPIC, 1, 3, 3_000))
-    assert whole.of(3) == halves.of(3) == Place(TOPIC, 3, 5, 5_000)
+    whole, halves = _places_of(maker), _places_of(maker, 5)
+    assert (whole.of(4), halves.of(4)) == (None, Place(TOPIC, 4, 3, 3_000))
+    assert whole.of(6) == halves.of(6) == Place(TOPIC, 6, 5, 5_000)
 
 
 def test_only_first_notarisations_have_a_place() -> None:
     """Goal: a repeat or a refusal never says its own offset. Method: a success, a conflict, the success once more."""
-    maker = LogMaker()
-    maker.barrier(1)
+    maker = begun()
     maker.submit(request_of(1, (1,)), stamp_us=5_000)
     maker.submit(request_of(2, (1,)), stamp_us=6_000)
     maker.submit(request_of(1, (1,)), stamp_us=7_000, command="other")
     maker.submit(request_of(3), stamp_us=4_000)  # a clock behind: judged at the highest stamp so far
     places = _places_of(maker)
-    assert [places.of(offset) for offset in (0, 2, 3, 5, None)] == [None] * 5
-    assert (places.of(1), places.of(4)) == (Place(TOPIC, 1, 1, 5_000), Place(TOPIC, 4, 1, 7_000))
+    assert [places.of(offset) for offset in (1, 4, 5, 7, None)] == [None] * 5
+    assert (places.of(3), places.of(6)) == (Place(TOPIC, 3, 1, 5_000), Place(TOPIC, 6, 1, 7_000))
 
 
 def test_the_memory_is_bounded_and_forgets_the_oldest() -> None:
     """Goal: a bound. Method: room for two, three notarisations; the forgotten one has no place."""
-    maker = LogMaker()
-    maker.barrier(1)
+    maker = begun()
     for number in range(3):
         maker.submit(request_of(number))
     places, applier = Places(places_max=2), Applier(MemoryIndex(), TOPIC)
     places.note(applier.apply(list(enumerate(maker.values))))
-    assert [places.of(offset) is not None for offset in (1, 2, 3)] == [False, True, True]
+    assert [places.of(offset) is not None for offset in (3, 4, 5)] == [False, True, True]

@@ -463,7 +463,7 @@ def test_a_release_that_nobody_follows_holds_nobody_up_for_long() -> None:
             await core.until_active()
             async with cluster(worker, world=world, cores=0):
                 await core.stop()
-                release = BarrierRecord(9, b"r" * 16, "", release_text("memory-1", "R1"), 2, 2)
+                release = BarrierRecord(9, b"r" * 16, "", release_text("memory-1", "R1"), 2, 3)
                 world.shared.topic.store(encode_record(release))
                 await asyncio.sleep(0.05)
                 end = world.shared.topic.end_offset

@@ -32,28 +32,32 @@ from replica.link.interface import DEFAULT_OPTIONS, Replies
 from replica.notary.canonical import change_id, summarise
 from replica.notary.errors import InvariantBroken
 from replica.notary.leases import claim_text, release_text
+from replica.notary.parties import registration_id
 from replica.notary.position import POSITION_VERSION, Position, begin
 from replica.notary.records import ActRecord, BarrierRecord, Record, SignOfLifeRecord, encode_record
 from replica.notary.requests import Submission
 from replica.notary.rules import Outcome
 from replica.store.interface import Command
-from tests.worlds.core_world import state, submission
+from tests.next_version.release import PRESENT
+from tests.worlds.core_world import KEY, PARTY, state, submission
+from tests.worlds.notary_logs import IN_FORCE
 
 DATABASE = "postgres:71:1"
 FIRST = NUMBERS_PER_RANGE  # of the first range that is drawn
 PROMOTED = "postgres:71:2"
 
 
-def barrier(epoch: int, database: str = DATABASE, format: int = 2, rules: int = 2) -> BarrierRecord:
-    return BarrierRecord(epoch, bytes([epoch]) * 16, "R1", database, format, rules)
+def barrier(epoch: int, database: str = DATABASE) -> BarrierRecord:
+    return BarrierRecord(epoch, bytes([epoch]) * 16, "R1", database, PRESENT.records, PRESENT.rules)
 
 
 class Log:
-    """A log that one worker reads as it grows."""
+    """A log that one worker reads as it grows. Its index has the key of each submission from the beginning."""
 
     def __init__(self, *first: Record) -> None:
         self.index = MemoryIndex()
         self.position = begin("topic")
+        self.index.write({registration_id(PARTY, KEY) + bytes(8): IN_FORCE}, self.position)
         self.read(*[encode_record(record) for record in first])
 
     def read(self, *values: bytes) -> Applied:

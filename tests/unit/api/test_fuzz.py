@@ -36,7 +36,7 @@ KEYS = parse_keys(ISSUER.jwks(), "test")
 TOKENS = TokenSettings(keys_file=Path("unused"), audience=AUDIENCE)
 SUBMISSION = make_submission()
 JSON = msgspec.json.encode(submission_to_document(SUBMISSION))
-BARRIER = encode_record(BarrierRecord(1, b"a" * 16, "r1", "postgres:1:1", 2, 2))
+BARRIER = encode_record(BarrierRecord(1, b"a" * 16, "r1", "postgres:1:1", 2, 3))
 NESTED = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),

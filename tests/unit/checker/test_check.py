@@ -31,15 +31,14 @@ from replica.notary.receipts import Place, make_receipts, receipt_to_document
 from replica.notary.requests import Request, format_state_ref
 from replica.notary.signatures import signature_holds
 from tests.worlds.checker_world import good_world
-from tests.worlds.notary_logs import LogMaker, request_of, submission_of, tx
+from tests.worlds.notary_logs import LogMaker, begun, request_of, submission_of, tx
 
 ONE, TWO = request_of(1, (1,)), request_of(2, (2,))
 
 
 def _log(*requests: Request, command: str = "") -> list[tuple[int, bytes]]:
     """Each request under its own command unless one is given."""
-    maker = LogMaker()
-    maker.barrier(1)
+    maker = begun()
     for number, request in enumerate(requests):
         maker.submit(request, command=command or ("command" if number + 1 == len(requests) else f"earlier-{number}"))
     return maker.log
@@ -71,8 +70,7 @@ def test_one_unknown_attempt_explains_one_record_only() -> None:
     assert _codes(check([_sent(0, 10, ONE)], _log(ONE, ONE, command="command"))) == {"RECORD_FROM_NOWHERE"}
     twice = [_sent(0, 10, ONE, "a"), _sent(1, 20, ONE, "b")]
     assert _codes(check(twice, _log(ONE, ONE, command="a"))) >= {"RECORD_FROM_NOWHERE"}
-    maker = LogMaker()
-    maker.barrier(1)
+    maker = begun()
     maker.submit(ONE, command="b")
     maker.submit(ONE, command="a")
     assert check(twice, maker.log).findings == []
@@ -80,9 +78,8 @@ def test_one_unknown_attempt_explains_one_record_only() -> None:
 
 def test_an_unknown_record_must_not_stand_before_what_was_answered_earlier() -> None:
     """Goal: I6 holds for unknown outcomes too. Method: TWO is sent after ONE's answer, and stands before it."""
-    history = [_sent(0, 10, ONE, "a"), _ok(0, 20, ONE, 2), _sent(1, 30, TWO, "b"), Unknown("p", 1, 40, "TIMEOUT")]
-    maker = LogMaker()
-    maker.barrier(1)
+    history = [_sent(0, 10, ONE, "a"), _ok(0, 20, ONE, 4), _sent(1, 30, TWO, "b"), Unknown("p", 1, 40, "TIMEOUT")]
+    maker = begun()
     maker.submit(TWO, command="b")
     maker.submit(ONE, command="a")
     assert _codes(check(history, maker.log)) == {"ORDER_BROKEN"}
@@ -90,11 +87,10 @@ def test_an_unknown_record_must_not_stand_before_what_was_answered_earlier() -> 
 
 def test_operations_that_overlap_may_stand_in_either_order() -> None:
     """Goal: no false alarm. Method: both sent before either is answered; then the second sent after the answer."""
-    maker = LogMaker()
-    maker.barrier(1)
+    maker = begun()
     maker.submit(TWO, command="b")
     maker.submit(ONE, command="a")
-    answers = [_ok(0, 20, ONE, 2), _ok(1, 31, TWO, 1)]
+    answers = [_ok(0, 20, ONE, 4), _ok(1, 31, TWO, 3)]
     assert check([_sent(0, 10, ONE, "a"), _sent(1, 20, TWO, "b"), *answers], maker.log).findings == []
     assert _codes(check([_sent(0, 10, ONE, "a"), _sent(1, 21, TWO, "b"), *answers], maker.log)) == {"ORDER_BROKEN"}
 
@@ -104,7 +100,7 @@ def test_what_is_older_than_the_history_needs_no_operation() -> None:
     loser = request_of(3, (1,))
     conflicts = check([_sent(0, 10, loser)], _log(ONE, loser)).counts
     assert conflicts == {"RECORD_FROM_NOWHERE": 1}
-    assert check([_sent(0, 10, loser)], _log(ONE, loser), scope=Scope(first_offset=2)).findings == []
+    assert check([_sent(0, 10, loser)], _log(ONE, loser), scope=Scope(first_offset=4)).findings == []
     assert check([_sent(0, 10, loser)], _log(ONE, loser), scope=Scope(complete=False)).findings == []
 
 
@@ -112,16 +108,16 @@ def test_a_conflict_needs_a_winner_that_somebody_sent() -> None:
     """Goal: I3. Method: a refusal whose winner is in no history, inside and outside what the history covers."""
     loser = request_of(3, (1,))
     conflict = (ConflictText(format_state_ref(ONE.inputs[0]), sha256(ONE.tx_id).hexdigest(), "input"),)
-    history = [_sent(0, 10, loser), Refused("p", 0, 20, "STATE_CONFLICT", 2, conflict)]
+    history = [_sent(0, 10, loser), Refused("p", 0, 20, "STATE_CONFLICT", 4, conflict)]
     assert _codes(check(history, _log(ONE, loser))) == {"WINNER_FROM_NOWHERE", "RECORD_FROM_NOWHERE"}
-    assert check(history, _log(ONE, loser), scope=Scope(first_offset=2)).findings == []
+    assert check(history, _log(ONE, loser), scope=Scope(first_offset=4)).findings == []
     assert check(history, _log(ONE, loser), scope=Scope(complete=False)).findings == []
 
 
 def test_an_answer_must_rest_on_the_record_of_its_own_submission() -> None:
     """Goal: answers are matched by submission, not by transaction id. Method: another command, another content."""
     other_content = request_of(1, (7,))
-    history = [_sent(0, 10, ONE, "a"), _ok(0, 20, ONE, 1)]
+    history = [_sent(0, 10, ONE, "a"), _ok(0, 20, ONE, 3)]
     scope = Scope(complete=False)
     assert check(history, _log(ONE, command="a"), scope=scope).findings == []
     assert _codes(check(history, _log(ONE, command="b"), scope=scope)) == {"WRONG_RECORD"}
@@ -130,20 +126,19 @@ def test_an_answer_must_rest_on_the_record_of_its_own_submission() -> None:
 
 def test_a_recalled_success_names_the_first_record_its_content_and_a_later_epoch() -> None:
     """Goal: look-ups and duplicates are answers like others. Method: other offset, digest, epoch."""
-    maker = LogMaker()
-    maker.barrier(1)
+    maker = begun()
     maker.barrier(2)
     maker.submit(ONE, command="a")
     maker.submit(ONE, command="b")
 
     def codes(**changes: object) -> set[str]:
-        found = Ok("q", 0, 50, content_digest(ONE).hex(), 2, epoch=2, replica="R2")
+        found = Ok("q", 0, 50, content_digest(ONE).hex(), 4, epoch=2, replica="R2")
         look_up = [Invoke("q", 0, 40, ONE.tx_id.hex()), msgspec.structs.replace(found, **changes)]
         return _codes(check([_sent(0, 10, ONE, "a"), _sent(1, 11, ONE, "b"), *look_up], maker.log))
 
     assert codes() == set()
-    assert codes(log_offset=3) == {"WRONG_OFFSET"}
-    assert codes(log_offset=1) == {"LOST_ANSWER"}
+    assert codes(log_offset=5) == {"WRONG_OFFSET"}
+    assert codes(log_offset=3) == {"LOST_ANSWER"}
     assert codes(content_digest="ab" * 32) == {"WRONG_DIGEST"}
     assert codes(epoch=1, replica="R1") == {"PASSIVE_ANSWERED"}
     assert codes(replica="R1") == {"PASSIVE_ANSWERED"}
@@ -152,8 +147,7 @@ def test_a_recalled_success_names_the_first_record_its_content_and_a_later_epoch
 def test_any_replica_may_answer_where_all_serve() -> None:
     """Goal: an answer by another replica than the epoch's is right there, one of another epoch is not. Method: answers
     with and without a record of their own, under both modes."""
-    maker = LogMaker()
-    maker.barrier(1)
+    maker = begun()
     offset = maker.submit(ONE, command="a")
     sent = _sent(0, 10, ONE, "a")
 
@@ -171,7 +165,7 @@ def test_any_replica_may_answer_where_all_serve() -> None:
 def test_histories_without_commands_are_matched_by_content() -> None:
     """Goal: commands may be left out. Method: answered and open operations without them."""
     content = _sent(0, 10, ONE).content
-    history = [Invoke("p", 0, 10, ONE.tx_id.hex(), content), _ok(0, 20, ONE, 1)]
+    history = [Invoke("p", 0, 10, ONE.tx_id.hex(), content), _ok(0, 20, ONE, 3)]
     assert check(history, _log(ONE)).findings == []
     assert check(history[:1], _log(ONE)).findings == []
     assert _codes(check(history[:1], _log(TWO))) == {"RECORD_FROM_NOWHERE"}
@@ -180,14 +174,13 @@ def test_histories_without_commands_are_matched_by_content() -> None:
 def test_not_found_is_true_until_the_log_is_known_to_have_it() -> None:
     """Goal: a look-up may overlap with the notarisation. Method: denied before, during and after the answer."""
     denied = [Invoke("q", 0, 0, ONE.tx_id.hex()), Refused("q", 0, 25, "TX_NOT_FOUND")]
-    overlapping = [_sent(0, 10, ONE), _ok(0, 20, ONE, 1), *denied]
+    overlapping = [_sent(0, 10, ONE), _ok(0, 20, ONE, 3), *denied]
     assert check(overlapping, _log(ONE)).findings == []
     late = [*overlapping[:2], Invoke("q", 0, 21, ONE.tx_id.hex()), denied[1]]
     assert _codes(check(late, _log(ONE))) == {"DENIED"}
-    others = [_sent(0, 5, ONE, "a"), _sent(1, 10, TWO), _ok(1, 20, TWO, 2)]
+    others = [_sent(0, 5, ONE, "a"), _sent(1, 10, TWO), _ok(1, 20, TWO, 4)]
     through_another = [*others, Invoke("q", 0, 21, ONE.tx_id.hex()), denied[1]]
-    maker = LogMaker()
-    maker.barrier(1)
+    maker = begun()
     maker.submit(ONE, command="a")
     maker.submit(TWO, command="command")
     assert _codes(check(through_another, maker.log)) == {"DENIED"}
@@ -243,8 +236,7 @@ def test_findings_are_bounded_and_counted() -> None:
 
 def test_each_request_has_one_completion_in_order() -> None:
     """Goal: submissions end in the log's order. Method: none published, both, the two swapped, one left out."""
-    maker = LogMaker()
-    maker.barrier(1)
+    maker = begun()
     maker.submit(ONE, stamp_us=7, command="c")
     maker.live()
     maker.submit(ONE, stamp_us=6, command="d")
@@ -267,10 +259,10 @@ def test_a_receipt_is_of_the_place_that_the_answer_names() -> None:
     key = SigningKey(b"\x05" * 32)
     public = bytes(key.verify_key)
     pair = (ONE.tx_id, content_digest(ONE))
-    for offset, found in ((1, set()), (2, {"RECEIPT_INVALID"})):
+    for offset, found in ((3, set()), (4, {"RECEIPT_INVALID"})):
         place = Place("log", offset, 1, 1_000)
         (receipt,) = make_receipts([pair], public, lambda message: key.sign(message).signature, [place])
-        answer = msgspec.structs.replace(_ok(0, 20, ONE, 1), receipt=receipt_to_document(receipt))
+        answer = msgspec.structs.replace(_ok(0, 20, ONE, 3), receipt=receipt_to_document(receipt))
         history = [decode_event(encode_event(event)) for event in (_sent(0, 10, ONE), answer)]
         assert _codes(check(history, _log(ONE), verify=receipt_verifier(public))) == found
 

@@ -29,7 +29,7 @@ def test_a_replica_on_a_primary_that_was_succeeded_says_so() -> None:
 
     async def story() -> None:
         async with World() as world:
-            world.shared.topic.store(encode_record(BarrierRecord(7, b"z" * 16, "R9", "memory:memory:2", 2, 2)))
+            world.shared.topic.store(encode_record(BarrierRecord(7, b"z" * 16, "R9", "memory:memory:2", 2, 3)))
             with capture_logs() as lines:
                 replica = await world.replica()
                 await asyncio.sleep(30)

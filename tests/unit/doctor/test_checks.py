@@ -33,6 +33,7 @@ from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.words import LogWords
 from replica.notary.formats import Formats, known
 from replica.store.neighbours import Ledger, NamedSession, Neighbours
+from tests.next_version.release import NEXT, PRESENT
 
 _RUNBOOK = re.compile(r"runbooks/[a-z-]+\.md")
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -107,7 +108,7 @@ def test_replicas_that_share_no_database_have_no_finding_about_one() -> None:
         HEALTHY,
         log_words=RaftLogSettings.words,
         database=DatabaseFacts(
-            embedded=True, bound_topic_id="t", published_offset=9, formats=Formats(2, 2), trail_entries=0
+            embedded=True, bound_topic_id="t", published_offset=9, formats=Formats(), trail_entries=0
         ),
     )
     found = {one.check: one for one in examine(facts)}
@@ -286,7 +287,7 @@ BROKEN: list[tuple[str, Severity, Facts, str]] = [
     ("passives", Severity.WARNING, replicas({}, SILENT), "start it"),
     ("passives", Severity.PROBLEM, replicas({}, {"may_lead": False}, {"may_lead": False}), "replicas.may_lead"),
     ("index-digests", Severity.PROBLEM, replicas(DIGESTS, DIGESTS, OTHER_DIGESTS), "notary index diff"),
-    ("formats", Severity.WARNING, formats(Formats(2, 3), rules=2), "notary switchover"),
+    ("formats", Severity.WARNING, formats(NEXT, PRESENT.rules), "notary switchover"),
     ("marks", Severity.WARNING, replicas({}, {"marks_problems": ("SEEN_FILE_DAMAGED: both",)}), "docs/errors.md"),
     ("site", Severity.PROBLEM, replicas({"site": "in_term"}, {"site": "taken_over"}), "notary site status"),
     ("site", Severity.PROBLEM, replicas({"site": "in_term"}, {}), "restart them with their site configured"),
@@ -327,10 +328,9 @@ def test_what_is_broken_is_found_by_name_with_its_fix(check: str, severity: Seve
     assert any(part in found[check].fix for part in fix.split("|")), found[check].fix
 
 
-@pytest.mark.parametrize("written", [Formats(2, 2)])
-def test_formats_are_well_where_the_log_has_them(written: Formats) -> None:
-    """Goal: no false alarm after a restore of the database. Method: the newest rules in force, older ones in it."""
-    (found,) = [one for one in examine(formats(written, known().newest.rules)) if one.check == "formats"]
+def test_formats_are_well_where_the_log_has_them() -> None:
+    """Goal: no false alarm after a restore of the database. Method: the next rules in force, today's in it."""
+    (found,) = [one for one in examine(formats(PRESENT, NEXT.rules)) if one.check == "formats"]
     assert found.severity is Severity.OK
 
 

@@ -11,18 +11,18 @@ from replica.log.memory import MemoryTopic
 from replica.notary.errors import IndexMismatch
 from replica.notary.parties import registration_id
 from replica.notary.rules import Outcome
-from tests.worlds.notary_logs import PARTY, LogMaker, request_of
-from tests.worlds.party_logs import CLIENT_KEY, OFFICER_KEYS
+from tests.worlds.notary_logs import CLIENT_KEY, PARTY, LogMaker, request_of
+from tests.worlds.party_logs import OFFICER_KEYS
 
 OFFICER = OFFICER_KEYS[0]
 TOPIC_ID = "memory-1"
 
 
-def values(rules: int = 2) -> list[bytes]:
+def values() -> list[bytes]:
     """A log with officers, a registration that is revoked and played again, and requests in between."""
-    maker = LogMaker(format=2)
+    maker = LogMaker()
     maker.genesis(OFFICER)
-    maker.barrier(1, rules=rules)
+    maker.barrier(1)
     maker.submit(request_of(1, (1,)), command="c1")
     maker.register(PARTY, key=CLIENT_KEY, by=OFFICER)
     maker.submit(request_of(2, (2,)), command="c2")
@@ -32,18 +32,18 @@ def values(rules: int = 2) -> list[bytes]:
     return maker.values
 
 
-def a_topic(rules: int = 2) -> MemoryTopic:
+def a_topic() -> MemoryTopic:
     """That log, on a topic."""
     topic = MemoryTopic(TOPIC_ID)
-    for value in values(rules):
+    for value in values():
         topic.store(value)
     return topic
 
 
 @pytest.mark.parametrize("run", [1, 2, 8])
 def test_a_replica_judges_by_the_registrations_of_its_own_run(run: int) -> None:
-    """Goal: registrations count for later requests of their run. Method: a log under rules 3, cut in runs."""
-    topic, applier, found = a_topic(3), Applier(MemoryIndex(), TOPIC_ID), []
+    """Goal: registrations count for later requests of their run. Method: a log, cut in runs."""
+    topic, applier, found = a_topic(), Applier(MemoryIndex(), TOPIC_ID), []
     for at in range(0, topic.end_offset, run):
         found += [verdict.outcome for verdict in applier.apply(topic.records(at, run)).verdicts if verdict]
     assert found == [Outcome.PARTY_UNKNOWN, Outcome.NOTARISED, Outcome.KEY_NOT_VALID]

@@ -51,7 +51,7 @@ from replica.notary.salvage import (
 from replica.store.adopt import position_in
 from replica.store.memory import MemoryDatabase
 from tests.worlds.archive_world import SIGNER, make_archive, some_log
-from tests.worlds.notary_logs import TOPIC, Log, LogMaker, logs, request_of, requests, state, submission_of, tx
+from tests.worlds.notary_logs import TOPIC, Log, LogMaker, begun, logs, request_of, requests, state, submission_of, tx
 from tests.worlds.salvage_world import RESTORED, LostTail, completions_in, read, restored, some_tail, tail_of
 
 OTHER_KEY = FileSigner(Ed25519PrivateKey.from_private_bytes(b"b" * 32))
@@ -115,24 +115,23 @@ def test_a_state_of_the_lost_tail_stays_spent_within_one_run() -> None:
     assert (again.outcome, again.notarised_offset) == (Outcome.NOTARISED, 9)
 
 
-def test_a_lost_tail_of_rules_2_forgets_neither_command_nor_transaction() -> None:
+def test_a_lost_tail_forgets_neither_command_nor_transaction() -> None:
     """Goal: what an index accepted stays accepted, for every reader alike. Method: a command of the archive and two of
     the tail are sent again; the product, however the log is cut, and the reference judge."""
     hour_us = 3_600_000_000
-    maker = LogMaker()
-    maker.barrier(1, format=2)
+    maker = begun()
     for number, command in ((1, "archived"), (2, "lost"), (3, "gone")):
         maker.submit(request_of(number, (number,)), command=command, deduplication_us=hour_us)
-    tail = LostTail(maker.log, 2, (3,), 3)
+    tail = LostTail(maker.log, 4, (5,), 5)
     found = tail.salvage()
     start = len(maker.values)
-    maker.barrier(2, format=2)
+    maker.barrier(2)
     again = [
         (request_of(4, (4,)), "archived", Outcome.COMMAND_ID_REUSED, None),
-        (request_of(2, (2,)), "lost", Outcome.DEDUPLICATED, 2),
+        (request_of(2, (2,)), "lost", Outcome.DEDUPLICATED, 4),
         (request_of(5, (5,)), "lost", Outcome.COMMAND_ID_REUSED, None),
         (request_of(6, (6,)), "gone", Outcome.COMMAND_ID_REUSED, None),
-        (request_of(3, (3,)), "another", Outcome.NOTARISED, 3),
+        (request_of(3, (3,)), "another", Outcome.NOTARISED, 5),
         (request_of(7, (3,)), "spends again", Outcome.CONFLICT, None),
     ]
     for request, command, _, _ in again:
@@ -175,7 +174,7 @@ def test_a_salvage_that_contradicts_the_archive_is_refused() -> None:
     in the run of the prefix and in a later one."""
     tail = some_tail()
     header, entries = tail.merged()
-    wrong = [entry(4, TX_KEY + tx(60), bytes(32)), entry(4, STATE_KEY + state(2), tx(60))]  # offset 1 spent state 2
+    wrong = [entry(4, TX_KEY + tx(60), bytes(32)), entry(4, STATE_KEY + state(6), tx(60))]  # offset 3 spent state 6
     found = decode_salvage(encode_salvage(header, [*[e for e in entries if e.offset > 4], *wrong], SIGNER.sign))
     for run in (1, 4, 1_000):
         with pytest.raises(IndexMismatch):
@@ -357,7 +356,7 @@ def test_the_check_judges_a_lost_range_by_its_salvage() -> None:
     report = check([], log, completions=rows, scope=scope, salvages=Salvages([found]))
     assert (report.findings, report.summary.completions, report.summary.outcomes["LOST"]) == ([], len(rows), 6)
     assert report.summary.outcomes["STATE_CONFLICT"] == 1
-    rows[4] = msgspec.structs.replace(rows[4], tx_id=tx(77))
+    rows[3] = msgspec.structs.replace(rows[3], tx_id=tx(77))
     assert list(check([], log, completions=rows, scope=scope, salvages=Salvages([found])).counts) == [
         "COMPLETION_WRONG"
     ]
@@ -410,5 +409,5 @@ def test_requests_of_the_tail_are_those_of_the_story() -> None:
     """Goal: the scene is the one described. Method: what counts in it."""
     applied, _ = judge_records(MemoryIndex(), begin(TOPIC), some_tail().log)
     outcomes = [verdict.outcome for one, verdict in applied.decided() if isinstance(one, CountedRequest) and verdict]
-    assert outcomes == [*[Outcome.NOTARISED] * 7, Outcome.CONFLICT, Outcome.NOTARISED]
+    assert outcomes == [*[Outcome.NOTARISED] * 5, Outcome.CONFLICT, Outcome.NOTARISED]
     assert isinstance(some_tail().survivors().indexes[0], IndexTail)

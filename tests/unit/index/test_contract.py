@@ -20,7 +20,7 @@ from tests.simulation.doubles.disk import Disk
 
 
 def at(offset: int) -> Position:
-    barrier = BarrierRecord(3, b"a" * 16, "r1", "postgres:1:1", 2, 2)
+    barrier = BarrierRecord(3, b"a" * 16, "r1", "postgres:1:1", 2, 3)
     return Position(POSITION_VERSION, "topic", offset, b"d" * 32, barrier, 0, 17, ((0, offset),))
 
 

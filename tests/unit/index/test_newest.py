@@ -19,8 +19,8 @@ from replica.notary.counted import CountedNote, CountedRequest
 from replica.notary.parties import Officers, decode_registration, encode_officers, registration_id
 from replica.notary.position import POSITION_VERSION, Position, begin
 from replica.notary.reading import read_records
-from tests.worlds.notary_logs import PARTY, TOPIC, Log, LogMaker, request_of
-from tests.worlds.party_logs import CLIENT_KEY, OFFICER_KEYS, logs_with_parties, run_with_parties
+from tests.worlds.notary_logs import CLIENT_KEY, PARTY, TOPIC, Log, LogMaker, request_of, run_product
+from tests.worlds.party_logs import OFFICER_KEYS, logs_with_parties
 
 LAST = 2**63 - 1
 FIRST, SECOND, _ = OFFICER_KEYS
@@ -69,9 +69,9 @@ def write_notes(index: Index, maker: LogMaker, first: int = 0) -> None:
 
 def begun() -> LogMaker:
     """A log of three records: barrier, officers, a registration."""
-    maker = LogMaker(format=2)
+    maker = LogMaker()
     maker.genesis(FIRST)
-    maker.barrier(1, rules=3)
+    maker.barrier(1)
     maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(0, 9))
     return maker
 
@@ -149,9 +149,9 @@ def test_the_newest_registration_below_an_offset_is_found(make: Make) -> None:
 def test_the_registrations_of_a_run_count_for_its_later_requests(make: Make, written: bool) -> None:
     """Goal: each request is judged by what is before it, whether its run is in the index or not. Method: a key is
     registered, revoked, and used before, between and after, in one run."""
-    maker = LogMaker(format=2)
+    maker = LogMaker()
     maker.genesis(FIRST)
-    maker.barrier(1, rules=3)
+    maker.barrier(1)
     maker.submit(request_of(1, (1,)), command="c1")
     maker.register(PARTY, key=CLIENT_KEY, by=FIRST)
     maker.submit(request_of(2, (2,)), command="c2")
@@ -183,8 +183,8 @@ def test_the_index_on_a_disk_is_that_in_memory(
 ) -> None:
     """Goal: cuts and kinds of index change nothing. Method: random logs into both, in one run into the second."""
     rocks = RocksIndex(tmp_path_factory.mktemp("index") / "index")
-    on_disk = run_with_parties(log, cuts, parties=rocks)
-    in_memory = run_with_parties(log)
+    on_disk = run_product(log, cuts, parties=rocks)
+    in_memory = run_product(log)
     assert list(on_disk.parties.entries()) == list(in_memory.parties.entries())
     assert (on_disk.officers, on_disk.verdicts) == (in_memory.officers, in_memory.verdicts)
     rocks.close()

@@ -65,7 +65,7 @@ def test_what_no_replica_says_is_refused(raw: bytes) -> None:
 
 
 def test_a_leased_mark_has_its_count_between_barrier_and_end() -> None:
-    record = BarrierRecord(1, b"\x01" * 16, "R1", "lease:log:-1", 2, 2)
+    record = BarrierRecord(1, b"\x01" * 16, "R1", "lease:log:-1", 2, 3)
     leased = Position(POSITION_VERSION, "log", 5, b"\x01" * 32, record, 2, 0, (), 4)
     assert decode_mark(encode_position(leased)) == leased
     with pytest.raises(BadRequest):

@@ -13,6 +13,7 @@ from replica.checker.check import Scope, check
 from replica.checker.history import decode_event, encode_event
 from replica.checker.judge import (
     JudgedBarrier,
+    JudgedGenesis,
     JudgedNote,
     JudgedRequest,
     JudgedVoid,
@@ -75,7 +76,7 @@ READ_AND_WRITE: dict[str, Callable[[bytes], bytes]] = {
     "history/version-1": _history,
     "words/version-1": _word,
 }
-READ_OTHERWISE = {"logs/format-2", "logs/format-2-lease", "logs/format-2-rules-3", "vectors"}
+READ_OTHERWISE = {"logs/format-2", "logs/format-2-lease", "logs/format-2-parties", "vectors"}
 
 
 def test_every_golden_file_is_read_by_some_test() -> None:
@@ -97,7 +98,7 @@ def test_this_release_writes_what_the_golden_files_hold(path: str) -> None:
     assert (FOLDER / path).read_bytes() == samples.samples()[path]
 
 
-JUDGED = ("logs/format-2", "logs/format-2-lease")
+JUDGED = ("logs/format-2", "logs/format-2-lease", "logs/format-2-parties")
 
 
 @pytest.mark.parametrize("folder", JUDGED)
@@ -106,7 +107,7 @@ def test_an_old_log_is_judged_as_it_was(folder: str) -> None:
 
     The product's own verdicts are compared by `test_this_release_writes_what_the_golden_files_hold`.
     """
-    kept = _lines(f"{folder}/judged-by-rules-2.jsonl")
+    kept = _lines(f"{folder}/judged-by-rules-3.jsonl")
     outcomes = {"conflict": "STATE_CONFLICT"}
     for judged, line in zip(ReferenceJudge().judge(kept_log(folder)), kept, strict=True):
         match judged:
@@ -114,6 +115,8 @@ def test_an_old_log_is_judged_as_it_was(folder: str) -> None:
                 assert (offset, reason) == (line["offset"], line["void"])
             case JudgedBarrier():
                 assert line["barrier"]
+            case JudgedGenesis():
+                assert line["genesis"]
             case JudgedNote(record=SignOfLifeRecord()):
                 assert line["life"]
             case JudgedNote():
@@ -138,21 +141,22 @@ def test_an_old_log_gives_the_index_that_it_gave() -> None:
             acceptances[key] = one.request.tx_id + one.content_digest + times
     index = {b"t" + tx_id: digest + _eight(at) for tx_id, (digest, at) in judge.notarised.items()}
     index |= {b"s" + state: tx_id + _eight(judge.notarised[tx_id][1]) for state, tx_id in judge.consumed.items()}
-    assert samples.entry_lines(index) == (FOLDER / "logs/format-2/index-by-rules-2.jsonl").read_bytes()
+    assert samples.entry_lines(index) == (FOLDER / "logs/format-2/index-by-rules-3.jsonl").read_bytes()
     assert samples.entry_lines(acceptances) == (FOLDER / "logs/format-2/acceptances.jsonl").read_bytes()
+
+
+COUNTED = {"life": "SIGN_OF_LIFE", "note": "NOTE", "genesis": "GENESIS"}
 
 
 def test_the_checker_reads_a_kept_log() -> None:
     """Goal: `notary check` counts what the kept lines hold. Method: check no history against the log."""
     found = check([], kept_log("logs/format-2"), scope=Scope(complete=False))
-    kept = _lines("logs/format-2/judged-by-rules-2.jsonl")
+    kept = _lines("logs/format-2/judged-by-rules-3.jsonl")
     outcomes = Counter(str(line["outcome"]).upper() for line in kept if "outcome" in line)
     outcomes["STATE_CONFLICT"] = outcomes.pop("CONFLICT")
-    others = Counter(
-        {"SIGN_OF_LIFE": sum("life" in line for line in kept), "NOTE": sum("note" in line for line in kept)}
-    )
+    others = Counter(name for line in kept for key, name in COUNTED.items() if key in line)
     assert not found.findings
-    assert found.summary.outcomes == outcomes | +others
+    assert found.summary.outcomes == outcomes | others
 
 
 def _eight(number: int) -> bytes:
@@ -161,7 +165,7 @@ def _eight(number: int) -> bytes:
 
 def test_the_kept_logs_have_every_outcome_and_every_reason() -> None:
     """Goal: the golden logs are worth keeping. Method: count what their lines name."""
-    kept = _lines("logs/format-2/judged-by-rules-2.jsonl")
+    kept = _lines("logs/format-2/judged-by-rules-3.jsonl")
     outcomes = {"notarised", "tx_id_reused", "conflict", "time_window_closed", "deduplicated", "command_id_reused"}
     assert {line["outcome"] for line in kept if "outcome" in line} == outcomes
     assert {line["void"] for line in kept if "void" in line} == {

@@ -24,7 +24,7 @@ NOT_IN_FORCE = VoidReason.NOT_IN_FORCE.value
 
 def held() -> LogMaker:
     """A log whose lease R1 holds; its newest record that counts is at offset 1."""
-    maker = LogMaker(format=2)
+    maker = LogMaker()
     maker.claim(1, -1)
     maker.live()
     return maker
@@ -122,7 +122,7 @@ def test_a_release_frees_the_lease_and_is_not_judged_as_a_claim() -> None:
 def test_a_late_claim_is_void_whatever_formats_it_names() -> None:
     """Goal: no reader stops for a record without effect. Method: a late claim of a format that is not known."""
     maker = held()
-    claim = maker.claim(2, 0, rules=3, wins=False)
+    claim = maker.claim(2, 0, format=3, wins=False)
     assert run_product(maker.log).voids == {claim: HOLDER_WROTE}
 
 

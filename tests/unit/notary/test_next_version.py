@@ -24,8 +24,17 @@ from replica.notary.records import (
     format_named,
 )
 from tests.next_version.release import LOTS, NEXT, PRESENT, REFUSED_LOT, NextRequest, registered
-from tests.worlds.notary_logs import FOR_EVER, PARTY, TOPIC, LogMaker, request_of, submission_of
-from tests.worlds.party_logs import CLIENT_KEY, OFFICER_KEYS, run_with_parties
+from tests.worlds.notary_logs import (
+    CLIENT_KEY,
+    FOR_EVER,
+    PARTY,
+    TOPIC,
+    LogMaker,
+    request_of,
+    run_product,
+    submission_of,
+)
+from tests.worlds.party_logs import OFFICER_KEYS
 
 TODAY = known()
 
@@ -48,18 +57,18 @@ def write(maker: LogMaker, tx_number: int, *, lot: int | None, states: tuple[int
 
 def raised() -> LogMaker:
     """Notarised under today's rules, then the barrier of the next ones."""
-    maker = LogMaker(format=PRESENT.records)
+    maker = LogMaker()
     maker.genesis(*OFFICER_KEYS[:1])
-    maker.barrier(1, rules=PRESENT.rules)
+    maker.barrier(1)
     maker.register(PARTY, key=CLIENT_KEY, by=OFFICER_KEYS[0])
     write(maker, 1, lot=None, states=(1,))
-    maker.barrier(2, format=NEXT.records, rules=NEXT.rules)
+    maker.barrier(2, format=NEXT.records)
     return maker
 
 
 def judged(maker: LogMaker) -> list[str]:
     """By the product; the reference judge agrees about each record."""
-    run = run_with_parties(maker.log, cuts=list(range(len(maker.log))))  # one at a time: the fast way through the rules
+    run = run_product(maker.log, cuts=list(range(len(maker.log))))  # one at a time: the fast way through the rules
     found = list(ReferenceJudge().judge(maker.log))
     by_reference = [one.outcome.lower() for one in found if isinstance(one, JudgedRequest)]
     by_product = [verdict.outcome.value for verdict in run.verdicts.values()]
@@ -92,20 +101,20 @@ def test_a_format_and_rules_that_do_not_go_together_stop_every_reader(pair: tupl
     for read in (lambda: read_records(begin(TOPIC), maker.log), lambda: list(ReferenceJudge().judge(maker.log))):
         with pytest.raises(FormatUnknown):
             read()
-    assert "do not go together" in str(why_not_raise(Formats(*pair), Formats(2, 2), {"r1": known()}))
+    assert "do not go together" in str(why_not_raise(Formats(*pair), PRESENT, {"r1": known()}))
 
 
 @pytest.mark.usefixtures("next_release")
 def test_records_of_another_format_than_the_one_in_force_are_void() -> None:
     """Goal: a barrier alone brings a format into force, also for who knows it. Method: next before, today's after."""
-    maker = LogMaker(format=PRESENT.records)
-    maker.barrier(1, rules=PRESENT.rules)
+    maker = LogMaker()
+    maker.barrier(1)
     early = write(maker, 1, lot=1)
     assert format_named(maker.values[early]) == NEXT.records
-    maker.barrier(2, format=NEXT.records, rules=NEXT.rules)
+    maker.barrier(2, format=NEXT.records)
     late = [write(maker, 2, lot=None), maker.act()]  # a note has the same fields in both, so the number alone tells
     assert judged(maker) == []
-    assert run_with_parties(maker.log).voids == dict.fromkeys((early, *late), VoidReason.UNDECODABLE.value)
+    assert run_product(maker.log).voids == dict.fromkeys((early, *late), VoidReason.UNDECODABLE.value)
 
 
 @pytest.mark.usefixtures("next_release")
@@ -116,7 +125,7 @@ def test_the_added_field_has_its_place_and_its_bound(last: list[int]) -> None:
     submission = submission_of(request_of(2), "c")
     fields = (1, NEXT.records, maker.activation_id, 0, 1, submission, FOR_EVER, NO_OFFSET)
     offset = maker.raw(msgspec.msgpack.encode([*fields, *last]))
-    assert run_with_parties(maker.log).voids == {offset: VoidReason.UNDECODABLE.value}
+    assert run_product(maker.log).voids == {offset: VoidReason.UNDECODABLE.value}
 
 
 @pytest.mark.usefixtures("next_release")
@@ -164,7 +173,7 @@ def test_a_claim_under_the_next_rules_is_void_once_its_holder_wrote_again() -> N
     write(maker, 2, lot=1)
     offset = maker.raw(encode_record(BarrierRecord(4, bytes(16), "R4", *of_next)))
     assert judged(maker) == ["notarised", "notarised"]
-    assert run_with_parties(maker.log).voids == {offset: VoidReason.HOLDER_WROTE.value}
+    assert run_product(maker.log).voids == {offset: VoidReason.HOLDER_WROTE.value}
 
 
 def test_a_raise_waits_for_every_replica_to_know_the_next_version(next_release: None) -> None:

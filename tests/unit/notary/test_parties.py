@@ -1,4 +1,4 @@
-"""Rules 3: whose key is in force, by product and reference judge, over single cases and random logs."""
+"""Whose key is in force, by product and reference judge, over single cases and random logs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, event, find, given, settings
 from hypothesis import strategies as st
@@ -36,14 +35,11 @@ from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.notary.records import ActRecord, RegistrationRecord
 from replica.notary.rules import Outcome, Verdict
-from tests.golden.make import FOLDER
-from tests.worlds.notary_logs import FOR_EVER, PARTY, TOPIC, Log, LogMaker, request_of, run_product
+from tests.worlds.notary_logs import CLIENT_KEY, FOR_EVER, PARTY, TOPIC, Log, LogMaker, request_of, run_product
 from tests.worlds.party_logs import (
-    CLIENT_KEY,
     OFFICER_KEYS,
     OTHER_PARTY,
     logs_with_parties,
-    run_with_parties,
 )
 
 FIRST, SECOND, STRANGER = OFFICER_KEYS
@@ -51,17 +47,17 @@ _many = settings(max_examples=200, deadline=None, derandomize=True, suppress_hea
 _cuts = st.lists(st.integers(0, 40), max_size=5)
 
 
-def begun(rules: int = 3) -> LogMaker:
+def begun() -> LogMaker:
     """A log with one officer in force."""
-    maker = LogMaker(format=2)
+    maker = LogMaker()
     maker.genesis(FIRST)
-    maker.barrier(1, rules=rules)
+    maker.barrier(1)
     return maker
 
 
 def outcomes(maker: LogMaker) -> list[str]:
     """The codes of all requests, on which product and reference judge agree."""
-    product = [CODE_OF[verdict.outcome] for verdict in run_with_parties(maker.log).verdicts.values()]
+    product = [CODE_OF[verdict.outcome] for verdict in run_product(maker.log).verdicts.values()]
     assert product == [
         judged.outcome for judged in ReferenceJudge().judge(maker.log) if isinstance(judged, JudgedRequest)
     ]
@@ -129,7 +125,7 @@ def test_an_old_registration_that_is_played_again_revives_no_key() -> None:
     maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(1_000, 1_000))
     maker.register(PARTY, key=CLIENT_KEY, by=FIRST, before=0)
     maker.submit(request_of(1, (1,)))
-    maker.barrier(2, rules=3)
+    maker.barrier(2)
     maker.register(PARTY, key=CLIENT_KEY, by=FIRST, before=0)
     maker.submit(request_of(1, (1,)))
     maker.register(PARTY, key=CLIENT_KEY, by=FIRST)
@@ -142,7 +138,7 @@ def test_a_registration_that_was_void_is_not_played_again_after_the_revocation()
     key is registered anew and revoked; then the bytes that were void, under the activation in force."""
     maker = begun()
     deposed = maker.activation_id
-    maker.barrier(2, rules=3)
+    maker.barrier(2)
     maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(10, FOR_EVER), activation_id=deposed)
     maker.register(PARTY, key=CLIENT_KEY, by=FIRST, period_us=(20, FOR_EVER))
     maker.submit(request_of(1, (1,)))
@@ -185,7 +181,7 @@ def test_officers_are_not_overwritten_by_who_does_not_know_them() -> None:
     maker.register(PARTY, key=CLIENT_KEY, by=SECOND)
     maker.submit(request_of(1, (1,)))
     assert outcomes(maker) == ["NOTARISED"]
-    assert run_with_parties(maker.log).officers == Officers(2, frozenset([FIRST, SECOND]))
+    assert run_product(maker.log).officers == Officers(2, frozenset([FIRST, SECOND]))
 
 
 def test_a_registration_between_two_lists_of_officers_is_judged_by_the_one_before_it() -> None:
@@ -203,16 +199,6 @@ def test_a_registration_between_two_lists_of_officers_is_judged_by_the_one_befor
     assert outcomes(maker) == ["NOTARISED", "KEY_NOT_VALID", "KEY_NOT_VALID"]
 
 
-def test_what_is_registered_under_rules_2_is_in_force_after_the_raise() -> None:
-    """Goal: nobody is locked out by a raise, and nothing changes before it."""
-    maker = begun(rules=2)
-    maker.submit(request_of(1, (1,)))
-    maker.register(PARTY, key=CLIENT_KEY, by=FIRST)
-    maker.barrier(2, rules=3)
-    maker.submit(request_of(2, (2,)))
-    assert outcomes(maker) == ["NOTARISED", "NOTARISED"]
-
-
 def test_a_retry_after_the_revocation_gets_its_success_and_other_requests_learn_nothing() -> None:
     """Goal: no refusal misleads a caller whose transaction was notarised; conflicts are not shown to others."""
     maker = begun()
@@ -225,14 +211,6 @@ def test_a_retry_after_the_revocation_gets_its_success_and_other_requests_learn_
     maker.submit(request_of(1, (2,)), command="e")  # else TX_ID_REUSED
     maker.submit(request_of(1, (1,)), command="f")  # else an acceptance
     assert outcomes(maker) == ["NOTARISED", "DEDUPLICATED", *["KEY_NOT_VALID"] * 4]
-
-
-def test_a_log_under_rules_3_is_not_judged_without_registrations() -> None:
-    """Goal: who does not know the registrations stops, and lets nobody in. Method: the caller of rules 2."""
-    maker = begun()
-    maker.submit(request_of(1))  # the fastest way through the rules
-    with pytest.raises(InvariantBroken, match="registrations not known"):
-        run_product(maker.log)
 
 
 BODY = encode_officers([FIRST, SECOND])
@@ -259,9 +237,9 @@ BODY = encode_officers([FIRST, SECOND])
 def test_a_list_of_officers_has_one_form(body: bytes) -> None:
     """Goal: two readers never disagree about a body. Method: everything near a good one, to both."""
     assert decode_officers(body) is None
-    maker = LogMaker(format=2)
+    maker = LogMaker()
     maker.genesis(FIRST)
-    maker.barrier(1, rules=3)
+    maker.barrier(1)
     maker.act("officers", body=body, replaces=1, by=FIRST)
     judge = ReferenceJudge()
     list(judge.judge(maker.log))
@@ -300,12 +278,12 @@ def test_a_genesis_has_one_form(value: bytes) -> None:
 @pytest.mark.parametrize("late", [False, True])
 def test_only_the_first_record_is_a_genesis(late: bool) -> None:
     """Goal: nobody who writes to the log names officers anew. Method: a second genesis, before and after a barrier."""
-    maker = LogMaker(format=2)
+    maker = LogMaker()
     maker.genesis(FIRST)
     if late:
-        maker.barrier(1, rules=3)
+        maker.barrier(1)
     at = maker.genesis(STRANGER)
-    run, judge = run_with_parties(maker.log), ReferenceJudge()
+    run, judge = run_product(maker.log), ReferenceJudge()
     assert run.voids == {at: "undecodable"}
     assert [one.offset for one in judge.judge(maker.log) if isinstance(one, JudgedVoid)] == [at]
     assert (run.officers, judge.officers) == (Officers(1, frozenset([FIRST])), [FIRST])
@@ -313,26 +291,26 @@ def test_only_the_first_record_is_a_genesis(late: bool) -> None:
 
 def test_without_a_genesis_nobody_becomes_an_officer() -> None:
     """Goal: there is no race for the first officers. Method: an act that names its own signer, in a log without one."""
-    maker = LogMaker(format=2)
-    maker.barrier(1, rules=3)
+    maker = LogMaker()
+    maker.barrier(1)
     maker.act("officers", body=encode_officers([FIRST]), by=FIRST)
     maker.register(PARTY, key=CLIENT_KEY, by=FIRST)
     maker.submit(request_of(1, (1,)))
     assert outcomes(maker) == ["PARTY_UNKNOWN"]
-    assert run_with_parties(maker.log).officers == Officers()
+    assert run_product(maker.log).officers == Officers()
 
 
 @pytest.mark.parametrize("number", [1, 15, 16, 17, OFFICERS_MAX])
 def test_both_readers_take_each_number_of_officers(number: int) -> None:
     """Goal: MessagePack's two heads of an array. Method: numbers on both sides."""
     keys = [bytes([at]) * 32 for at in range(number)]
-    maker = LogMaker(format=2)
+    maker = LogMaker()
     maker.genesis(*keys)
-    maker.barrier(1, rules=3)
+    maker.barrier(1)
     judge = ReferenceJudge()
     list(judge.judge(maker.log))
     assert judge.officers == keys
-    assert run_with_parties(maker.log).officers == Officers(1, frozenset(keys))
+    assert run_product(maker.log).officers == Officers(1, frozenset(keys))
 
 
 def test_no_two_pairs_have_one_place_in_the_table() -> None:
@@ -347,7 +325,7 @@ def disagreement(log: Log, cuts: Sequence[int] = ()) -> bool:
     """Whether product and reference judge differ about a verdict, an acceptance or the officers."""
     judge = ReferenceJudge()
     judged = [one for one in judge.judge(log) if isinstance(one, JudgedRequest)]
-    run = run_with_parties(log, list(cuts))
+    run = run_product(log, list(cuts))
     of_product = {at: (CODE_OF[v.outcome], v.notarised_offset) for at, v in run.verdicts.items()}
     return (
         of_product != {one.offset: (one.outcome, one.notarised_offset) for one in judged}
@@ -368,7 +346,7 @@ def _differs_in_runs(log: Log) -> bool:
 def test_product_and_reference_judge_agree_about_parties(log: Log, cuts: list[int]) -> None:
     """Goal: two implementations, one truth, however reads are cut."""
     assert not disagreement(log, cuts)
-    codes = [CODE_OF[verdict.outcome] for verdict in run_with_parties(log).verdicts.values()]
+    codes = [CODE_OF[verdict.outcome] for verdict in run_product(log).verdicts.values()]
     for code, count in Counter(codes).items():
         event(f"{code}: {min(count, 3)}")
 
@@ -378,8 +356,8 @@ def test_product_and_reference_judge_agree_about_parties(log: Log, cuts: list[in
 @given(logs_with_parties(), _cuts)
 def test_replay_on_newer_tables_gives_the_old_verdicts(log: Log, cuts: list[int]) -> None:
     """Goal: registrations may be known further than they are judged. Method: judge again on the final tables."""
-    first = run_with_parties(log)
-    again = run_with_parties(log, cuts, newer=first)
+    first = run_product(log)
+    again = run_product(log, cuts, newer=first)
     assert (again.verdicts, again.index, again.acceptances) == (first.verdicts, first.index, first.acceptances)
 
 
@@ -387,7 +365,7 @@ def test_replay_on_newer_tables_gives_the_old_verdicts(log: Log, cuts: list[int]
 @given(logs_with_parties())
 def test_a_key_that_is_not_in_force_changes_nothing(log: Log) -> None:
     """Goal: no state, no transaction, no acceptance. Method: no entry of either table is of such a record."""
-    run = run_with_parties(log)
+    run = run_product(log)
     refused = {at for at, v in run.verdicts.items() if v.outcome in (Outcome.PARTY_UNKNOWN, Outcome.KEY_NOT_VALID)}
     recorded_at = {int.from_bytes(value[-8:], "big") for value in (*run.index.values(), *run.acceptances.values())}
     assert not refused & recorded_at
@@ -476,7 +454,7 @@ MUTANTS: dict[str, Callable[[MonkeyPatch], None]] = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", MUTANTS)
-def test_each_mutant_of_rules_3_is_seen(name: str, monkeypatch: MonkeyPatch) -> None:
+def test_each_mutant_of_what_judges_keys_is_seen(name: str, monkeypatch: MonkeyPatch) -> None:
     """Goal: the comparison above can fail. Method: break one thing, look for a log that shows it."""
     MUTANTS[name](monkeypatch)
     sought = settings(max_examples=3_000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -506,21 +484,3 @@ def test_what_is_said_of_a_note_beforehand_is_what_the_log_makes_of_it(log: Log)
             newest |= {pair: value} if value else {}
         elif reason is not None:
             assert officers == before
-
-
-def test_the_kept_log_under_rules_3_is_judged_as_ever() -> None:
-    """Goal: old records get their old verdicts for ever. Method: the golden log, by product and reference judge, with
-    the table of registrations that it gives."""
-    log = [(line["offset"], bytes.fromhex(line["value"])) for line in kept("log")]
-    run = run_with_parties(log, [3, 8])
-    expected = {line["offset"]: (line["outcome"], line["notarised_offset"]) for line in kept("judged-by-rules-3")}
-    assert {at: (found.outcome.value, found.notarised_offset) for at, found in run.verdicts.items()} == expected
-    by_reference = {one.offset: one.outcome for one in ReferenceJudge().judge(log) if isinstance(one, JudgedRequest)}
-    assert by_reference == {at: CODE_OF[Outcome(outcome)] for at, (outcome, _) in expected.items()}
-    entries = [(key.hex(), value.hex()) for key, value in run.parties.entries()]
-    assert entries == [(line["key"], line["value"]) for line in kept("registrations")]
-
-
-def kept(name: str) -> list[dict[str, Any]]:
-    path = FOLDER / "logs" / "format-2-rules-3" / f"{name}.jsonl"
-    return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]

@@ -13,9 +13,9 @@ from replica.notary.reading import read_records
 from replica.notary.records import BarrierRecord
 from tests.worlds.notary_logs import LogMaker
 
-BARRIER = BarrierRecord(3, b"a" * 16, "R1", "postgres:1:1", 2, 2)
+BARRIER = BarrierRecord(3, b"a" * 16, "R1", "postgres:1:1", 2, 3)
 POSITION = Position(POSITION_VERSION, "topic", 9, b"d" * 32, BARRIER, 4, 1_000, ((0, 3), (5, 6)))
-CLAIM = BarrierRecord(3, b"a" * 16, "R1", "lease:topic:3", 2, 2)
+CLAIM = BarrierRecord(3, b"a" * 16, "R1", "lease:topic:3", 2, 3)
 LEASED = Position(POSITION_VERSION, "topic", 9, b"d" * 32, CLAIM, 4, 1_000, ((0, 3),), 8)
 
 
@@ -56,7 +56,7 @@ def test_another_position_is_told_by_its_version(fields: list[object]) -> None:
 
 def test_a_position_has_the_holders_newest_record() -> None:
     """Goal: a reader that starts there judges claims as one that read all. Method: read on from each offset."""
-    maker = LogMaker(format=2)
+    maker = LogMaker()
     maker.claim(1, -1)
     maker.live()
     maker.raw(maker.values[0])  # a copy of the barrier is no sign of life

@@ -26,7 +26,7 @@ from replica.notary.records import (
 from replica.notary.requests import Submission, make_request
 from tests.worlds.notary_logs import PARTY, activation, request_of, submission_of, tx
 
-BARRIER = BarrierRecord(7, activation(7), "R1", "postgres:1:1", 2, 2)
+BARRIER = BarrierRecord(7, activation(7), "R1", "postgres:1:1", 2, 3)
 REQUEST = RequestRecord(2, activation(7), 3, 1_000, submission_of(request_of(1, (1, 2), (3,))), 60_000_000, -1)
 LIFE = SignOfLifeRecord(2, activation(7), 4, 1_000)
 

@@ -12,8 +12,6 @@ from replica.notary.errors import InvariantBroken
 from replica.notary.records import RequestRecord
 from replica.notary.requests import Request, TimeWindow
 from replica.notary.rules import (
-    RULES,
-    RULES_VERSION,
     Conflict,
     Outcome,
     Usage,
@@ -24,8 +22,9 @@ from replica.notary.rules import (
 )
 from tests.worlds.notary_logs import (
     FOR_EVER,
-    LogMaker,
+    IN_FORCE,
     activation,
+    begun,
     judge_knowing,
     request_of,
     run_product,
@@ -37,7 +36,7 @@ from tests.worlds.notary_logs import (
 
 def _counted(request: Request, offset: int, judged_us: int = 50, digest: bytes = b"d" * 32) -> CountedRequest:
     record = RequestRecord(2, activation(1), offset, judged_us, submission_of(request), 0, -1)
-    return CountedRequest(offset, record, request, digest, judged_us, 2, sha256(b"%d" % offset).digest())
+    return CountedRequest(offset, record, request, digest, judged_us, 3, sha256(b"%d" % offset).digest())
 
 
 def _spent(by: int, offset: int) -> bytes:
@@ -67,7 +66,7 @@ def test_an_index_that_tells_of_too_few_or_too_many_keys_is_not_believed(told: i
     """Goal: nothing passes for unspent that was not looked up. Method: three keys, and another number of values."""
     entry = _counted(request_of(1, (1, 2)), 7)
     with pytest.raises(InvariantBroken, match="asked for were 3"):
-        judge([entry], [keys_of(entry)], [None] * told, [None])
+        judge([entry], [keys_of(entry)], [None] * told, [None], [IN_FORCE])
 
 
 def test_a_transaction_without_inputs_is_remembered_too() -> None:
@@ -178,8 +177,7 @@ def test_only_what_was_recorded_at_a_lower_offset_counts(recorded_at: int, count
 
 def test_the_time_judged_is_the_highest_stamp_so_far() -> None:
     """Goal: no clock of one active turns time back. Method: a late stamp, then earlier ones, across an activation."""
-    maker = LogMaker()
-    maker.barrier(1)
+    maker = begun()
     maker.submit(request_of(1), stamp_us=500)
     closed = maker.submit(request_of(2, (1,), (), TimeWindow(None, 500)), stamp_us=10)
     opened = maker.submit(request_of(3, (2,), (), TimeWindow(500, 501)), stamp_us=20)
@@ -193,33 +191,21 @@ def test_the_time_judged_is_the_highest_stamp_so_far() -> None:
 
 def test_a_void_record_does_not_move_the_time() -> None:
     """Goal: only counting records have a stamp. Method: late and repeated records with high stamps."""
-    maker = LogMaker()
-    maker.barrier(1)
-    maker.submit(request_of(1), stamp_us=5, sequence=0)
-    maker.submit(request_of(1), stamp_us=900, sequence=0)
-    maker.submit(request_of(1), stamp_us=900, activation_id=activation(7), sequence=1)
+    maker = begun()
+    maker.submit(request_of(1), stamp_us=5, sequence=1)
+    maker.submit(request_of(1), stamp_us=900, sequence=1)
+    maker.submit(request_of(1), stamp_us=900, activation_id=activation(7), sequence=2)
     assert run_product(maker.log).position.stamp_us == 5
 
 
-def test_old_versions_of_the_rules_stay() -> None:
-    """Goal: old records can always be judged. Method: every version up to the newest is there."""
-    assert sorted(RULES) == list(range(2, RULES_VERSION + 1))
-
-
-# ---- rules 2: the command first ----
+# ---- the command first ----
 
 DEDUPLICATED, REUSED = Outcome.DEDUPLICATED, Outcome.COMMAND_ID_REUSED
 
 
-def _begun() -> LogMaker:
-    maker = LogMaker()
-    maker.barrier(2)
-    return maker
-
-
 def test_a_command_that_was_accepted_is_answered_with_its_recorded_success_first() -> None:
     """Goal: step 1, before anything else. Method: spend its reference, close its window, send it again."""
-    maker, request = _begun(), request_of(1, (1,), (2,), TimeWindow(None, 100))
+    maker, request = begun(), request_of(1, (1,), (2,), TimeWindow(None, 100))
     first = maker.submit(request, stamp_us=50, command="c")
     maker.submit(request_of(2, (2,)), stamp_us=200)
     again = maker.submit(request, stamp_us=300, command="c", submission="another")
@@ -230,7 +216,7 @@ def test_a_command_that_was_accepted_is_answered_with_its_recorded_success_first
 
 def test_a_recorded_success_names_where_its_transaction_was_first_notarised() -> None:
     """Goal: the offset of the transaction, not of the acceptance. Method: another command had notarised it before."""
-    maker = _begun()
+    maker = begun()
     first = maker.submit(request_of(1), command="a")
     repeats = maker.submit(request_of(1), command="b")
     again = maker.submit(request_of(1), command="b")
@@ -241,7 +227,7 @@ def test_a_recorded_success_names_where_its_transaction_was_first_notarised() ->
 
 def test_a_command_of_another_transaction_or_other_content_is_reused_whatever_its_states() -> None:
     """Goal: step 2, before conflict and reuse of the id. Method: another id whose input is spent; the same id."""
-    maker = _begun()
+    maker = begun()
     maker.submit(request_of(1, (1,)), command="c")
     other_id = maker.submit(request_of(2, (1,)), command="c")
     other_content = maker.submit(request_of(1, (2,)), command="c")
@@ -262,7 +248,7 @@ def test_a_command_that_is_named_after_its_transaction_is_not_reused(
     command: str, accepted: int, outcome: Outcome
 ) -> None:
     """Goal: nobody chose the command id, so the transaction id was used twice. Method: other content under it."""
-    maker = _begun()
+    maker = begun()
     maker.submit(request_of(accepted, (1,)), command=command)
     other = maker.submit(request_of(1, (2,)), command=command)
     assert run_product(maker.log).verdicts[other] == Verdict(outcome)
@@ -271,7 +257,7 @@ def test_a_command_that_is_named_after_its_transaction_is_not_reused(
 @pytest.mark.parametrize(("later_us", "outcome"), [(0, DEDUPLICATED), (9, DEDUPLICATED), (10, Outcome.NOTARISED)])
 def test_an_acceptance_counts_within_the_period_of_the_record(later_us: int, outcome: Outcome) -> None:
     """Goal: at most the period, by the times judged. Method: at once, at its end and one microsecond after."""
-    maker = _begun()
+    maker = begun()
     maker.submit(request_of(1), stamp_us=100, command="c")
     again = maker.submit(request_of(1), stamp_us=100 + later_us, command="c", deduplication_us=9)
     assert run_product(maker.log).verdicts[again].outcome is outcome
@@ -279,7 +265,7 @@ def test_an_acceptance_counts_within_the_period_of_the_record(later_us: int, out
 
 def test_an_acceptance_at_the_same_time_counts_even_without_a_period() -> None:
     """Goal: two submissions at one time are not both accepted. Method: a period of 0; then a microsecond passes."""
-    maker = _begun()
+    maker = begun()
     maker.submit(request_of(1), stamp_us=100, command="c")
     same = maker.submit(request_of(2), stamp_us=100, command="c", deduplication_us=0)
     later = maker.submit(request_of(2), stamp_us=101, command="c", deduplication_us=0)
@@ -289,7 +275,7 @@ def test_an_acceptance_at_the_same_time_counts_even_without_a_period() -> None:
 
 def test_both_times_of_a_period_are_the_highest_stamps_so_far() -> None:
     """Goal: no clock of one active moves a period. Method: an accepted command and its retry with stamps too early."""
-    maker = _begun()
+    maker = begun()
     maker.submit(request_of(9), stamp_us=100)
     maker.submit(request_of(1), stamp_us=5, command="c")  # judged at 100
     within = maker.submit(request_of(1), stamp_us=110, command="c", deduplication_us=10)
@@ -299,11 +285,11 @@ def test_both_times_of_a_period_are_the_highest_stamps_so_far() -> None:
     assert [run.verdicts[at].outcome for at in (within, after)] == [DEDUPLICATED, Outcome.NOTARISED]
 
 
-@pytest.mark.parametrize(("after", "outcome"), [(-1, DEDUPLICATED), (0, DEDUPLICATED), (1, Outcome.NOTARISED)])
+@pytest.mark.parametrize(("after", "outcome"), [(-1, DEDUPLICATED), (2, DEDUPLICATED), (3, Outcome.NOTARISED)])
 def test_an_acceptance_counts_after_the_offset_that_the_record_names(after: int, outcome: Outcome) -> None:
-    """Goal: above it, not at it. Method: an acceptance at offset 1, and offsets on both sides."""
-    maker = _begun()
-    assert maker.submit(request_of(1), command="c") == 1
+    """Goal: above it, not at it. Method: an acceptance at offset 3, and offsets on both sides."""
+    maker = begun()
+    assert maker.submit(request_of(1), command="c") == 3
     again = maker.submit(request_of(1), command="c", after_offset=after)
     assert run_product(maker.log).verdicts[again].outcome is outcome
 
@@ -313,7 +299,7 @@ def test_an_offset_above_the_records_own_leaves_nothing_to_count() -> None:
 
     The front ends refuse an offset above the end of the ledger, so no caller gets that far.
     """
-    maker = _begun()
+    maker = begun()
     maker.submit(request_of(1), command="c")
     for after in (len(maker.values), FOR_EVER):
         again = maker.submit(request_of(1), command="c", after_offset=after)
@@ -323,7 +309,7 @@ def test_an_offset_above_the_records_own_leaves_nothing_to_count() -> None:
 def test_the_newest_acceptance_below_the_record_decides() -> None:
     """Goal: a later acceptance replaces the first, for periods and for what is the same. Method: two transactions, one
     after the other's period; the second again, the first again; each judged on the index of all of them as well."""
-    maker = _begun()
+    maker = begun()
     maker.submit(request_of(1), stamp_us=0, command="c")
     within = maker.submit(request_of(1), stamp_us=10, command="c", deduplication_us=10)
     second = maker.submit(request_of(2), stamp_us=20, command="c", deduplication_us=10)
@@ -331,19 +317,19 @@ def test_the_newest_acceptance_below_the_record_decides() -> None:
     first = maker.submit(request_of(1), stamp_us=25, command="c", deduplication_us=10)
     run = run_product(maker.log)
     expected = {
-        within: Verdict(DEDUPLICATED, 1),
+        within: Verdict(DEDUPLICATED, 3),
         second: Verdict(Outcome.NOTARISED, second),
         again: Verdict(DEDUPLICATED, second),
         first: Verdict(REUSED),
     }
     assert expected.items() <= run.verdicts.items()
-    assert run_product(maker.log, [2, 3, 4], newer=run).verdicts == run.verdicts
-    assert run_product(maker.log, [2]).verdicts == run.verdicts  # the first is in the index, the second in the batch
+    assert run_product(maker.log, [4, 5, 6], newer=run).verdicts == run.verdicts
+    assert run_product(maker.log, [4]).verdicts == run.verdicts  # the first is in the index, the second in the batch
 
 
 def test_a_retry_does_not_prolong_the_period() -> None:
     """Goal: a deduplicated verdict is no acceptance. Method: retries nearer to one another than the period."""
-    maker = _begun()
+    maker = begun()
     sent = [maker.submit(request_of(1), stamp_us=at, command="c", deduplication_us=10) for at in (0, 6, 12, 18)]
     run = run_product(maker.log)
     assert [run.verdicts[at].outcome for at in sent] == [
@@ -356,7 +342,7 @@ def test_a_retry_does_not_prolong_the_period() -> None:
 
 def test_refusals_of_a_command_are_not_remembered() -> None:
     """Goal: only acceptances count. Method: a conflict, a closed window and a reused id, then a good request."""
-    maker = _begun()
+    maker = begun()
     maker.submit(request_of(1, (1,)), command="a")
     for refused in (request_of(2, (1,)), request_of(3, (), (), TimeWindow(None, 5)), request_of(1, (2,))):
         maker.submit(refused, command="c")
@@ -368,38 +354,41 @@ def test_refusals_of_a_command_are_not_remembered() -> None:
 
 def test_an_acceptance_is_stored_as_the_formats_say() -> None:
     """Goal: key and value of the first and of later ones. Method: two acceptances of one command, byte by byte."""
-    maker = _begun()
+    maker = begun()
     maker.submit(request_of(1), stamp_us=7, command="c")
     maker.submit(request_of(2), stamp_us=9, command="c", deduplication_us=1)
     run = run_product(maker.log)
-    requests = [run.counted[at] for at in (1, 2)]
+    requests = [run.counted[at] for at in (3, 4)]
     key = b"c" + requests[0].change_id
     assert run.acceptances == {
-        key: tx(1) + requests[0].content_digest + (7).to_bytes(8, "big") + (1).to_bytes(8, "big"),
-        key + (2).to_bytes(8, "big"): tx(2)
+        key: tx(1) + requests[0].content_digest + (7).to_bytes(8, "big") + (3).to_bytes(8, "big"),
+        key + (4).to_bytes(8, "big"): tx(2)
         + requests[1].content_digest
         + (9).to_bytes(8, "big")
-        + (2).to_bytes(8, "big"),
+        + (4).to_bytes(8, "big"),
     }
 
 
-def test_acts_registrations_and_salvages_count_and_have_no_effect() -> None:
+def test_notes_about_others_count_and_change_no_verdict() -> None:
     """Goal: they take a sequence number, and nothing else. Method: late stamps in them, each a second time."""
-    maker = _begun()
+    maker = begun()
     maker.submit(request_of(1), stamp_us=5, command="c")
     notes = [maker.act(stamp_us=900), maker.register(stamp_us=900), maker.salvage(3, 3)]
     repeats = [maker.raw(maker.values[at]) for at in notes]
     again = maker.submit(request_of(1), stamp_us=6, command="c", deduplication_us=1)
     run = run_product(maker.log)
     assert run.voids == dict.fromkeys(repeats, "repeat")
-    assert run.verdicts == {1: Verdict(Outcome.NOTARISED, 1), again: Verdict(DEDUPLICATED, 1)}
+    assert run.verdicts == {3: Verdict(Outcome.NOTARISED, 3), again: Verdict(DEDUPLICATED, 3)}
     assert run.position.stamp_us == 6
     assert len(run.acceptances) == 1
 
 
-def test_a_request_is_not_judged_where_its_acceptance_was_not_looked_up() -> None:
-    """Goal: a command whose acceptance was not looked up would pass for fresh. Method: one for two requests."""
+def test_a_request_is_not_judged_where_its_acceptance_or_its_key_was_not_looked_up() -> None:
+    """Goal: a command whose acceptance was not looked up would pass for fresh. Method: one for two requests; likewise
+    of registrations."""
     record = RequestRecord(2, activation(1), 7, 50, submission_of(request_of(1)), FOR_EVER, -1)
-    entry = CountedRequest(7, record, request_of(1), b"d" * 32, 50, 2, bytes(32))
+    entry = CountedRequest(7, record, request_of(1), b"d" * 32, 50, 3, bytes(32))
     with pytest.raises(InvariantBroken, match="1 commands for 2 requests"):
-        judge([entry, entry], [keys_of(entry)] * 2, [None] * 2, [None])
+        judge([entry, entry], [keys_of(entry)] * 2, [None] * 2, [None], [IN_FORCE] * 2)
+    with pytest.raises(InvariantBroken, match="1 keys for 2 requests"):
+        judge([entry, entry], [keys_of(entry)] * 2, [None] * 2, [None] * 2, [IN_FORCE])

@@ -16,7 +16,7 @@ from replica.notary.errors import BadRequest
 from replica.notary.records import RequestRecord, encode_record
 from replica.notary.requests import ACT_AS_MAX, Request
 from replica.notary.terms import FOR_EVER_US, Terms, decode_canonical, encode_canonical
-from tests.worlds.notary_logs import PARTY, LogMaker, request_of, requests, run_product, submission_of
+from tests.worlds.notary_logs import PARTY, begun, request_of, requests, run_product, submission_of
 
 OTHER = "O=Bank B,L=Paris,C=FR"
 REQUEST = request_of(1, (1, 2), (3,))
@@ -107,12 +107,11 @@ _NONE, _OFFSET = Terms("user", "c", (PARTY,)), Terms("user", "c", (PARTY,), None
 )
 def test_a_record_has_the_terms_that_were_signed_for(signed: Terms, period_us: int, after: int, counts: bool) -> None:
     """Goal: nobody who relays a request changes its command or terms. Method: product and reference judge."""
-    maker = LogMaker()
-    maker.barrier(1, format=2)
+    maker = begun()
     maker.submit(REQUEST, command="c", deduplication_us=period_us, after_offset=after, terms=signed)
     run = run_product(maker.log)
-    assert run.voids == ({} if counts else {1: "undecodable"})
-    judged = list(ReferenceJudge().judge(maker.log))[1]
+    assert run.voids == ({} if counts else {3: "undecodable"})
+    judged = list(ReferenceJudge().judge(maker.log))[3]
     assert isinstance(judged, JudgedRequest if counts else JudgedVoid)
 
 
@@ -122,12 +121,11 @@ def test_bytes_without_a_command_are_no_canonical_bytes(raw: bytes) -> None:
     and reference judge."""
     with pytest.raises(BadRequest):
         decode_canonical(raw)
-    maker = LogMaker()
-    maker.barrier(1, format=2)
+    maker = begun()
     sent = msgspec.structs.replace(submission_of(REQUEST), request=raw)
-    maker.raw(encode_record(RequestRecord(2, maker.activation_id, 0, 1_000, sent, 60, -1)))
-    assert run_product(maker.log).voids == {1: "undecodable"}
-    assert isinstance(list(ReferenceJudge().judge(maker.log))[1], JudgedVoid)
+    maker.raw(encode_record(RequestRecord(2, maker.activation_id, 1, 1_000, sent, 60, -1)))
+    assert run_product(maker.log).voids == {3: "undecodable"}
+    assert isinstance(list(ReferenceJudge().judge(maker.log))[3], JudgedVoid)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: str(vector["name"]))

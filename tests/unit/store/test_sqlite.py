@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 from replica.notary.errors import InvariantBroken, StoreMismatch, StoreUnavailable
-from replica.notary.formats import Formats
 from replica.notary.position import BEGIN, Position
 from replica.store.interface import Completion, ParticipantStore
 from replica.store.sqlite.file import Begun, LedgerFile
@@ -27,9 +26,10 @@ from tests.contracts.reader_contract import ReaderContract
 from tests.contracts.side_by_side import played
 from tests.contracts.store_contract import REJECTED, TOPIC, NewStore, at, command, completion
 from tests.contracts.store_machine import LedgerMachine, LedgerWorld, memory_world
+from tests.next_version.release import NEXT
 from tests.waiting import eventually
 
-RAISED = Formats(2, 2)
+RAISED = NEXT
 
 
 class WritingStore(EmbeddedStore):
