@@ -278,11 +278,11 @@ def test_the_kept_mixed_log_is_judged_as_it_was(cuts: list[int]) -> None:
     found = in_slices([bytes.fromhex(line["value"]) for line in _kept("log")], cuts)
     assert found.verdicts == {
         line["offset"]: (Outcome(line["outcome"]), line["notarised_offset"])
-        for line in _kept("judged-by-rules-2")
+        for line in _kept("judged-by-rules-3")
         if "outcome" in line
     }
-    assert dict(found.voids) == {at["offset"]: at["void"] for at in _kept("judged-by-rules-2") if "void" in at}
-    for name, entries in (("index-by-rules-2", found.index), ("acceptances", found.commands)):
+    assert dict(found.voids) == {at["offset"]: at["void"] for at in _kept("judged-by-rules-3") if "void" in at}
+    for name, entries in (("index-by-rules-3", found.index), ("acceptances", found.commands)):
         assert [(key.hex(), value.hex()) for key, value in entries or []] == [
             (line["key"], line["value"]) for line in _kept(name)
         ]
