@@ -244,7 +244,6 @@ class ReferenceJudge:
             self.registered[pair] = record.from_us, record.until_us
 
     def _name_officers(self, act: ActRecord) -> None:
-        """Noted under rules 2 as well, so that rules 3 find them."""
         named = _officers_in(act.body)
         if act.replaces == self.acts_on_officers and named and act.public_key in self.officers:
             self.officers = named
@@ -278,29 +277,24 @@ class ReferenceJudge:
             before,
         )
 
-    def by_command(
+    def before_states(
         self, record: RequestRecord, request: Request, digest: bytes, accepted: Acceptance | None
     ) -> str | None:
-        """Rules 2, steps 1 and 2; None: step 3 decides."""
-        if accepted is None or accepted.offset <= record.after_offset:
+        """Steps 1 to 3 of the rules; None: step 4 decides."""
+        if accepted is not None and not self._counts(accepted, record):
+            accepted = None
+        if accepted is not None and (accepted.tx_id, accepted.content_digest) == (request.tx_id, digest):
+            return DEDUPLICATED
+        if (refusal := self._by_key(request.party, record.submission.public_key)) is not None:
+            return refusal
+        if accepted is None:
             return None
-        if self.stamp_us > accepted.judged_us + record.deduplication_us:
-            return None
-        if accepted.tx_id == request.tx_id:
-            if accepted.content_digest == digest:
-                return DEDUPLICATED
-            if record.submission.command_id == "".join(f"{byte:02x}" for byte in request.tx_id):
-                return None
-        return COMMAND_ID_REUSED
+        is_named_after_it = record.submission.command_id == "".join(f"{byte:02x}" for byte in request.tx_id)
+        return None if accepted.tx_id == request.tx_id and is_named_after_it else COMMAND_ID_REUSED
 
-    def by_command_and_key(
-        self, record: RequestRecord, request: Request, digest: bytes, accepted: Acceptance | None
-    ) -> str | None:
-        """Rules 3: a repeated success stands, then the key; None: step 3 of rules 2 decides."""
-        outcome = self.by_command(record, request, digest, accepted)
-        if outcome == DEDUPLICATED:
-            return outcome
-        return self._by_key(request.party, record.submission.public_key) or outcome
+    def _counts(self, accepted: Acceptance, record: RequestRecord) -> bool:
+        """Whether a command's newest acceptance is within the record's period."""
+        return accepted.offset > record.after_offset and self.stamp_us <= accepted.judged_us + record.deduplication_us
 
     def _by_key(self, party: str, public_key: bytes) -> str | None:
         """None: the key is in force."""
@@ -340,10 +334,7 @@ class Rules(NamedTuple):
     before_states: Callable[[ReferenceJudge, RequestRecord, Request, bytes, Acceptance | None], str | None]
 
 
-RULES = {
-    2: Rules(2, ReferenceJudge.by_command),
-    3: Rules(2, ReferenceJudge.by_command_and_key),
-}
+RULES = {3: Rules(2, ReferenceJudge.before_states)}
 
 
 def _claimed(barrier: BarrierRecord) -> int | None:

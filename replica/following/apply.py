@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain
 
 import msgspec
@@ -15,7 +15,7 @@ from replica.notary.counted import Counted, CountedNote, CountedRequest
 from replica.notary.errors import IndexMismatch
 from replica.notary.position import Position, begin
 from replica.notary.reading import Reading, VoidReason, read_records
-from replica.notary.rules import REGISTERED_FROM, Verdict, judge, keys_of
+from replica.notary.rules import Verdict, judge, keys_of
 from replica.notary.salvage import NO_SALVAGES, OF_COMMANDS, OF_PARTIES, Salvages, of_kinds
 
 
@@ -65,7 +65,7 @@ def judge_reading(
         known = [value or lost.get(key) for key, value in zip(asked, known, strict=True)]
         newest = newest_with(of_kinds(lost, OF_COMMANDS), commands, below, newest)
     of_notes = noted(index, notes_in(reading), position.offset + 1, of_kinds(lost, OF_PARTIES))
-    registered = _registered(index, requests, of_notes)
+    registered = newest_registrations(index, requests, of_notes) if requests else []
     of_requests, added, accepted = judge(requests, keys, known, newest, registered)
     added |= accepted
     if not added.keys().isdisjoint(lost):
@@ -76,15 +76,6 @@ def judge_reading(
     verdicts = iter(of_requests)
     of_all = [next(verdicts) if isinstance(entry, CountedRequest) else None for entry in reading.counted]
     return Applied(reading, of_all), added
-
-
-def _registered(
-    index: Index, requests: Sequence[CountedRequest], of_notes: Mapping[bytes, bytes]
-) -> list[bytes | None] | None:
-    """The newest registration of each request's key, below its record; None where no rules in force ask for it."""
-    if max((entry.rules_version for entry in requests), default=1) < REGISTERED_FROM:
-        return None
-    return newest_registrations(index, requests, of_notes)
 
 
 def notes_in(reading: Reading) -> list[CountedNote]:

@@ -58,12 +58,11 @@ def of_barrier(barrier: BarrierRecord | None) -> Formats:
 
 
 def to_write(raised: Formats, in_log: Formats) -> Formats:
-    """The formats of the next activation: those that operators have raised, and never older than those in the log, nor
-    than a new ledger's: rules 2 do not judge who may sign, and nothing else does.
+    """The formats of the next activation: those that operators have raised, and never older than those in the log.
 
     Raises FormatUnknown when this release does not know them.
     """
-    formats = Formats().raised(raised).raised(in_log)
+    formats = raised.raised(in_log)
     if not known().includes(formats) or not are_known(formats.records, formats.rules):
         raise FormatUnknown(f"the next activation writes {formats}, which this release does not know")
     return formats

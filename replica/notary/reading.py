@@ -241,7 +241,7 @@ class RunReader:
         return Reading(position, self.counted, self.voids, self.barriers, self.start.offset)
 
 
-RECORD_FORMAT_OF = {2: 2, 3: 2}
+RECORD_FORMAT_OF = {3: 2}
 """The record format that a barrier names together with a version of the rules."""
 
 

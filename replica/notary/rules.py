@@ -3,8 +3,8 @@
 The index holds two kinds of entry. Key `s` + state reference: the transaction that consumed the state. Key `t` +
 transaction id: the content digest it was notarised with. Both values end in the log offset at which they were recorded.
 An entry counts only if that offset is below the offset of the judged record. So an old record, judged again on a newer
-index, gets the old verdict. The record's command is judged first, by its newest acceptance (acceptances.py). Rules 3
-also judge the party's key, by its newest registration (parties.py).
+index, gets the old verdict. The record's command is judged first, by its newest acceptance (acceptances.py), then the
+party's key, by its newest registration (parties.py).
 """
 
 from __future__ import annotations
@@ -100,16 +100,15 @@ def judge(
     keys: Sequence[Sequence[bytes]],
     known: Sequence[bytes | None],
     newest: Sequence[bytes | None],
-    registered: Sequence[bytes | None] | None = None,
+    registered: Sequence[bytes | None],
 ) -> Judged:
     """Judge requests in log order, with the index's values of their keys. Earlier entries of the batch count.
 
     `keys` are `keys_of` each entry. `known` has a value or None for each key, in the order of the entries. It may come
     from a newer index than the entries': values recorded at or after an entry's own offset do not count for it.
     `newest` has, for each entry, the newest acceptance of its command that was recorded below its own offset; None:
-    there is none. `registered` has, for each entry, the newest registration of its party's key below its own
-    offset; None: registrations are not known as far as that. Raises InvariantBroken where rules need what is not known,
-    and when the numbers of entries, keys and values differ.
+    there is none. `registered` has, for each entry, the newest registration of its party's key below its own offset, or
+    None. Raises InvariantBroken when the numbers of entries, keys and values differ.
     """
     _check_numbers(keys, known, newest, registered)
     verdicts: list[Verdict] = []
@@ -123,8 +122,9 @@ def judge(
         offset, request, command = entry.offset, entry.request, entry.change_id
         before = newer(newest_here.get(command), newest[at])
         is_plain = nothing_recorded and before is None and request.window is None
-        if is_plain and entry.rules_version < REGISTERED_FROM:  # nearly all
-            verdict = Verdict(Outcome.NOTARISED, offset)
+        if is_plain and entry.rules_version == RULES_VERSION:  # nearly all
+            outcome = key_outcome(registered[at], entry.judged_us)
+            verdict = Verdict(Outcome.NOTARISED, offset) if outcome is None else Verdict(outcome)
         else:
             recorded = known[start : start + len(own)]
             if any(recorded) or not added.keys().isdisjoint(own):
@@ -132,16 +132,15 @@ def judge(
                     if_recorded_before(offset, added.get(key) or value)
                     for key, value in zip(own, recorded, strict=True)
                 ]
-            verdict = RULES[entry.rules_version](entry, recorded, decode_acceptance(before) if before else None)
-            if entry.rules_version >= REGISTERED_FROM:
-                verdict = judge_key(entry, _registration(registered, at, entry), verdict)
+            acceptance = decode_acceptance(before) if before else None
+            verdict = RULES[entry.rules_version](entry, recorded, acceptance, registered[at])
         start += len(own)
         verdicts.append(verdict)
         if verdict.outcome is not Outcome.NOTARISED:
             continue
-        acceptance = encode_acceptance(request.tx_id, entry.content_digest, entry.judged_us, offset)
-        newest_here[command] = acceptance
-        accepted[later_key(command, offset) if before else COMMAND_KEY + command] = acceptance
+        accepts = encode_acceptance(request.tx_id, entry.content_digest, entry.judged_us, offset)
+        newest_here[command] = accepts
+        accepted[later_key(command, offset) if before else COMMAND_KEY + command] = accepts
         if verdict.notarised_offset == offset:
             recorded_at = offset.to_bytes(8, "big")
             added[own[0]] = entry.content_digest + recorded_at
@@ -155,31 +154,14 @@ def _check_numbers(
     keys: Sequence[Sequence[bytes]],
     known: Sequence[bytes | None],
     newest: Sequence[bytes | None],
-    registered: Sequence[bytes | None] | None,
+    registered: Sequence[bytes | None],
 ) -> None:
     if (asked := sum(map(len, keys))) != len(known):  # a state that was not looked up would pass for unspent
         raise InvariantBroken(f"the index told of {len(known)} keys, asked for were {asked}")
     if len(newest) != len(keys):
         raise InvariantBroken(f"acceptances of {len(newest)} commands for {len(keys)} requests")
-    if registered is not None and len(registered) != len(keys):
+    if len(registered) != len(keys):
         raise InvariantBroken(f"registrations of {len(registered)} keys for {len(keys)} requests")
-
-
-def _registration(registered: Sequence[bytes | None] | None, at: int, entry: CountedRequest) -> bytes | None:
-    if registered is None:
-        raise InvariantBroken(f"keys are judged at offset {entry.offset}, and their registrations not known")
-    return registered[at]
-
-
-def judge_key(entry: CountedRequest, registration: bytes | None, otherwise: Verdict) -> Verdict:
-    """Rules 3: a key that is not in force changes nothing. A repeated success stands, as it changes nothing either.
-
-    `registration` is the newest one of the key below the entry's offset. `otherwise`: the verdict of rules 2.
-    """
-    if otherwise.outcome is Outcome.DEDUPLICATED:
-        return otherwise
-    outcome = key_outcome(registration, entry.judged_us)
-    return otherwise if outcome is None else Verdict(outcome)
 
 
 def key_outcome(registration: bytes | None, judged_us: int) -> Outcome | None:
@@ -218,14 +200,22 @@ def _by_states(entry: CountedRequest, recorded: Recorded) -> Verdict:
     return Verdict(Outcome.NOTARISED, entry.offset)
 
 
-def _judge_v2(entry: CountedRequest, recorded: Recorded, newest: Acceptance | None) -> Verdict:
-    """The command first: what it was accepted with counts within its period. Then id, states and window."""
+def _judge_v3(
+    entry: CountedRequest, recorded: Recorded, newest: Acceptance | None, registration: bytes | None
+) -> Verdict:
+    """A repeated success, which changes nothing, stands. Then the key, the command, id, states and window.
+
+    `newest` is the command's newest acceptance and `registration` the key's newest one, below the entry's offset.
+    """
     record = entry.record
-    if newest is not None and counts(newest, entry.judged_us, record.deduplication_us, record.after_offset):
-        if (newest.tx_id, newest.content_digest) == (entry.request.tx_id, entry.content_digest):
-            return Verdict(Outcome.DEDUPLICATED, _notarised_at(entry, recorded))
-        if not is_named_after_transaction(entry, newest):
-            return Verdict(Outcome.COMMAND_ID_REUSED)
+    if newest is not None and not counts(newest, entry.judged_us, record.deduplication_us, record.after_offset):
+        newest = None
+    if newest is not None and (newest.tx_id, newest.content_digest) == (entry.request.tx_id, entry.content_digest):
+        return Verdict(Outcome.DEDUPLICATED, _notarised_at(entry, recorded))
+    if (outcome := key_outcome(registration, entry.judged_us)) is not None:
+        return Verdict(outcome)
+    if newest is not None and not is_named_after_transaction(entry, newest):
+        return Verdict(Outcome.COMMAND_ID_REUSED)
     return _by_states(entry, recorded)
 
 
@@ -255,9 +245,5 @@ def _conflicts(request: Request, spent: Recorded) -> Iterator[Conflict]:
             yield Conflict(ref, hash_of_tx_id(value[:_OFFSET_AT]), usage)
 
 
-RULES: dict[int, Callable[[CountedRequest, Recorded, Acceptance | None], Verdict]] = {
-    2: _judge_v2,
-    3: _judge_v2,
-}
-"""Every version of the rules that was ever in force; old ones stay, because old records are judged again. Rules 3 judge
-the key as well: `judge_key`."""
+RULES: dict[int, Callable[[CountedRequest, Recorded, Acceptance | None, bytes | None], Verdict]] = {3: _judge_v3}
+"""Every version of the rules that was ever in force; old ones stay, because old records are judged again."""

@@ -51,9 +51,9 @@ def make_request(
     return NextRequest(format, activation_id, sequence, stamp_us, submission, deduplication_us, after_offset, lot)
 
 
-def judge(entry: CountedRequest, recorded: Recorded, newest: Acceptance | None) -> Verdict:
+def judge(entry: CountedRequest, recorded: Recorded, newest: Acceptance | None, registration: bytes | None) -> Verdict:
     """The reader's part: today's rules, and then the lot."""
-    verdict = _judge(entry, recorded, newest)
+    verdict = _judge(entry, recorded, newest, registration)
     assert isinstance(entry.record, NextRequest)
     is_first = verdict.outcome is Outcome.NOTARISED and verdict.notarised_offset == entry.offset
     return Verdict(Outcome.TIME_WINDOW_CLOSED) if is_first and entry.record.lot == REFUSED_LOT else verdict

@@ -121,8 +121,10 @@ def position_written_apart(patch: MonkeyPatch) -> None:
 
 @mutant("a repeated success names where the command was accepted, not where its transaction was notarised first")
 def offset_of_the_acceptance_answered(patch: MonkeyPatch) -> None:
-    def judge(entry: CountedRequest, recorded: Recorded, newest: Acceptance | None) -> Verdict:
-        verdict = _judge(entry, recorded, newest)
+    def judge(
+        entry: CountedRequest, recorded: Recorded, newest: Acceptance | None, registration: bytes | None
+    ) -> Verdict:
+        verdict = _judge(entry, recorded, newest, registration)
         if verdict.outcome is Outcome.DEDUPLICATED and newest is not None:
             return msgspec.structs.replace(verdict, notarised_offset=newest.offset)
         return verdict

@@ -1,8 +1,9 @@
-"""Defects in what rules 3 judge by: officers, registrations, and the filter before the log."""
+"""Defects in what keys are judged by: officers, registrations, and the filter before the log."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pytest import MonkeyPatch
 
@@ -18,7 +19,7 @@ from replica.notary.answers import Answer
 from replica.notary.counted import CountedRequest
 from replica.notary.parties import registration_id
 from replica.notary.reading import DecodedRequest, RunReader, VoidReason
-from replica.notary.rules import Verdict
+from replica.notary.rules import RULES, Outcome, Verdict, key_outcome
 from tests.next_version.release import PRESENT
 from tests.simulation.mutants.registry import mutant
 from tests.simulation.parties import registering
@@ -36,23 +37,21 @@ def registration_counts_before_its_offset(patch: MonkeyPatch) -> None:
 
 @mutant("a retry of what was notarised is refused after the key's revocation", registering)
 def key_judged_before_deduplication(patch: MonkeyPatch) -> None:
-    judge_key = replica.notary.rules.judge_key
+    judge = RULES[PRESENT.rules]
 
-    def judge(entry: CountedRequest, registration: bytes | None, otherwise: Verdict) -> Verdict:
-        outcome = replica.notary.rules.key_outcome(registration, entry.judged_us)
-        return judge_key(entry, registration, otherwise) if outcome is None else Verdict(outcome)
+    def key_first(entry: CountedRequest, recorded: Any, newest: Any, registration: bytes | None) -> Verdict:
+        outcome = key_outcome(registration, entry.judged_us)
+        return judge(entry, recorded, newest, registration) if outcome is None else Verdict(outcome)
 
-    patch.setattr(replica.notary.rules, "judge_key", judge)
+    patch.setitem(RULES, PRESENT.rules, key_first)
 
 
 @mutant("a revoked key goes on signing", registering)
 def revocation_ignored(patch: MonkeyPatch) -> None:
-    judge_key = replica.notary.rules.judge_key
+    def outcome(registration: bytes | None, _: int) -> Outcome | None:
+        return Outcome.PARTY_UNKNOWN if registration is None else None
 
-    def judge(entry: CountedRequest, registration: bytes | None, otherwise: Verdict) -> Verdict:
-        return otherwise if registration is not None else judge_key(entry, registration, otherwise)
-
-    patch.setattr(replica.notary.rules, "judge_key", judge)
+    patch.setattr(replica.notary.rules, "key_outcome", outcome)
 
 
 @mutant("what an officer signed has its effect whatever was registered since", registering)

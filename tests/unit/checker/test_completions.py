@@ -13,7 +13,7 @@ from replica.notary.position import begin
 from tests.worlds.notary_logs import TOPIC, Log, logs
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(logs())
 def test_the_product_publishes_what_the_checker_demands(log: Log) -> None:
     """Goal: completions are a function of the log alone. Method: the core's against the reference judge's."""

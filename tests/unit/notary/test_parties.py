@@ -35,7 +35,18 @@ from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.notary.records import ActRecord, RegistrationRecord
 from replica.notary.rules import Outcome, Verdict
-from tests.worlds.notary_logs import CLIENT_KEY, FOR_EVER, PARTY, TOPIC, Log, LogMaker, request_of, run_product
+from tests.next_version.release import PRESENT
+from tests.worlds.notary_logs import (
+    CLIENT_KEY,
+    FOR_EVER,
+    IN_FORCE,
+    PARTY,
+    TOPIC,
+    Log,
+    LogMaker,
+    request_of,
+    run_product,
+)
 from tests.worlds.party_logs import (
     OFFICER_KEYS,
     OTHER_PARTY,
@@ -373,22 +384,39 @@ def test_a_key_that_is_not_in_force_changes_nothing(log: Log) -> None:
 
 # ---- mutants: each of them must be seen by the comparison ----
 
-_judge_key = replica.notary.rules.judge_key
+_judge = replica.notary.rules.RULES[PRESENT.rules]
 _after = replica.notary.parties.in_force_after
+_key_outcome = replica.notary.rules.key_outcome
 
 
-def _key_mutant(change: Callable[[Any, bytes | None, Verdict], Verdict]) -> Callable[[MonkeyPatch], None]:
-    return lambda patch: patch.setattr(replica.notary.rules, "judge_key", change)
+def _key_mutant(change: Callable[[bytes | None, int], Outcome | None]) -> Callable[[MonkeyPatch], None]:
+    return lambda patch: patch.setattr(replica.notary.rules, "key_outcome", change)
 
 
-def _outside(
-    entry: Any, registration: bytes | None, otherwise: Verdict, *, last_us: int = 0, own: bool = False
-) -> Verdict:
-    if otherwise.outcome is Outcome.DEDUPLICATED or registration is None:
-        return _judge_key(entry, registration, otherwise)
-    _, from_us, until_us, *_ = replica.notary.parties.decode_registration(registration)
-    time_us = entry.record.stamp_us if own else entry.judged_us
-    return otherwise if from_us <= time_us < until_us + last_us else Verdict(Outcome.KEY_NOT_VALID)
+def _until_included(registration: bytes | None, judged_us: int) -> Outcome | None:
+    if registration is not None and judged_us == replica.notary.parties.decode_registration(registration).until_us:
+        judged_us -= 1
+    return _key_outcome(registration, judged_us)
+
+
+def _rules_mutant(change: Callable[[Any, Any, Any, bytes | None], Verdict]) -> Callable[[MonkeyPatch], None]:
+    return lambda patch: patch.setitem(replica.notary.rules.RULES, PRESENT.rules, change)
+
+
+def _key_first(entry: Any, recorded: Any, newest: Any, registration: bytes | None) -> Verdict:
+    refusal = _key_outcome(registration, entry.judged_us)
+    return Verdict(refusal) if refusal else _judge(entry, recorded, newest, registration)
+
+
+def _key_last(entry: Any, recorded: Any, newest: Any, registration: bytes | None) -> Verdict:
+    otherwise = _judge(entry, recorded, newest, IN_FORCE)
+    is_success = otherwise.outcome is Outcome.NOTARISED
+    return _judge(entry, recorded, newest, registration) if is_success else otherwise
+
+
+def _by_own_stamp(entry: Any, recorded: Any, newest: Any, registration: bytes | None) -> Verdict:
+    is_in_force = _key_outcome(registration, entry.record.stamp_us) is None
+    return _judge(entry, recorded, newest, IN_FORCE if is_in_force else registration)
 
 
 def _officers_mutant(**change: Any) -> Callable[[MonkeyPatch], None]:
@@ -417,24 +445,12 @@ def _any_name(patch: MonkeyPatch) -> None:
 
 
 MUTANTS: dict[str, Callable[[MonkeyPatch], None]] = {
-    "no key is judged": _key_mutant(lambda entry, registration, otherwise: otherwise),
-    "a registration is for ever": _key_mutant(
-        lambda entry, registration, otherwise: otherwise if registration else _judge_key(entry, None, otherwise)
-    ),
-    "a key judged before a repeated success": _key_mutant(
-        lambda entry, registration, otherwise: (
-            _judge_key(entry, registration, Verdict(Outcome.NOTARISED, 0))
-            if _judge_key(entry, registration, Verdict(Outcome.NOTARISED, 0)).outcome is not Outcome.NOTARISED
-            else otherwise
-        )
-    ),
-    "only notarised verdicts are judged by key": _key_mutant(
-        lambda entry, registration, otherwise: (
-            _judge_key(entry, registration, otherwise) if otherwise.outcome is Outcome.NOTARISED else otherwise
-        )
-    ),
-    "until is included": _key_mutant(lambda *of: _outside(*of, last_us=1)),
-    "the record's own stamp": _key_mutant(lambda *of: _outside(*of, own=True)),
+    "no key is judged": _key_mutant(lambda registration, judged_us: None),
+    "a registration is for ever": _key_mutant(lambda *of: Outcome.PARTY_UNKNOWN if of[0] is None else None),
+    "until is included": _key_mutant(_until_included),
+    "a key judged before a repeated success": _rules_mutant(_key_first),
+    "only notarised verdicts are judged by key": _rules_mutant(_key_last),
+    "the record's own stamp": _rules_mutant(_by_own_stamp),
     "officers by acts that do not follow": _officers_mutant(any_number=True),
     "officers by anybody": _officers_mutant(anybody=True),
     "acts without effect are numbered": _officers_mutant(counted=True),

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from replica.checker.judge import (
     Judged,
     JudgedBarrier,
+    JudgedGenesis,
     JudgedNote,
     JudgedRequest,
     JudgedVoid,
     ReferenceJudge,
 )
 from replica.notary.counted import CountedNote, CountedRequest
+from replica.notary.genesis import GenesisRecord
 from replica.notary.records import SignOfLifeRecord
 from replica.notary.rules import Outcome, Verdict, hash_of_tx_id
 from tests.worlds.notary_logs import Log, Run, logs, run_product
@@ -26,6 +28,7 @@ _many = settings(max_examples=250, deadline=None, derandomize=True, suppress_hea
 _cuts = st.lists(st.integers(0, 45), max_size=6)
 _logs = logs()
 OUTCOMES = {
+    "PARTY_UNKNOWN": Outcome.PARTY_UNKNOWN,
     "DEDUPLICATED": Outcome.DEDUPLICATED,
     "COMMAND_ID_REUSED": Outcome.COMMAND_ID_REUSED,
     "NOTARISED": Outcome.NOTARISED,
@@ -48,8 +51,13 @@ def test_the_product_and_the_reference_judge_agree_on_every_record(log: Log, cut
     assert _requests_of(judged) == _requests_of_product(run)
     notes = [j for j in judged if isinstance(j, JudgedNote) and not isinstance(j.record, SignOfLifeRecord)]
     assert {(j.offset, j.record, j.judged_us) for j in notes} == {
-        (c.offset, c.record, c.judged_us) for c in run.counted.values() if isinstance(c, CountedNote)
+        (c.offset, c.record, c.judged_us)
+        for c in run.counted.values()
+        if isinstance(c, CountedNote) and not isinstance(c.record, GenesisRecord)
     }
+    assert any(isinstance(j, JudgedGenesis) for j in judged) == isinstance(
+        getattr(run.counted.get(0), "record", None), GenesisRecord
+    )
     assert _entries_of(judge) == run.index
     assert _acceptances_of(judged) == run.acceptances
     assert (judge.offset, judge.barrier, judge.stamp_us) == (
