@@ -24,7 +24,7 @@ from replica.notary.records import SignOfLifeRecord
 from replica.notary.rules import Outcome, Verdict, hash_of_tx_id
 from tests.worlds.notary_logs import Log, Run, logs, run_product
 
-_many = settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+_many = settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 _cuts = st.lists(st.integers(0, 45), max_size=6)
 _logs = logs()
 OUTCOMES = {
