@@ -19,7 +19,7 @@ from replica.notary.position import POSITION_VERSION, Position, begin
 from replica.notary.reading import read_records
 from replica.notary.salvage import NO_SALVAGES
 from tests.worlds.archive_world import SIGNER
-from tests.worlds.notary_logs import TOPIC, Log, LogMaker, request_of
+from tests.worlds.notary_logs import TOPIC, Log, begun, request_of
 from tests.worlds.notary_logs import logs as mixed_logs
 from tests.worlds.salvage_world import LostTail, some_tail
 
@@ -61,9 +61,8 @@ def test_what_is_kept_is_what_an_index_knows(old: Log, other: Log, kept: int, ru
 
 
 def a_log(*numbers: int) -> Log:
-    """A barrier, and a transaction of each number, which spends the state of it."""
-    maker = LogMaker()
-    maker.barrier(1)
+    """What a log begins with, and a transaction of each number, which spends the state of it."""
+    maker = begun()
     for number in numbers:
         maker.submit(request_of(number, (number,)))
     return maker.log
@@ -79,18 +78,18 @@ def test_a_log_that_ends_earlier_is_kept_whole() -> None:
 
 
 def test_each_kind_of_evidence_finds_other_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: a log that grew again is found out by whatever survives. Method: another transaction at offset 3; nothing
+    """Goal: a log that grew again is found out by whatever survives. Method: another transaction at offset 5; nothing
     at all there, which only the number of the index's entries shows; by completions; by a position; and no evidence."""
     old, other = a_log(1, 2, 3, 4), a_log(1, 2, 9, 4)
-    nothing = [*old[:3], (3, b"nothing")]
-    for index, published, found in ((True, -1, other), (True, -1, nothing), (False, 4, other), (False, 4, nothing)):
+    nothing = [*old[:5], (5, b"nothing")]
+    for index, published, found in ((True, -1, other), (True, -1, nothing), (False, 6, other), (False, 6, nothing)):
         kept = held_against(found, old, index=index, published=published)
-        assert kept.position.offset == 2 and kept.contradiction is not None, (index, published)
+        assert kept.position.offset == 4 and kept.contradiction is not None, (index, published)
     assert held_against(other, old, index=False).contradiction is None
-    mark = read_records(begin(TOPIC), old[:4]).position
+    mark = read_records(begin(TOPIC), old[:6]).position
     evidence = Evidence(None, [], [("mark 1", mark)], NO_SALVAGES)
-    assert kept_of(begin(TOPIC), 5, lambda first, end: other[first:end], evidence).contradiction == (
-        "mark 1 is of another record at offset 3"
+    assert kept_of(begin(TOPIC), 7, lambda first, end: other[first:end], evidence).contradiction == (
+        "mark 1 is of another record at offset 5"
     )
     with pytest.raises(RestoreRefused, match="of log another"):
         kept_of(begin(TOPIC), 0, lambda first, end: [], evidence._replace(positions=[("r2", begin("another"))]))
