@@ -37,7 +37,7 @@ from tests.golden import samples
 from tests.golden.make import FOLDER
 from tests.pipeline.judged import Judged, by_replica, by_tables, in_slices, resolve_naively
 from tests.pipeline.random_logs import chain, damaged, logs, requests
-from tests.worlds.notary_logs import Log, LogMaker, request_of
+from tests.worlds.notary_logs import Log, LogMaker, begun, request_of
 from tests.worlds.notary_logs import logs as mixed_logs
 from tests.worlds.notary_logs import requests as asked_requests
 from tests.worlds.party_logs import logs_with_parties, told_log
@@ -145,12 +145,11 @@ def test_slices_of_a_log_with_a_lost_range_give_what_the_others_give(
 def test_a_lost_record_stays_accepted_whatever_its_command_met() -> None:
     """Goal: what a salvage has is not judged again. Method: a command's second acceptance, which its request asked for,
     is lost; both have one stamp."""
-    maker = LogMaker()
-    maker.barrier(1)
+    maker = begun()
     first = maker.submit(request_of(1, (1,)), command="c")
     maker.submit(request_of(2, (2,)), command="c", after_offset=first)
-    salvage = LostTail(maker.log, 2, (2,), -1).salvage()
-    judged_alike(restored(LostTail(maker.log, 2, (), -1), salvage), salvage, [], [], 1)
+    salvage = LostTail(maker.log, 4, (4,), -1).salvage()
+    judged_alike(restored(LostTail(maker.log, 4, (), -1), salvage), salvage, [], [], 1)
 
 
 @settings(deadline=None, max_examples=200)
@@ -207,8 +206,7 @@ def test_a_salvage_that_the_log_contradicts_is_refused(earlier: Request, monkeyp
     """Goal: a job stops where a reader stops. Method: what offset 5 of the lost tail spent, or notarised, was spent or
     notarised before it; the same without the check."""
     salvage = some_tail().salvage()
-    maker = LogMaker()
-    maker.barrier(1)
+    maker = begun()
     maker.submit(earlier)
     maker.values += [b"nothing"] * (salvage.first - len(maker.values))
     maker.values += [salvage.lost_record(offset) for offset in range(salvage.first, salvage.last + 1)]
