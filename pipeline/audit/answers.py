@@ -29,7 +29,7 @@ DECIDED_BY_LOG = {
     Code.TX_ID_REUSED.name,
     Code.TIME_WINDOW_CLOSED.name,
     Code.COMMAND_ID_REUSED.name,
-    Code.PARTY_UNKNOWN.name,  # under rules 3; a front end that refuses it names no record
+    Code.PARTY_UNKNOWN.name,  # a front end that refuses it names no record
     Code.KEY_NOT_VALID.name,
 }
 _ARROW = pa.schema(

@@ -55,7 +55,7 @@ class Command(NamedTuple):
 
     @property
     def is_barred(self) -> bool:
-        """Whether rules 3 refuse the request's key."""
+        """Whether the request's key is not in force."""
         return bool(self.role & BARRED)
 
     @property

@@ -1,4 +1,4 @@
-"""Which counting requests rules 3 refuse because of the key that signed them: by the log alone, whatever was judged.
+"""Which counting requests are refused because of the key that signed them: by the log alone, whatever was judged.
 
 A registration depends on no verdict. So the plan has all of them, and each slice decides for itself. A request whose
 key is not in force records nothing: it makes no claim on any state or id. It may still be the retry of a command that
@@ -18,30 +18,25 @@ from pipeline.judging.plan import Counted, Plan
 from pipeline.judging.reasons import EXCEPTION, KEY_CLOSED, NO_KEY
 from replica.notary.parties import PARTY_KEY, Registration, decode_registration, registration_id
 from replica.notary.requests import PUBLIC_KEY_BYTES
-from replica.notary.rules import REGISTERED_FROM
 
 _AT_BYTES = 8  # a key of the table ends in the log offset
 _offset = attrgetter("offset")
 
 
 def barred(columns: Columns, found: Counted, plan: Plan) -> Array:
-    """For each counting request of a slice: NO_KEY, KEY_CLOSED, or 0 if rules 3 are not in force or its key is."""
+    """For each counting request of a slice: NO_KEY, KEY_CLOSED, or 0 if its key is in force."""
     pick = found.requests
     reasons = np.zeros(len(pick), np.uint8)
-    if not plan.judges_keys or not len(pick):
+    if not len(pick):
         return reasons
-    offsets = columns.first_offset + columns.rows[pick]
-    begins = np.array([at for at, _ in plan.barriers])
-    judging = np.array([barrier.rules_version >= REGISTERED_FROM for _, barrier in plan.barriers])
-    places = np.flatnonzero(judging[np.searchsorted(begins, offsets, side="right") - 1])
+    offsets = (columns.first_offset + columns.rows[pick]).tolist()
     registered = _by_id(plan.parties)
     data = columns.raw.tobytes()
-    starts, sizes = (edge.tolist() for edge in columns.parties(pick[places]))
-    keys = columns.at(columns.public_key_at[pick[places]], PUBLIC_KEY_BYTES).tolist()
-    times = found.judged_us[places].tolist()
+    starts, sizes = (edge.tolist() for edge in columns.parties(pick))
+    keys = columns.at(columns.public_key_at[pick], PUBLIC_KEY_BYTES).tolist()
     of_pair: dict[tuple[bytes, bytes], list[Registration]] = {}
-    for place, start, size, key, offset, time_us in zip(
-        places.tolist(), starts, sizes, keys, offsets[places].tolist(), times, strict=True
+    for place, (start, size, key, offset, time_us) in enumerate(
+        zip(starts, sizes, keys, offsets, found.judged_us.tolist(), strict=True)
     ):
         pair = (data[start : start + size], key)
         if pair not in of_pair:

@@ -47,7 +47,6 @@ from replica.notary.records import (
     format_named,
     record_digest,
 )
-from replica.notary.rules import REGISTERED_FROM
 from replica.notary.salvage import salvage_named
 
 _first_offset = attrgetter("first_offset")
@@ -120,11 +119,6 @@ class Plan:
     barriers: list[tuple[int, BarrierRecord]] = field(default_factory=list)  # in force by turns, from the start's on
     parties: dict[bytes, bytes] = field(default_factory=dict)  # officers and registrations since the start
     notes: list[CountedNote] = field(default_factory=list)  # acts and registrations that count, ascending by offset
-
-    @property
-    def judges_keys(self) -> bool:
-        """Whether rules that judge the party's key are in force anywhere."""
-        return any(barrier.rules_version >= REGISTERED_FROM for _, barrier in self.barriers)
 
     def rules_of(self, columns: Columns) -> list[Rule]:
         """The rules of one slice."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 DEDUPLICATED, NO_KEY, KEY_CLOSED, OTHER_COMMAND, DUPLICATE, REUSED, CONFLICT, WINDOW = range(8)
-"""The first four are of rules 2 and 3. NO_KEY: the party has not registered the key; KEY_CLOSED: not for that time.
+"""NO_KEY: the party has not registered the key; KEY_CLOSED: not for that time.
 OTHER_COMMAND: the command was accepted with another transaction or content."""
 
 ACCEPTING = (None, DUPLICATE)

@@ -1,4 +1,4 @@
-"""Rules 2: whatever ends between `202 Accepted` and the completion, the completion comes once. Nothing is logged twice.
+"""Whatever ends between `202 Accepted` and the completion, the completion comes once. Nothing is logged twice.
 
 The database hangs meanwhile, so nothing can be published before the fault.
 """

@@ -1,4 +1,4 @@
-"""Rules 2 on a real database that hangs: what needs no database goes on, and the bound on what waits for it holds."""
+"""On a real database that hangs: what needs no database goes on, and the bound on what waits for it holds."""
 
 from __future__ import annotations
 

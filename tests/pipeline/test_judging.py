@@ -66,8 +66,8 @@ def _or_refused(judge: Callable[..., Judged], *given: object) -> Judged | type[F
 def test_slices_of_mixed_logs_give_what_a_replica_and_the_reference_judge_give(
     log: Log, cuts: list[int], runs: list[int], buckets: int
 ) -> None:
-    """Goal: verdicts under both rules, and acceptances, are those of the other two. Method: random logs that are raised
-    and lowered, with retries under one command, periods, offsets, closed windows and repeated transactions."""
+    """Goal: verdicts and acceptances are those of the other two. Method: random logs
+    with retries under one command, periods, offsets, closed windows and repeated transactions."""
     values = [value for _, value in log]
     found = in_slices(values, cuts, buckets)
     assert found == by_replica(values, runs)
@@ -80,8 +80,8 @@ def test_slices_of_mixed_logs_give_what_a_replica_and_the_reference_judge_give(
 def test_slices_of_logs_with_registrations_give_what_the_others_give(
     log: Log, cuts: list[int], runs: list[int], buckets: int
 ) -> None:
-    """Goal: verdicts under rules 3, acceptances, officers and registrations are those of the other two. Method: random
-    logs with officers, registrations, revocations and copies, which are raised to rules 3 and lowered."""
+    """Goal: verdicts, acceptances, officers and registrations are those of the other two. Method: random
+    logs with officers, registrations, revocations and copies."""
     values = [value for _, value in log]
     found = in_slices(values, cuts, buckets)
     assert found == by_replica(values, runs)
@@ -336,8 +336,8 @@ def test_each_rule_of_commands_is_needed(name: str, monkeypatch: pytest.MonkeyPa
 def same_times() -> list[bytes]:
     """Two transactions of one command at one time, in two activations; and ids with other content,
     under a command that is named after the transaction, and under one that is not."""
-    maker = LogMaker()
-    for epoch, at in ((1, 10), (2, 20)):
+    maker = begun()
+    for epoch, at in ((2, 10), (3, 20)):
         maker.barrier(epoch)
         for number in range(2):
             maker.submit(request_of(at + number, (at + number,)), command="c", deduplication_us=0)

@@ -39,7 +39,7 @@ from replica.store.postgres.migrate import migrate
 from tests.integration.conftest import MakeDatabase
 from tests.pipeline.test_log_copy import Sites, records
 from tests.pipeline.test_salvage_commands import Killed, store_of
-from tests.worlds.notary_logs import LogMaker, request_of, state, tx
+from tests.worlds.notary_logs import LogMaker, begun, request_of, state, tx
 
 pytestmark = [pytest.mark.thorough, pytest.mark.kafka, pytest.mark.postgres]
 
@@ -47,10 +47,9 @@ COPIED, PUBLISHED, LAST = 8, 9, 11  # records in the copy; the last offset with 
 
 
 def some_log() -> LogMaker:
-    """A barrier at offset 0, and at each further one the transaction of its number, which spends the state of it."""
-    maker = LogMaker()
-    maker.barrier(1)
-    for number in range(1, LAST + 1):
+    """As ledgers begin, and at each further offset the transaction of its number, which spends the state of it."""
+    maker = begun()
+    for number in range(len(maker.values), LAST + 1):
         maker.submit(request_of(number, (number,)))
     return maker
 

@@ -38,7 +38,6 @@ from replica.log.open import open_log, open_log_admin, refill_log
 from replica.log.postgres.install import install
 from replica.log.postgres.settings import PostgresLogSettings
 from replica.notary.errors import ConfigError, RestoreRefused
-from replica.notary.genesis import encode_genesis, new_genesis
 from replica.notary.position import begin, encode_position
 from replica.notary.reading import read_records
 from replica.store.archive_head import ArchiveHeads
@@ -54,7 +53,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 SIZE = BatchSize(segment_records=10, segments=2)
 PARTITION_RECORDS = 50  # small, so that restored records go over partitions
-VALUES = [encode_genesis(new_genesis([bytes(32)])), *some_log(165)]
+VALUES = some_log(166)
 ALL = Until()
 
 

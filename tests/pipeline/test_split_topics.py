@@ -20,20 +20,24 @@ from replica.log.kafka.pointers import payload_topic
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.kafka.stretch import read_stretch
 from replica.log.kafka.topic import TopicAdmin, create_topic
-from replica.notary.records import BarrierRecord, encode_record
 from replica.notary.rules import STATE_KEY
 from replica.notary.salvage import decode_salvage
-from tests.pipeline.signed_log import ACTIVATION_2, _signed_2, request, tx
+from tests.pipeline.signed_log import ACTIVATION_2, PARTY, PARTY_KEY, _signed_2, request, tx
 from tests.pipeline.test_commands import VALUES, Operator, operator  # noqa: F401
 from tests.pipeline.test_salvage_commands import store_of
+from tests.worlds.beginning import next_barrier
+from tests.worlds.notary_logs import LogMaker
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.kafka, pytest.mark.postgres]
 
 LARGE_STATES = 200  # 7 kB
 REQUESTS = 8  # each second one is large
 LARGE = [request(500 + at, range(1_000 * at, 1_000 * at + LARGE_STATES)) for at in range(1, REQUESTS, 2)]
+REGISTERING = LogMaker(activation_id=ACTIVATION_2, sequence=REQUESTS)
+REGISTERING.register(PARTY, key=bytes(PARTY_KEY.verify_key))
 SPLIT = [
-    encode_record(BarrierRecord(1_000, ACTIVATION_2, "r1", "postgres:1:1", 2, 2)),
+    next_barrier(1_000, ACTIVATION_2),
+    *REGISTERING.values,
     *(
         _signed_2(request(500 + at, range(1_000 * at, 1_000 * at + (LARGE_STATES if at % 2 else 2))), at, f"c{at}")
         for at in range(REQUESTS)

@@ -252,7 +252,7 @@ def test_a_log_with_claims_and_repeats_is_archived_without_spark(
 ) -> None:
     """Goal: segments that this process writes carry the positions of a replica. Method: claims, a void one among them,
     and repeats in segments of their own; archive in two runs, and read what was archived."""
-    maker = LogMaker(format=2)
+    maker = LogMaker()
     maker.claim(1, -1)
     maker.submit(request_of(1, (1,)))
     maker.claim(2, 0, wins=False)  # void: the holder wrote

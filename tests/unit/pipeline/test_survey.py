@@ -122,7 +122,7 @@ def test_a_gap_and_an_unknown_format_are_refused() -> None:
 
 def leased(*, repeat: bool) -> LogMaker:
     """R1 holds a lease, its newest record that counts is at offset 2. `repeat`: a copy of that comes after it."""
-    maker = LogMaker(format=2)
+    maker = LogMaker()
     maker.claim(1, -1)
     maker.live()
     maker.submit(request_of(1, (1,)))
