@@ -57,6 +57,7 @@ from replica.notary.errors import (
     NotaryError,
     SignerUnavailable,
 )
+from replica.notary.genesis import NO_LEDGER
 from replica.notary.parties import PartyNote
 from replica.notary.requests import Submission
 from replica.notary.salvage import Salvages
@@ -439,8 +440,10 @@ class Participant(Generic[SessionT]):
 
     def standing(self) -> Standing:
         """Whether the core answers requests, as of now."""
+        position = self.follower.position
+        ledger_id = NO_LEDGER if position is None else position.ledger_id
         if not self._is_serving():
-            return Standing(False, self.epoch, self._settings.retry_after_s, paused=self.is_paused)
+            return Standing(False, self.epoch, self._settings.retry_after_s, paused=self.is_paused, ledger_id=ledger_id)
         return Standing(
             True,
             self.epoch,
@@ -449,6 +452,7 @@ class Participant(Generic[SessionT]):
             self.serving.pruned_to,
             self.estimate_s,
             all_serve=self.serving.all_serve,
+            ledger_id=ledger_id,
         )
 
     @property

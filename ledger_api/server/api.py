@@ -39,6 +39,7 @@ from ledger_api.wire.stream_frames import VERSION, Welcome
 from replica.link.interface import CoreLink, serving
 from replica.notary.answers import NotNow
 from replica.notary.errors import BadRequest, Code
+from replica.notary.genesis import NO_LEDGER
 from replica.telemetry.counts import ApiCounts, Latency
 
 NOTARY = "/v1/notary"
@@ -208,7 +209,9 @@ class Api:
 
     async def _describe(self, call: Call) -> Reply:
         standing = self._core.standing
-        document = msgspec.structs.replace(self._about, active=standing.active, epoch=standing.epoch)
+        ledger_id = None if standing.ledger_id == NO_LEDGER else standing.ledger_id.hex()
+        now = {"ledger_id": ledger_id, "active": standing.active, "epoch": standing.epoch}
+        document = msgspec.structs.replace(self._about, **now)
         return Reply(200, _encoder.encode(document), call.request_id)
 
     def _request_id(self, request: web.BaseRequest) -> str:

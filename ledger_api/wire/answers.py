@@ -137,9 +137,11 @@ class NotaryDocument(msgspec.Struct, frozen=True, kw_only=True):
     """What a client must know of the notary; `active` and `epoch` are this replica's, at this moment.
 
     `notary_key` signs now, by `signature_scheme`; receipts may name any of `keys`, which has those that signed before a
-    rotation as well.
+    rotation as well. `ledger_id`: 32 hexadecimal digits that name the ledger, in every copy of its log for ever; null
+    until this replica has read the beginning of the log.
     """
 
+    ledger_id: str | None = None
     notary_key: str
     keys: list[NotaryKey] = []
     signature_scheme: str = SCHEMES["ed25519"]

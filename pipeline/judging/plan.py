@@ -27,7 +27,7 @@ from replica.index.compare import recorded_at
 from replica.index.interface import NOTHING
 from replica.notary.counted import CountedNote
 from replica.notary.errors import FormatUnknown, InvariantBroken
-from replica.notary.genesis import GenesisRecord, decode_genesis
+from replica.notary.genesis import NO_LEDGER, GenesisRecord, decode_genesis
 from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, is_leased, witness_in
 from replica.notary.parties import (
     OFFICERS_KEY,
@@ -223,7 +223,7 @@ def void_reasons(
         if at == offset:
             continue
         # The plan has judged claims: one that is above all before it and yet not in force is void by the holder's life.
-        before = Position(POSITION_VERSION, "", offset - 1, b"", barrier, at, counted_offset=offset - 1)
+        before = Position(POSITION_VERSION, NO_LEDGER, "", offset - 1, b"", barrier, at, counted_offset=offset - 1)
         reading = read_records(before, [(offset, columns.value(row))])
         if reading.voids:
             yield offset, reading.voids[0].reason
@@ -268,6 +268,7 @@ class _Making:
 
     def __init__(self, start: Position, lost: Mapping[bytes, bytes]) -> None:
         self.lost = sorted(lost.items(), key=lambda entry: recorded_at(entry[1]), reverse=True)  # not taken yet
+        self.ledger_id = start.ledger_id
         self.topic_id = start.topic_id
         self.offset = start.offset
         self.digest = start.digest
@@ -308,6 +309,7 @@ class _Making:
         at, barrier = self.barriers[-1] if self.barriers else (BEGIN, None)
         position = Position(
             POSITION_VERSION,
+            self.ledger_id,
             self.topic_id,
             self.offset,
             self.digest,
@@ -340,6 +342,8 @@ class _Making:
 
     def _take_notes(self, notes: Iterable[Note]) -> None:
         counting = [CountedNote(note.offset, _decoded(note), self.stamp_us) for note in notes]
+        for genesis in (note.record for note in counting if isinstance(note.record, GenesisRecord)):
+            self.ledger_id = genesis.ledger_id
         before = {pair: self.registered[pair] for pair in pairs_of(counting) if pair in self.registered}
         self.officers, added = in_force_after(self.officers, counting, before)
         for key, value in added.items():

@@ -14,6 +14,7 @@ import msgspec
 from replica.link.change_signal import ChangeSignal
 from replica.notary.answers import Answer, CommitUnderstood, NotNow, StateStatus, TxUnderstood
 from replica.notary.errors import Code
+from replica.notary.genesis import NO_LEDGER
 from replica.notary.requests import STATE_REF_BYTES, TX_ID_BYTES, DeduplicationS, Offset, Submission
 
 LogAnswer = TxUnderstood | CommitUnderstood | NotNow
@@ -49,6 +50,7 @@ class Standing(msgspec.Struct, frozen=True):
     `estimate_s`: the longest time that a request sent now would take. `retry_after_s`: when to look for another active.
     `all_serve`: this replica serves whoever leads; then `ledger_end` is what the database last showed, and may be lower
     after it was replaced by its standby. `paused`: it does not serve, because operators have paused service everywhere.
+    `ledger_id`: what the genesis of the log names, zeros while the core has not read one.
     """
 
     active: bool
@@ -59,10 +61,11 @@ class Standing(msgspec.Struct, frozen=True):
     estimate_s: float = 0.0
     all_serve: bool = False
     paused: bool = False
+    ledger_id: bytes = NO_LEDGER
 
     def as_passive(self) -> Standing:
         """The same, but not active: used when the core is silent."""
-        return Standing(False, self.epoch, self.retry_after_s, paused=self.paused)
+        return Standing(False, self.epoch, self.retry_after_s, paused=self.paused, ledger_id=self.ledger_id)
 
 
 class PeerSeen(msgspec.Struct, frozen=True, array_like=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from replica.notary.errors import FormatUnknown
+from replica.notary.genesis import NO_LEDGER, LedgerId
 from replica.notary.records import BarrierRecord
 from replica.notary.untrusted import UNREADABLE
 
@@ -18,6 +19,7 @@ BEGIN = -1  # the offset of a reader that has read nothing
 class Position(msgspec.Struct, frozen=True, array_like=True):
     """The newest record read, and what is in force after it.
 
+    ledger_id: what the genesis names, zeros before it.
     offset: of the newest record read, -1 before the first. digest: SHA-256 of that record's bytes, empty at -1.
     topic_id: the log's own identity. barrier: the barrier in force, None before the first; barrier_offset: where it is.
     stamp_us: the highest stamp of all counting requests so far, 0 before the first.
@@ -27,6 +29,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     """
 
     version: int
+    ledger_id: LedgerId
     topic_id: str
     offset: int = BEGIN
     digest: bytes = b""
@@ -53,7 +56,7 @@ _decoder = msgspec.msgpack.Decoder(Position)
 
 def begin(topic_id: str) -> Position:
     """The position before the first record of a log."""
-    return Position(POSITION_VERSION, topic_id)
+    return Position(POSITION_VERSION, NO_LEDGER, topic_id)
 
 
 def offset_of(position: Position | None) -> int:

@@ -112,6 +112,7 @@ class RunReader:
         "counted",
         "counted_offset",
         "last",
+        "ledger_id",
         "offset",
         "seen",
         "stamp_us",
@@ -123,6 +124,7 @@ class RunReader:
         if start.barrier is not None and not are_known(start.barrier.record_format, start.barrier.rules_version):
             raise FormatUnknown("the position lies after a barrier that this release does not know")
         self.start = start
+        self.ledger_id = start.ledger_id
         self.offset = start.offset
         self.last: bytes | None = None
         self.barrier = start.barrier
@@ -138,6 +140,7 @@ class RunReader:
         self._next(offset)
         self.last = value
         if offset == 0 and (genesis := decode_genesis(value)) is not None:
+            self.ledger_id = genesis.ledger_id
             self.counted.append(CountedNote(offset, genesis, self.stamp_us))
             return
         record = None
@@ -229,6 +232,7 @@ class RunReader:
                 raise InvariantBroken(f"the record at offset {self.offset} ends a run, and was not taken in its bytes")
             position = Position(
                 POSITION_VERSION,
+                self.ledger_id,
                 position.topic_id,
                 self.offset,
                 record_digest(self.last),

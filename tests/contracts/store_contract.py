@@ -78,7 +78,7 @@ def completion(
 
 def at(offset: int) -> Position:
     barrier = BarrierRecord(2, b"a" * 16, "r1", "postgres:1:1", 2, 3)
-    return Position(POSITION_VERSION, TOPIC, offset, b"d" * 32, barrier, 0, 17, ((0, max(1, offset)),))
+    return Position(POSITION_VERSION, b"L" * 16, TOPIC, offset, b"d" * 32, barrier, 0, 17, ((0, max(1, offset)),))
 
 
 async def activated(new_store: NewStore) -> ParticipantStore:

@@ -151,6 +151,7 @@ RECORDS = {
 
 LEASED = Position(
     POSITION_VERSION,
+    b"L" * 16,
     "qPgrcQb1TUm0yHd7vVhW9g",
     1_000_000,
     bytes([0xDD]) * 32,
@@ -162,7 +163,16 @@ LEASED = Position(
 )
 LOG_IDS = ("qPgrcQb1TUm0yHd7vVhW9g", "raft:0b0c5d0e-6a3f-4d52-9b1f-2f4b1d0e6a3f", "x")
 RUNNING = Position(
-    POSITION_VERSION, LOG_IDS[0], 1_000_001, bytes([0xDE]) * 32, BARRIER_2, 1_000_000, 2_000, ((0, 1),), 1_000_001
+    POSITION_VERSION,
+    b"L" * 16,
+    LOG_IDS[0],
+    1_000_001,
+    bytes([0xDE]) * 32,
+    BARRIER_2,
+    1_000_000,
+    2_000,
+    ((0, 1),),
+    1_000_001,
 )
 POSITIONS = {"begin": begin(LOG_IDS[0]), "leased": LEASED, "running": RUNNING}
 

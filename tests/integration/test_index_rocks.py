@@ -36,7 +36,7 @@ def entries_of(batch: int) -> dict[bytes, bytes]:
 
 
 def at(batch: int) -> Position:
-    return Position(POSITION_VERSION, "topic", batch, b"d" * 32)
+    return Position(POSITION_VERSION, b"L" * 16, "topic", batch, b"d" * 32)
 
 
 def entries_until(batch: int) -> dict[bytes, bytes]:
@@ -205,7 +205,7 @@ def test_an_index_that_is_only_in_use_or_newer_stays(tmp_path: Path) -> None:
     """Goal: nothing good is moved aside. Method: a newer release's position; the lock of another process."""
     folder = tmp_path / "index"
     index = RocksIndex(folder)
-    index.write({}, Position(POSITION_VERSION + 1, "topic", 1))
+    index.write({}, Position(POSITION_VERSION + 1, b"L" * 16, "topic", 1))
     index.close()
     with pytest.raises(IndexUnreadable, match=f"version {POSITION_VERSION + 1}"):
         open_or_start_anew(folder, 0)
@@ -353,7 +353,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 def test_a_position_of_a_newer_release_is_not_guessed(tmp_path: Path) -> None:
     """Goal: a downgrade does not misread. Method: store a position of the next version."""
     index = RocksIndex(tmp_path / "index")
-    index.write({}, Position(POSITION_VERSION + 1, "topic", 1))
+    index.write({}, Position(POSITION_VERSION + 1, b"L" * 16, "topic", 1))
     index.close()
     with pytest.raises(IndexUnreadable, match=f"version {POSITION_VERSION + 1}"):
         RocksIndex(tmp_path / "index")

@@ -308,7 +308,14 @@ class Power:
             barrier = BarrierRecord(1, b"elsewhere-------", replica.name, "postgres:elsewhere:1", 2, 3)
             offset = self._random.randint(0, 2 * world.topic.end_offset)
             mark = Position(
-                POSITION_VERSION, world.topic.topic_id, offset, b"e" * DIGEST_BYTES, barrier, 0, counted_offset=0
+                POSITION_VERSION,
+                b"L" * 16,
+                world.topic.topic_id,
+                offset,
+                b"e" * DIGEST_BYTES,
+                barrier,
+                0,
+                counted_offset=0,
             )
             replica.seen.slots = [b"", encode_slot(1, Seen(mark))]
         else:

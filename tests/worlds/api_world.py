@@ -61,8 +61,8 @@ from replica.telemetry.counts import ApiCounts
 
 BANK = Party("O=Bank A,L=London,C=GB", SigningKey(b"bank a's key, only for the tests"))
 NOTARY_KEY = SigningKey(b"the notary's key, also for tests")
-ACTIVE = Standing(True, 7, 0.25)
-PASSIVE = Standing(False, 7, 0.25)
+ACTIVE = Standing(True, 7, 0.25, ledger_id=b"L" * 16)
+PASSIVE = Standing(False, 7, 0.25, ledger_id=b"L" * 16)
 OFFSET = 41
 
 

@@ -69,6 +69,8 @@ export interface StateStatus {
 }
 
 export interface NotaryDescription {
+  /** 32 hexadecimal digits that name the ledger for ever; null while the replica has not read its log. */
+  readonly ledgerId: string | null;
   readonly notaryKey: string;
   readonly keys: readonly { readonly public_key: string; readonly from?: string; readonly until?: string }[];
   readonly version: string;
@@ -267,6 +269,7 @@ export class NotaryClient {
     if (status !== 200) throw whyNot(body, null);
     const found = parseJson(body);
     return {
+      ledgerId: (found["ledger_id"] ?? null) as string | null,
       notaryKey: text(found, "notary_key"),
       keys: (found["keys"] ?? []) as NotaryDescription["keys"],
       version: text(found, "version"),

@@ -198,6 +198,7 @@ def test_a_passive_refuses_and_names_the_epoch() -> None:
             assert answer.code == Code.NOT_ACTIVE.name
             assert f"epoch it knows of is {FIRST_EPOCH}" in answer.detail
             assert passive.participant.standing().epoch == FIRST_EPOCH
+            assert passive.participant.standing().ledger_id == b"L" * 16
 
     run_virtually(story())
 

@@ -139,6 +139,6 @@ async def test_it_refuses_what_it_cannot_judge() -> None:
     topic = a_topic()
     index, first = applied_one_by_one(topic)
     other = first[-1].position
-    position = Position(POSITION_VERSION, TOPIC_ID, 5, b"d" * 32, first[5].position.barrier, 0, 0, ())
+    position = Position(POSITION_VERSION, b"L" * 16, TOPIC_ID, 5, b"d" * 32, first[5].position.barrier, 0, 0, ())
     with pytest.raises(LogRefused):
         await anext(judged_again(MemoryLog(topic), index, position, applied_to=other, settings=SMALL))

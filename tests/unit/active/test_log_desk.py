@@ -39,7 +39,7 @@ class Ledger:
     """A ledger up to the record 11, with two completions."""
 
     async def reached(self, offset: int) -> Published:
-        return Published(Position(POSITION_VERSION, "log", 11), 2, 1)
+        return Published(Position(POSITION_VERSION, b"L" * 16, "log", 11), 2, 1)
 
     async def log_offset_of(self, ledger_offset: int) -> int | None:
         return {2: 9}.get(ledger_offset)

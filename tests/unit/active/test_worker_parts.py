@@ -123,7 +123,7 @@ def test_workers_write_and_never_after_a_release() -> None:
     """Goal: no worker writes where only the holder may, or nobody. Method: each kind of barrier."""
 
     def position(in_force: BarrierRecord | None) -> Position:
-        return Position(POSITION_VERSION, "topic", 5, b"", in_force)
+        return Position(POSITION_VERSION, b"L" * 16, "topic", 5, b"", in_force)
 
     assert writable(None) is None
     assert writable(position(None)) is None
@@ -135,7 +135,7 @@ def test_workers_write_and_never_after_a_release() -> None:
 def test_holes_ask_for_a_new_activation() -> None:
     """Goal: positions stay small. Method: at the bound, and above it."""
     ranges = tuple((2 * at, 2 * at + 1) for at in range(SEEN_RANGES_MAX + 1))
-    position = Position(POSITION_VERSION, "topic", 5, b"", barrier(1), 0, 0, ranges)
+    position = Position(POSITION_VERSION, b"L" * 16, "topic", 5, b"", barrier(1), 0, 0, ranges)
     assert is_fragmented(position)
     assert not is_fragmented(msgspec.structs.replace(position, seen=ranges[1:]))
 

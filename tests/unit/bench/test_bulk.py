@@ -33,7 +33,7 @@ from tests.bench.report import Report
 from tests.bench.scale import add_ratios
 
 OFFSETS = 1_000
-AT = Position(POSITION_VERSION, "topic", OFFSETS, b"d" * 32)
+AT = Position(POSITION_VERSION, b"L" * 16, "topic", OFFSETS, b"d" * 32)
 
 
 def test_a_disk_that_is_too_small_is_refused_with_a_sentence() -> None:

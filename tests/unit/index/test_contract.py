@@ -21,7 +21,7 @@ from tests.simulation.doubles.disk import Disk
 
 def at(offset: int) -> Position:
     barrier = BarrierRecord(3, b"a" * 16, "r1", "postgres:1:1", 2, 3)
-    return Position(POSITION_VERSION, "topic", offset, b"d" * 32, barrier, 0, 17, ((0, offset),))
+    return Position(POSITION_VERSION, b"L" * 16, "topic", offset, b"d" * 32, barrier, 0, 17, ((0, offset),))
 
 
 @pytest.fixture(params=["memory", "disk", "rocks"])
@@ -69,7 +69,7 @@ def test_all_entries_come_in_key_order_without_the_position(index: Index) -> Non
 def test_a_position_that_cannot_be_stored_leaves_no_entries(index: Index) -> None:
     """Goal: both or neither. Method: a position whose encoding fails."""
     with pytest.raises(OverflowError):
-        index.write({b"s1": b"one"}, Position(POSITION_VERSION, "topic", 2**70))
+        index.write({b"s1": b"one"}, Position(POSITION_VERSION, b"L" * 16, "topic", 2**70))
     assert index.lookup([b"s1"]) == [None]
     assert index.position() is None
 

@@ -29,7 +29,7 @@ Make = Callable[[], Index]
 
 
 def at(offset: int) -> Position:
-    return Position(POSITION_VERSION, "topic", offset, b"d" * 32)
+    return Position(POSITION_VERSION, b"L" * 16, "topic", offset, b"d" * 32)
 
 
 def change(number: int) -> bytes:

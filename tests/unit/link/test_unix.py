@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from replica.link.frames import Hello, LinkBroken, Submit, encode_frame
-from replica.link.interface import PeerSeen, Standing
+from replica.link.interface import PeerSeen
 from replica.link.settings import LinkSettings
 from replica.link.unix_client import LinkClient
 from replica.link.unix_server import LinkServer, counted_s
@@ -133,7 +133,7 @@ async def test_the_core_is_passive_once_it_is_not_heard(socket_path: Path) -> No
         assert server._keep_alive is not None
         server._keep_alive.cancel()
         await eventually(lambda: _holds(not client.standing.active))
-        assert client.standing == Standing(False, ACTIVE.epoch, ACTIVE.retry_after_s)
+        assert client.standing == ACTIVE.as_passive()
         server.announce()
         await eventually(lambda: _holds(client.standing.active))
 

@@ -25,7 +25,7 @@ def test_the_largest_mark_fits() -> None:
     text = "\U0001f512" * BARRIER_TEXT_MAX
     record = BarrierRecord(2**63 - 1, b"\xff" * 16, text, text, FORMAT, 3)
     largest = Position(
-        POSITION_VERSION, "x" * 255, 2**63 - 1, b"\xff" * 32, record, 2**63 - 1, 2**63 - 1, (), 2**63 - 1
+        POSITION_VERSION, b"L" * 16, "x" * 255, 2**63 - 1, b"\xff" * 32, record, 2**63 - 1, 2**63 - 1, (), 2**63 - 1
     )
     raw = encode_position(largest)
     assert decode_mark(raw) == largest
@@ -66,7 +66,7 @@ def test_what_no_replica_says_is_refused(raw: bytes) -> None:
 
 def test_a_leased_mark_has_its_count_between_barrier_and_end() -> None:
     record = BarrierRecord(1, b"\x01" * 16, "R1", "lease:log:-1", 2, 3)
-    leased = Position(POSITION_VERSION, "log", 5, b"\x01" * 32, record, 2, 0, (), 4)
+    leased = Position(POSITION_VERSION, b"L" * 16, "log", 5, b"\x01" * 32, record, 2, 0, (), 4)
     assert decode_mark(encode_position(leased)) == leased
     with pytest.raises(BadRequest):
         decode_mark(encode_position(msgspec.structs.replace(leased, counted_offset=6)))

@@ -14,9 +14,9 @@ from replica.notary.records import BarrierRecord
 from tests.worlds.notary_logs import LogMaker
 
 BARRIER = BarrierRecord(3, b"a" * 16, "R1", "postgres:1:1", 2, 3)
-POSITION = Position(POSITION_VERSION, "topic", 9, b"d" * 32, BARRIER, 4, 1_000, ((0, 3), (5, 6)))
+POSITION = Position(POSITION_VERSION, b"L" * 16, "topic", 9, b"d" * 32, BARRIER, 4, 1_000, ((0, 3), (5, 6)))
 CLAIM = BarrierRecord(3, b"a" * 16, "R1", "lease:topic:3", 2, 3)
-LEASED = Position(POSITION_VERSION, "topic", 9, b"d" * 32, CLAIM, 4, 1_000, ((0, 3),), 8)
+LEASED = Position(POSITION_VERSION, b"L" * 16, "topic", 9, b"d" * 32, CLAIM, 4, 1_000, ((0, 3),), 8)
 
 
 @pytest.mark.parametrize("position", [begin("topic"), POSITION, LEASED])

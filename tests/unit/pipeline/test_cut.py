@@ -98,7 +98,7 @@ def test_each_kind_of_evidence_finds_other_records(monkeypatch: pytest.MonkeyPat
 
 
 def marked(offset: int, digest: bytes = bytes(32), topic_id: str = TOPIC) -> Position:
-    return Position(POSITION_VERSION, topic_id, offset, digest)
+    return Position(POSITION_VERSION, b"L" * 16, topic_id, offset, digest)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,8 @@ public final class NotaryClient implements AutoCloseable {
     public record Commit(String transactionId, List<Long> viewHistory, long viewHistorySince) {}
 
     /** What the notary says of itself. Take the key that you trust from the operator, not from here. */
-    public record Description(String notaryKey, String version, String replica, boolean active, long epoch, long batchMax) {}
+    public record Description(
+            String ledgerId, String notaryKey, String version, String replica, boolean active, long epoch, long batchMax) {}
 
     /** {@code endpoint}: one, or several: {@code https://a:8080,b:8080,c:8080/}. Throws ConfigError when one cannot be used. */
     public NotaryClient(String endpoint) {
@@ -301,6 +302,7 @@ public final class NotaryClient implements AutoCloseable {
         }
         JsonNode found = Documents.parse(answer.body());
         return new Description(
+                found.path("ledger_id").textValue(),
                 Documents.text(found, "notary_key"),
                 Documents.text(found, "version"),
                 Documents.text(found, "replica"),
