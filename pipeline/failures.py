@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 
 from replica.log.kafka.pointers import POINTERS
 from replica.notary import errors
+from replica.notary.codes import Code
 from replica.notary.errors import (
-    Code,
     ConfigError,
     InvariantBroken,
     LogTruncated,

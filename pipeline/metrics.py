@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry, Metric, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from replica.notary.errors import Code, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import NotaryError
 from replica.notary.web_hosts import WebHosts
 
 

@@ -34,7 +34,8 @@ from pipeline.shipped import (
     environment_here,
     package_archive,
 )
-from replica.notary.errors import Code, ConfigError, SparkUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, SparkUnavailable
 from replica.notary.own_process import SAFE_PATH, safe_children
 
 DEFAULT_MASTER = "local[3]"  # work for two processors: one task of three waits for the disk

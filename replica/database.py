@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from ha.lock.ids import Counter, lock_id
 from ha.lock.interface import LockOwner, ServerLease, WriteSession
 from replica.log.open import open_log
-from replica.notary.errors import Code, ConfigError, StoreMismatch
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, StoreMismatch
 from replica.notary.words import WordsLog, replace
 from replica.store.archive_head import ArchiveHeads, Heads, SaidHeads
 from replica.store.neighbours import Neighbours

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ha.errors import HaError, TransitionFailed
 from ha.invariant import InvariantBroken
-from replica.notary.errors import Code, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import NotaryError
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED
 
 DEFECT_REMEDY = (

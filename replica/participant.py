@@ -48,8 +48,8 @@ from replica.marks.judging import RECORDS_LOST
 from replica.marks.keeper import MarkKeeper
 from replica.marks.lead import Lead
 from replica.notary.answers import NotNow
+from replica.notary.codes import Code
 from replica.notary.errors import (
-    Code,
     DatabaseSuperseded,
     InvariantBroken,
     LogUnavailable,

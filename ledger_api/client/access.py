@@ -17,7 +17,8 @@ from yarl import URL
 from ledger_api.client.errors import TokenUnavailable
 from ledger_api.wire.problems import ProblemDocument
 from ledger_api.wire.submissions import ANONYMOUS
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 from replica.notary.loopback import is_loopback
 from replica.notary.secret_files import check_secret
 

@@ -16,7 +16,8 @@ from ledger_api.wire.answers import (
 )
 from ledger_api.wire.problems import ProblemDocument
 from replica.notary.answers import Accepted, AcceptedEarly, Decision, Notarised, NotNow
-from replica.notary.errors import BadRequest, Code, NotActive, Retry
+from replica.notary.codes import Code, Retry
+from replica.notary.errors import BadRequest, NotActive
 
 Result = Decision | ProblemDocument
 """An answer of the notary, or the problem for which a request never got as far: it must be changed first."""

@@ -9,7 +9,8 @@ from typing import Self
 
 from ledger_api.client.signing import check_offset
 from ledger_api.wire.feed import CompletionDocument, UpdateDocument
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 
 _FORM = re.compile(r"([0-9]{1,19})-([0-9a-f]{32})", re.ASCII)
 

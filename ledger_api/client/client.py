@@ -44,7 +44,7 @@ from ledger_api.wire.feed import (
 )
 from ledger_api.wire.problems import ProblemDocument
 from replica.notary.answers import Accepted, AcceptedEarly, Notarised, NotNow
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.requests import Submission, format_state_ref
 
 PAGE = 500

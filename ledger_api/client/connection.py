@@ -29,7 +29,7 @@ from ledger_api.client.exchange import (
 )
 from ledger_api.client.lookout import WAIT_MAX_S, Lookout, Waiting
 from ledger_api.client.retry import RetryPolicy
-from replica.notary.errors import Retry
+from replica.notary.codes import Retry
 
 OnWait = Callable[[float], None]
 """Gets, while a call waits, each estimate of how many seconds its answer may take."""

@@ -13,7 +13,8 @@ from yarl import URL
 
 from ledger_api.client.answers import problem_in
 from ledger_api.wire.endpoints import EndpointsDocument
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 
 ENDPOINTS_MAX = 16
 _FORM = re.compile(r"(?P<scheme>https?)://(?P<hosts>[^/?#\s]+)(?P<path>(?:/[^/?#\s,]+)*)/?")

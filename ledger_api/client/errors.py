@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ledger_api.wire.problems import ProblemDocument
 from replica.notary.answers import Notarised, NotNow, Refused
-from replica.notary.errors import Code, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import NotaryError
 
 
 class ClientError(NotaryError):

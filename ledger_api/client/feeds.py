@@ -31,7 +31,7 @@ from ledger_api.client.lookout import QUIET_MAX_S
 from ledger_api.client.signing import check_offset
 from ledger_api.wire.feed import CheckpointDocument, CompletionDocument, EndDocument, UpdateDocument
 from ledger_api.wire.problems import ProblemDocument, problem_document
-from replica.notary.errors import Code, Retry
+from replica.notary.codes import Code, Retry
 
 COMPLETIONS, UPDATES = "/v1/completions", "/v1/updates"
 completion_lines = msgspec.json.Decoder(CompletionDocument | CheckpointDocument | EndDocument)

@@ -37,7 +37,7 @@ from ledger_api.wire.stream_frames import (
     encoder,
 )
 from replica.notary.answers import Accepted, Notarised, NotNow, Refused
-from replica.notary.errors import Code, Retry
+from replica.notary.codes import Code, Retry
 from replica.notary.requests import Submission
 
 STREAM_PATH = "/v1/submissions/stream"

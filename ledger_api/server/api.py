@@ -38,7 +38,8 @@ from ledger_api.wire.answers import NotaryDocument
 from ledger_api.wire.stream_frames import VERSION, Welcome
 from replica.link.interface import CoreLink, serving
 from replica.notary.answers import NotNow
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 from replica.notary.genesis import NO_LEDGER
 from replica.telemetry.counts import ApiCounts, Latency
 

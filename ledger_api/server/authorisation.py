@@ -7,7 +7,8 @@ from collections.abc import Hashable, Iterable, Sequence
 
 import msgspec
 
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 
 
 class Revocations:

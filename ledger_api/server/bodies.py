@@ -8,7 +8,8 @@ from aiohttp import web
 
 from ledger_api.server.connections import Connection
 from ledger_api.server.settings import ApiSettings
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 
 
 def body_size(request: web.BaseRequest, settings: ApiSettings) -> int:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from ledger_api.server.settings import ApiSettings
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 from replica.notary.loopback import is_loopback
 from replica.notary.web_hosts import WebHosts
 

@@ -26,7 +26,7 @@ from ledger_api.server.replies import Reply, problem_reply
 from ledger_api.server.settings import ApiSettings
 from ledger_api.server.sources import source_of
 from ledger_api.wire.problems import problem_document
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.shares import Shares
 
 _HALF_CLOSED_GRACE_S = 0.05  # after an answer, so that requests that came with it are begun

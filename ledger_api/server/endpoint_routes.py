@@ -12,7 +12,7 @@ from ledger_api.server.routes import About, Call, Right, Route
 from ledger_api.server.settings import Listing
 from ledger_api.wire.endpoints import EndpointDocument, EndpointsDocument
 from replica.link.interface import CoreLink, PeerSeen, Standing
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.texts import format_time
 
 ENDPOINTS = "/v1/endpoints"

@@ -22,7 +22,8 @@ from ledger_api.server.rate import RateExceeded, RateLimit
 from ledger_api.server.turns import Turns
 from replica.link.interface import CoreLink, Standing, refuse_as_passive
 from replica.notary.answers import StateStatus
-from replica.notary.errors import Code, NotaryError, StoreUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import NotaryError, StoreUnavailable
 from replica.store.reader import WINDOW_DETAIL_BYTES, CompletionReader, Row, Scan
 
 LINE_MAX_BYTES = 2_500_000  # a conflict of 9,999 states has 1.9 MB

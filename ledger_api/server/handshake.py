@@ -6,7 +6,8 @@ import re
 
 from aiohttp import HttpVersion11, web
 
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 
 _VERSIONS = ("13", "8", "7")
 _KEY = re.compile("[A-Za-z0-9+/]{22}==")

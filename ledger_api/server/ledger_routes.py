@@ -14,7 +14,8 @@ from ledger_api.server.routes import About, Call, Parameter, Right, Route
 from ledger_api.server.settings import ApiSettings
 from ledger_api.server.streams import EVENTS, StreamReply
 from ledger_api.wire.feed import CompletionsDocument, LedgerEndDocument, StreamDocument, UpdatesDocument
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 
 COMPLETIONS, UPDATES, LEDGER_END = "/v1/completions", "/v1/updates", "/v1/ledger-end"
 PAGE_DEFAULT = 100

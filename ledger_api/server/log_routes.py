@@ -15,7 +15,8 @@ from ledger_api.server.routes import About, Call, Parameter, Right, Route
 from ledger_api.wire.answers import CommitDocument, LogTransactionDocument, TxStatusName
 from replica.link.interface import CommitQuestion, CoreLink, TxQuestion
 from replica.notary.answers import CommitUnderstood, NotNow, TxUnderstood
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 
 LOG, COMMIT = "/v1/log/", "/v1/commit"
 _TRANSACTION = re.compile(r"([1-9][0-9]{0,14})\.([1-9][0-9]{0,14})")

@@ -23,7 +23,7 @@ from ledger_api.wire.answers import NotarisedDocument
 from ledger_api.wire.feed import AttemptsDocument, RequesterDocument, StateStatusDocument, TransactionStatusDocument
 from replica.link.interface import CoreLink
 from replica.notary.answers import Answer, Notarised, NotNow, StateStatus
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.receipts import ReceiptDocument, receipt_to_document
 from replica.notary.requests import format_state_ref, parse_state_ref, parse_tx_id
 from replica.notary.rules import hash_of_tx_id

@@ -14,7 +14,7 @@ from ledger_api.wire.answers import AcceptedDocument, NotarisedDocument, WaitDoc
 from ledger_api.wire.feed import CompletionDocument, UpdateDocument
 from ledger_api.wire.problems import ProblemDocument
 from ledger_api.wire.submissions import SubmissionDocument
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 
 REF = "#/components/schemas/{name}"
 TOKEN_SCHEME = "token"  # noqa: S105 (a name in the document)

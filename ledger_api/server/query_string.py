@@ -6,7 +6,8 @@ import re
 from collections.abc import Collection
 from urllib.parse import parse_qsl
 
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 
 FIELDS_MAX = 32
 _OFFSET_MAX = 2**63 - 1

@@ -13,7 +13,8 @@ from aiohttp import web
 
 from ledger_api.server.authorisation import Caller
 from ledger_api.server.settings import ApiSettings
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 
 BUCKETS_MAX = 10_000
 

@@ -14,7 +14,8 @@ from ledger_api.wire.answers import AnswerDocument, answer_to_document
 from ledger_api.wire.problems import ProblemDocument, problem_document
 from replica.link.interface import Standing
 from replica.notary.answers import Answer, NotNow
-from replica.notary.errors import BadRequest, Code, Retry
+from replica.notary.codes import Code, Retry
+from replica.notary.errors import BadRequest
 from replica.telemetry.counts import ApiCounts
 
 _log = structlog.get_logger(__name__)

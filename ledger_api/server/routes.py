@@ -15,7 +15,7 @@ from aiohttp import web
 from ledger_api.server.authorisation import Caller, holder_of
 from ledger_api.server.progress import Progress
 from ledger_api.server.replies import Reply
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 
 
 class Right(Enum):

@@ -17,7 +17,7 @@ from ledger_api.server.feed_lines import Line
 from ledger_api.server.replies import Reply, chunk, http_head
 from ledger_api.wire.feed import EndDocument
 from ledger_api.wire.problems import ProblemDocument, problem_document
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 
 NDJSON, EVENTS = b"application/x-ndjson", b"text/event-stream"
 BUFFER_MAX_BYTES = 256 * 1024  # written to one reader that has not taken it yet; more is not made before

@@ -22,7 +22,8 @@ from ledger_api.wire.problems import ProblemDocument
 from ledger_api.wire.submissions import BatchDocument, SubmissionDocument
 from replica.link.interface import CoreLink, SubmitOptions
 from replica.notary.answers import Answer, NotNow
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 from replica.notary.requests import Submission
 from replica.telemetry.counts import ApiCounts
 

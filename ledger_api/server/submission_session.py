@@ -33,7 +33,8 @@ from ledger_api.wire.stream_frames import (
     encoder,
 )
 from replica.link.interface import CoreLink, SubmitOptions
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 from replica.notary.requests import Submission
 from replica.notary.untrusted import UNREADABLE
 from replica.telemetry.counts import ApiCounts

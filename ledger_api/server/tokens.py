@@ -24,7 +24,8 @@ from joserfc.jwk import Key, KeySet, import_key
 
 from ledger_api.server.authorisation import Caller, Revocations
 from ledger_api.server.settings import TokenSettings
-from replica.notary.errors import BadRequest, Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest, ConfigError
 from replica.notary.one_value import check_keys
 from replica.notary.requests import check_user_id
 from replica.notary.secret_files import check_trusted

@@ -20,7 +20,8 @@ from ledger_api.wire.submissions import (
 )
 from replica.link.interface import DEFAULT_OPTIONS, SubmitOptions
 from replica.native.signatures import signatures_hold
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 from replica.notary.requests import Submission, check_command
 from replica.notary.terms import Terms, decode_canonical, period_s_of, period_us_of
 from replica.telemetry.counts import ApiCounts

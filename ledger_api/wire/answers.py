@@ -20,7 +20,7 @@ from replica.notary.answers import (
     NotNow,
     Refused,
 )
-from replica.notary.errors import Code, Retry
+from replica.notary.codes import Code, Retry
 from replica.notary.keys import NotaryKey
 from replica.notary.receipts import ReceiptDocument, receipt_from_document, receipt_to_document
 from replica.notary.requests import (

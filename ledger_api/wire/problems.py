@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ledger_api.wire.submissions import WindowDocument
-from replica.notary.errors import Code, Retry
+from replica.notary.codes import Code, Retry
 from replica.notary.requests import Offset
 from replica.notary.rules import Usage
 

@@ -11,7 +11,8 @@ from typing import Annotated
 import msgspec
 
 from ledger_api.wire.schema import described, refers_to
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 from replica.notary.requests import (
     PUBLIC_KEY_BYTES,
     SIGNATURE_BYTES,

@@ -39,14 +39,8 @@ from pipeline.judging.plan import Survey
 from pipeline.places.file import open_object
 from pipeline.places.open import open_store
 from pipeline.places.store import ObjectExists, ObjectMissing, Store, again, fetch, keep_file
-from replica.notary.errors import (
-    ArchiveContended,
-    ArchiveDamaged,
-    Code,
-    ConfigError,
-    NotaryError,
-    PlaceAccessDenied,
-)
+from replica.notary.codes import Code
+from replica.notary.errors import ArchiveContended, ArchiveDamaged, ConfigError, NotaryError, PlaceAccessDenied
 from replica.notary.places import Place, Remote
 from replica.notary.secret_files import open_not_for_others
 

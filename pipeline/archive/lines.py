@@ -12,7 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from pipeline.places.store import ObjectExists, ObjectMissing, Store, again, keep
-from replica.notary.errors import ArchiveContended, ArchiveDamaged, Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ArchiveContended, ArchiveDamaged, ConfigError
 
 FOLDER = "manifest/"
 READ_AT_ONCE = 16  # each append is an object, and a store answers after milliseconds

@@ -20,7 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pipeline.archive.layout import SEGMENTS_NAME, Layout, layout_of
 from pipeline.archive.segment import SegmentFacts, read_segment
 from replica.log.admin import StoredRecord
-from replica.notary.errors import ArchiveDamaged, Code, ConfigError, FormatUnknown
+from replica.notary.codes import Code
+from replica.notary.errors import ArchiveDamaged, ConfigError, FormatUnknown
 from replica.notary.places import Place
 from replica.notary.position import Position, begin, decode_position
 from replica.notary.untrusted import UNREADABLE

@@ -19,7 +19,8 @@ from pyspark.sql import functions as F
 from pipeline.audit.findings import FindingCode
 from pipeline.jobs.tasks import Batches
 from pipeline.session import on_this_machine
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 from replica.notary.outcomes import NOTARISED
 from replica.notary.receipts import ReceiptDocument, receipt_from_document, verify_receipt
 from replica.notary.untrusted import UNREADABLE

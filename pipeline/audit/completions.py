@@ -21,7 +21,8 @@ from pipeline.jobs.tasks import Batches, numbered_batches
 from pipeline.judging.columns import Columns
 from pipeline.judging.plan import Counted, Plan, counted
 from replica.notary.canonical import change_id, summarise
-from replica.notary.errors import Code, InvariantBroken
+from replica.notary.codes import Code
+from replica.notary.errors import InvariantBroken
 from replica.notary.outcomes import DEDUPLICATED, NOTARISED
 from replica.notary.records import RequestRecord, decode_record, format_named
 from replica.notary.requests import Submission

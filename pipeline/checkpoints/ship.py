@@ -21,7 +21,8 @@ from pipeline.archive.restore import archived_records
 from pipeline.archive.segment import PARTIAL
 from pipeline.checkpoints.layout import CheckpointLayout, checkpoint_layout, digests_in
 from replica.index.rocks import RocksIndex, verify_index
-from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ArchiveDamaged, ArchiveMismatch, ConfigError
 from replica.notary.places import Place, inside
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.notary.records import record_digest

@@ -14,7 +14,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from pipeline.places.store import Store
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 from replica.notary.places import Remote
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.reports.intervals import NICE_S, interval_s
-from replica.notary.errors import Code, InvariantBroken
+from replica.notary.codes import Code
+from replica.notary.errors import InvariantBroken
 from replica.notary.outcomes import NOTARISED
 from replica.notary.rules import Usage
 

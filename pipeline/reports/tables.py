@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.reports.intervals import HOT_REFUSED_MIN, TOP
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.outcomes import NOTARISED
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from replica.log.open import open_log_admin
 from replica.log.settings import LogSettings
-from replica.notary.errors import Code, LogRefused
+from replica.notary.codes import Code
+from replica.notary.errors import LogRefused
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import record_digest
 

@@ -18,8 +18,9 @@ from pipeline.tables.rows import COMPLETIONS, CONFLICTS, EPOCHS, LOST, REQUESTS,
 from pipeline.tables.write import READ_WAIT_S, RUN_RECORDS
 from replica.log.interface import LogRecords, RequestLog
 from replica.log.reading_on import open_reading_on
+from replica.notary.codes import Code
 from replica.notary.counted import CountedRequest
-from replica.notary.errors import Code, LogUnavailable
+from replica.notary.errors import LogUnavailable
 from replica.notary.outcomes import DEDUPLICATED, NOTARISED
 from replica.notary.position import BEGIN, begin
 from replica.notary.reading import Reading, read_records

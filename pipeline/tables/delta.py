@@ -27,14 +27,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from pipeline.places.objects import is_denied
 from pipeline.places.open import open_store
 from pipeline.places.store import ObjectExists, ObjectMissing, again
-from replica.notary.errors import (
-    ArchiveContended,
-    Code,
-    ConfigError,
-    NotaryError,
-    PlaceAccessDenied,
-    PlaceUnavailable,
-)
+from replica.notary.codes import Code
+from replica.notary.errors import ArchiveContended, ConfigError, NotaryError, PlaceAccessDenied, PlaceUnavailable
 from replica.notary.places import Place, Remote
 from replica.notary.position import BEGIN
 

@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from pipeline.judging.lost import lost_entry
 from pipeline.tables.read import TablesView
 from pipeline.tables.rows import CONFLICTS, EPOCHS, LOST, REQUESTS, SCHEMAS, VERDICTS
-from replica.notary.errors import Code, InvariantBroken
+from replica.notary.codes import Code
+from replica.notary.errors import InvariantBroken
 from replica.notary.position import BEGIN
 from replica.notary.requests import format_state_ref
 

@@ -9,7 +9,8 @@ import aiohttp
 import msgspec
 
 from replica.config.model import Config
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 from replica.notary.socket_paths import check_socket_path
 from replica.notary.untrusted import UNREADABLE
 from replica.operators.admin import Refusal

@@ -11,7 +11,8 @@ import aiohttp
 from replica.acting import admin_calls, healths
 from replica.acting.party_file import check_party
 from replica.acting.trailed import Act, key_in, officer_here
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 from replica.notary.note_signatures import SignedNote, signed_note
 from replica.notary.parties import OFFICERS, Pair, PeriodUs, differences, encode_officers
 from replica.notary.records import ActRecord, RegistrationRecord, encode_record

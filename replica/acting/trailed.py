@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ha.errors import HaError
 from replica.failure import in_a_line
-from replica.notary.errors import BadRequest, Code, ConfigError, InvariantBroken, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest, ConfigError, InvariantBroken, NotaryError
 
 if TYPE_CHECKING:
     from replica.active.signer import Signer

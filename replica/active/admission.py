@@ -21,7 +21,8 @@ from replica.index.newest import newest_acceptances
 from replica.link.interface import SubmitOptions
 from replica.notary.acceptances import Acceptance, counts, decode_acceptance
 from replica.notary.answers import Answer, DeduplicationBound, NotNow, Refused
-from replica.notary.errors import BadRequest, Code, InvariantBroken
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest, InvariantBroken
 from replica.notary.outcomes import CODE_OF
 from replica.notary.parties import registration_id
 from replica.notary.records import NO_OFFSET

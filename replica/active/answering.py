@@ -11,8 +11,8 @@ from replica.active.waiting import Waiting, send
 from replica.index.newest import newest_acceptances
 from replica.notary.acceptances import decode_acceptance
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused
+from replica.notary.codes import Code
 from replica.notary.counted import CountedRequest
-from replica.notary.errors import Code
 from replica.notary.outcomes import CODE_OF
 from replica.notary.receipts import Receipt
 from replica.notary.rules import Outcome, Verdict

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ha.ending import Cause, Ending
 from ha.errors import HaError, TransitionFailed
-from replica.notary.errors import Code, InvariantBroken, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import InvariantBroken, NotaryError
 
 
 def ending_of(error: BaseException, cause: Cause = Cause.FAILED) -> Ending:

@@ -10,7 +10,7 @@ import structlog
 
 from ha.clock import Clock
 from replica.notary.answers import NotNow
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 
 log = structlog.get_logger()
 

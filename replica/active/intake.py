@@ -16,7 +16,7 @@ from replica.active.waiting import Waiting
 from replica.link.interface import Replies, SubmitOptions
 from replica.notary.answers import Answer, NotNow
 from replica.notary.canonical import change_id, summarise
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.requests import Submission, check_command
 from replica.store.interface import Command
 

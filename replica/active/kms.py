@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
-from replica.notary.errors import Code, ConfigError, SignerUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, SignerUnavailable
 from replica.notary.requests import SIGNATURE_BYTES
 from replica.notary.signatures import notary_signature_holds
 from replica.settings import KmsSettings

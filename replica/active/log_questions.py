@@ -10,7 +10,8 @@ import structlog
 from replica.link.interface import LogAnswer, LogQuestion, Replies, TxQuestion
 from replica.log.interface import ConsensusLog, RequestLog
 from replica.notary.answers import NotNow, TxUnderstood
-from replica.notary.errors import Code, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import NotaryError
 
 INVALID = "Invalid"
 FINAL = frozenset({"Committed", INVALID})

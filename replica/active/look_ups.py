@@ -15,7 +15,8 @@ from replica.active.receipt_signer import ReceiptSigner
 from replica.index.interface import Index
 from replica.link.interface import LookUpAnswer, Replies
 from replica.notary.answers import Notarised, NotNow, Refused, StateStatus
-from replica.notary.errors import Code, LogUnavailable, SignerUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import LogUnavailable, SignerUnavailable
 from replica.notary.requests import TX_ID_BYTES
 from replica.notary.rules import STATE_KEY, TX_KEY
 

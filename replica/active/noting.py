@@ -15,7 +15,8 @@ from replica.active.parts import Parts
 from replica.following.apply import Applied, notes_in
 from replica.index.interface import OFFSET_END
 from replica.index.newest import officers_of
-from replica.notary.errors import Code, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import NotaryError
 from replica.notary.note_signatures import note_signature_holds
 from replica.notary.parties import PartyNote, entry_key_of, registration_id, why_no_effect, why_not_together
 from replica.notary.records import RegistrationRecord

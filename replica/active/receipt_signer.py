@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import structlog
 
 from replica.active.signer import Signer, check_signer
-from replica.notary.errors import Code, NotaryError, SignerUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import NotaryError, SignerUnavailable
 from replica.notary.receipts import Place, Receipt, make_receipts
 
 log = structlog.get_logger()

@@ -32,7 +32,8 @@ from replica.active.waiting import Waiting, send
 from replica.following.apply import Applied
 from replica.log.interface import LogWriter
 from replica.notary.answers import NotNow
-from replica.notary.errors import Code, InvariantBroken
+from replica.notary.codes import Code
+from replica.notary.errors import InvariantBroken
 
 log = structlog.get_logger()
 

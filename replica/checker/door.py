@@ -7,7 +7,8 @@ that has a canonical form keeps to its format; and callers have to show a token,
 from __future__ import annotations
 
 from replica.checker.history import Content, Invoke, Signed
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 from replica.notary.requests import (
     PUBLIC_KEY_BYTES,
     SIGNATURE_BYTES,

@@ -14,7 +14,8 @@ from typing import IO, Annotated, Literal
 
 import msgspec
 
-from replica.notary.errors import Code, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import NotaryError
 from replica.notary.receipts import ReceiptDocument
 from replica.notary.requests import STATES_LIMIT, Request, Submission, format_state_ref
 from replica.notary.untrusted import UNREADABLE

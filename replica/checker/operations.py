@@ -14,7 +14,8 @@ from replica.checker.findings import FindingCode, Findings, Summary
 from replica.checker.history import CommandIds, Content, Event, HistoryError, Invoke, Ok, Refused, Unknown
 from replica.checker.judge import NOTARISED, STATE_CONFLICT, TIME_WINDOW_CLOSED, TX_ID_REUSED
 from replica.notary.canonical import change_id, content_digest
-from replica.notary.errors import BadRequest, Code, Retry
+from replica.notary.codes import Code, Retry
+from replica.notary.errors import BadRequest
 from replica.notary.receipts import Receipt, ReceiptDocument, receipt_from_document
 from replica.notary.requests import Submission, parse_state_ref
 

@@ -20,7 +20,8 @@ from rich.table import Table
 
 from ha.errors import HaError
 from replica.failure import error_document, in_a_line, one_line
-from replica.notary.errors import Code, ConfigError, InvariantBroken, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, InvariantBroken, NotaryError
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED
 from replica.telemetry.standard_output import STANDARD_ERROR, LogLines
 

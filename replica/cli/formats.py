@@ -10,7 +10,8 @@ import typer
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, make_table, out, print_json, run
 from replica.cli.store import OwnerOption
 from replica.cli.trailed import ReasonOption, acting
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 
 if TYPE_CHECKING:
     from replica.config.model import Config

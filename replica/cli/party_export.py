@@ -9,7 +9,8 @@ import typer
 
 from replica.cli.common import ConfigChoice, err, find_config, load, out, run
 from replica.cli.trail import read_export
-from replica.notary.errors import Code, ConfigError, LogUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, LogUnavailable
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:

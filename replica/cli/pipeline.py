@@ -15,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from replica.cli.common import err, quiet_libraries, show_error
 from replica.failure import in_a_line
-from replica.notary.errors import Code, ConfigError, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, NotaryError
 from replica.notary.exit_codes import EXIT_CONFIGURATION
 from replica.notary.loopback import socket_host
 from replica.notary.places import Place, place_of

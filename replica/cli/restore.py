@@ -25,7 +25,8 @@ from replica.cli.pipeline import (
 from replica.cli.salvage import published_offset, read_salvage
 from replica.cli.trailed import ConfirmOption, ProposeOption, ReasonOption, acting
 from replica.cli.trailed import propose as propose_act
-from replica.notary.errors import Code, ConfigError, LogRefused, RestoreRefused
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, LogRefused, RestoreRefused
 from replica.notary.exit_codes import EXIT_FAILED
 from replica.notary.places import Place
 

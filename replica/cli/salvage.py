@@ -22,7 +22,8 @@ from replica.cli.pipeline import (
     require_archive,
 )
 from replica.cli.stopped_index import stopped_index
-from replica.notary.errors import Code, ConfigError, RestoreRefused, SalvageDamaged, StoreMismatch
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, RestoreRefused, SalvageDamaged, StoreMismatch
 from replica.notary.places import Place
 
 if TYPE_CHECKING:

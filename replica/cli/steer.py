@@ -16,7 +16,8 @@ from replica.acting.healths import fetch_health, healths_of
 from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, out, print_json, run
 from replica.cli.trailed import ConfirmOption, ProposeOption, ReasonOption, acting
 from replica.cli.trailed import propose as propose_act
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 from replica.notary.tasks import cancelled
 

@@ -6,7 +6,8 @@ import fcntl
 from pathlib import Path
 
 from replica.cli.common import find_config, load
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 
 
 def stopped_index(config: Path | None, name: str) -> Path:

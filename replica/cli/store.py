@@ -9,7 +9,8 @@ import typer
 from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, out, print_json, run
 from replica.cli.trailed import ConfirmOption, ProposeOption, ReasonOption, acting
 from replica.cli.trailed import propose as propose_act
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 
 if TYPE_CHECKING:
     from replica.config.model import Config

@@ -31,7 +31,8 @@ from replica.cli.salvage import SalvagesOption, salvages_here
 from replica.cli.stopping import stop_on_signal
 from replica.cli.tables_on_spark import INDEX, OnSpark, Written, can_run_spark
 from replica.cli.tables_upkeep import check, maintain
-from replica.notary.errors import Code, ConfigError, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, NotaryError
 
 if TYPE_CHECKING:
     from pipeline.tables.catalogue.hive import Hive

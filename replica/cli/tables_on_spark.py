@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from replica.cli.common import err
 from replica.cli.pipeline import SparkChoice, connector_named, missing_packages, require_pipeline, spark
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 
 if TYPE_CHECKING:
     from pipeline.tables.query import Batch

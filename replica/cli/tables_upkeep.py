@@ -10,7 +10,8 @@ import typer
 
 from replica.cli.common import ConfigChoice, JsonOption, find_config, load, out, print_json
 from replica.cli.pipeline import progress, require_archive
-from replica.notary.errors import Code, ConfigError, LogRefused
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, LogRefused
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:

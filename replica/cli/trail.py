@@ -20,7 +20,8 @@ from replica.cli.common import (
     print_json,
     run,
 )
-from replica.notary.errors import BadRequest, Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest, ConfigError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from pydantic_core import ErrorDetails
 from ha.errors import HaError
 from replica.config.exposure import open_listeners, plaintext_connections
 from replica.config.model import Config
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 from replica.notary.places import Remote, no_url
 from replica.notary.untrusted import parse_toml
 

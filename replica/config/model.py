@@ -26,7 +26,8 @@ from replica.config.client import ClientSettings
 from replica.database import Database, EmbeddedLedgers, Login, participant_database
 from replica.link.settings import LinkSettings
 from replica.log.settings import LogChoice
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 from replica.notary.keys import NotaryKey, known_keys, read_keys
 from replica.notary.loopback import is_loopback
 from replica.notary.operators import OperatorKey, read_operators

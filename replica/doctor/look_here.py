@@ -22,7 +22,8 @@ from replica.config.exposure import open_listeners
 from replica.config.model import Config
 from replica.doctor.facts import FileFacts, MachineFacts
 from replica.following.salvaged import read_salvages
-from replica.notary.errors import Code, ConfigError, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, NotaryError
 from replica.notary.keys import ended_at, known_keys
 from replica.notary.secret_files import read_secret
 from replica.store.open import parse_conninfo

@@ -14,7 +14,8 @@ from replica.following.log_reading import bounded_runs, end_after, known_log, op
 from replica.following.void_lines import VoidLines
 from replica.index.interface import Index
 from replica.log.interface import LogInDatabase, LogReader, LogRecords, RequestLog
-from replica.notary.errors import Code, LogLeaderChanged, LogRefused, LogUnavailable, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import LogLeaderChanged, LogRefused, LogUnavailable, NotaryError
 from replica.notary.formats import Formats, of_barrier
 from replica.notary.leases import database_in
 from replica.notary.position import BEGIN, Position

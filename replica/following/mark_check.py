@@ -16,7 +16,8 @@ from replica.following.log_reading import record_at
 from replica.log.interface import RequestLog
 from replica.marks.judging import CONTRADICTED, Claim, Found, Meaning, Origin, contradiction, meaning
 from replica.marks.keeper import MarkKeeper
-from replica.notary.errors import Code, LogUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import LogUnavailable
 from replica.notary.marks import ContradictedMark, mark_of
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import encode_record, record_digest

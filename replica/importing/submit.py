@@ -14,7 +14,8 @@ from typing import Protocol
 from ledger_api.client import Party, Result
 from replica.importing.staging import ImportedTx, Progress, Staging
 from replica.notary.answers import Notarised, NotNow, Refused
-from replica.notary.errors import Code, NotActive, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import NotActive, NotaryError
 from replica.notary.requests import Submission
 
 USER_ID = "notary-import"

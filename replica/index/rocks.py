@@ -45,7 +45,8 @@ from rocksdict import (
 from replica.index.compare import recorded_at
 from replica.index.interface import BEFORE_KEY, POSITION_KEY
 from replica.index.summary import IndexSummary, summarise
-from replica.notary.errors import Code, FormatUnknown, IndexDamaged, IndexUnreadable
+from replica.notary.codes import Code
+from replica.notary.errors import FormatUnknown, IndexDamaged, IndexUnreadable
 from replica.notary.parties import OFFICERS_KEY, PARTY_KEY
 from replica.notary.position import Position, decode_position, encode_position
 

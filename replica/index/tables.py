@@ -14,7 +14,8 @@ from typing import NamedTuple
 from rocksdict import IngestExternalFileOptions, Rdict, SstFileWriter, WriteBatch
 
 from replica.index.rocks import StoredPositions, table_options
-from replica.notary.errors import Code, IndexUnreadable
+from replica.notary.codes import Code
+from replica.notary.errors import IndexUnreadable
 from replica.notary.position import Position
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from replica.link.change_signal import ChangeSignal
 from replica.notary.answers import Answer, CommitUnderstood, NotNow, StateStatus, TxUnderstood
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.genesis import NO_LEDGER
 from replica.notary.requests import STATE_REF_BYTES, TX_ID_BYTES, DeduplicationS, Offset, Submission
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from replica.link.interface import LookUpAnswer, TicketedAnswer
 from replica.notary.answers import NotNow
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 
 UNKNOWN = NotNow(Code.OUTCOME_UNKNOWN.name, "the core took the request and did not answer", 0.5)
 """What stands in the place of an answer until it comes."""

@@ -47,7 +47,8 @@ from replica.log.kafka.settings import KafkaSettings
 from replica.log.open import open_log, open_log_admin
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.settings import LogSettings
-from replica.notary.errors import Code, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import NotaryError
 from replica.notary.requests import PUBLIC_KEY_BYTES
 from replica.notary.socket_paths import check_socket_path
 from replica.settings import ADMIN_SOCKET

@@ -13,7 +13,8 @@ import socket
 from pathlib import Path
 from types import TracebackType
 
-from replica.notary.errors import Code, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import NotaryError
 
 PORT_FIRST = 15_000
 EPHEMERAL_FIRST_DEFAULT = 32_768  # Linux's default

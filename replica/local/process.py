@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from replica.notary.errors import Code, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import NotaryError
 
 PROBE_INTERVAL_S = 0.05
 LOG_TAIL_LINES = 20

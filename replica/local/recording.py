@@ -27,7 +27,7 @@ from replica.checker.history import (
     invoke_submission,
 )
 from replica.notary import answers
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.receipts import receipt_to_document
 from replica.notary.requests import Submission, format_state_ref
 from replica.notary.rules import Usage

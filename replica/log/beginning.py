@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from replica.log.interface import RequestLog
-from replica.notary.errors import Code, LogRefused, LogUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import LogRefused, LogUnavailable
 from replica.notary.genesis import GenesisRecord, decode_genesis, encode_genesis, new_genesis
 
 _READ_MAX_S = 10.0  # of one record: the reader may have to connect first

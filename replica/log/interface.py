@@ -12,7 +12,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from replica.notary.answers import CommitUnderstood, TxUnderstood
-from replica.notary.errors import Code, LogRefused
+from replica.notary.codes import Code
+from replica.notary.errors import LogRefused
 
 LogRecords = Sequence[tuple[int, bytes]]
 """Records in log order as (offset, value); a value that the log has as null is read as b''."""

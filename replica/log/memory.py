@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from replica.log.interface import LogRecords, RoundTrip
-from replica.notary.errors import Code, LogLeaderChanged, LogRefused, LogTruncated, LogUnavailable, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import LogLeaderChanged, LogRefused, LogTruncated, LogUnavailable, NotaryError
 from replica.notary.records import check_sizes
 
 

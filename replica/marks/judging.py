@@ -23,7 +23,8 @@ from enum import StrEnum
 
 import msgspec
 
-from replica.notary.errors import Code, LogRefused, LogTruncated
+from replica.notary.codes import Code
+from replica.notary.errors import LogRefused, LogTruncated
 from replica.notary.position import BEGIN, Position
 
 

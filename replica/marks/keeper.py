@@ -13,7 +13,8 @@ from msgspec import structs
 from ha.clock import Clock
 from replica.marks.judging import Claim, Origin, Witness
 from replica.marks.seen_file import REFUTED_MAX, Seen, SeenFile, SeenState
-from replica.notary.errors import BadRequest, Code, SeenFileUnwritable
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest, SeenFileUnwritable
 from replica.notary.marks import (
     NOTHING_TOLD,
     ContradictedMark,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.receipts import Receipt
 from replica.notary.requests import TimeWindow
 from replica.notary.rules import Conflict

@@ -7,7 +7,7 @@ from http import HTTPStatus
 
 import msgspec
 
-from replica.notary.errors import Code, Retry
+from replica.notary.codes import Code, Retry
 
 _ACCESS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _MISSING = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)

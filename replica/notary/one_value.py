@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 
 
 def check_keys(raw: bytes) -> None:

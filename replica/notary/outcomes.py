@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.rules import Outcome
 
 NOTARISED = "NOTARISED"

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*):(/.*)", re.IGNORECASE | re.DOTALL)
 _THIS_HOST = re.compile("//(localhost)?/", re.IGNORECASE)

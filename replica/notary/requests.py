@@ -12,7 +12,8 @@ from typing import Annotated
 
 import msgspec
 
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 
 TX_ID_BYTES = 32
 STATE_REF_BYTES = 36

@@ -8,7 +8,8 @@ import stat
 from pathlib import Path
 from typing import IO
 
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 
 
 def check_readable(path: Path) -> None:

@@ -35,7 +35,8 @@ from ha.errors import HaError
 from ha.health import never_cached, runner_of
 from replica.active.noting import Noted
 from replica.log.interface import ConsensusLog
-from replica.notary.errors import BadRequest, Code, ConfigError, NotActive, NotaryError, StoreMismatch
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest, ConfigError, NotActive, NotaryError, StoreMismatch
 from replica.notary.one_value import check_keys
 from replica.notary.parties import PartyNote, decode_party_note
 from replica.notary.records import ActRecord, Undecodable

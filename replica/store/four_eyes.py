@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from hashlib import sha256
 
-from replica.notary.errors import Code, ConfigError, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, NotaryError
 from replica.notary.parties import PartyNote
 from replica.notary.records import RegistrationRecord
 from replica.store.trail import DETAIL_MAX, Entry

@@ -16,7 +16,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from replica.notary.errors import BadRequest, Code, ConfigError, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest, ConfigError, NotaryError
 from replica.notary.requests import DIGEST_BYTES, SIGNATURE_BYTES
 from replica.notary.signatures import notary_key_from_hex, notary_signature_holds
 from replica.notary.texts import Instant, bytes_from_hex

@@ -7,7 +7,8 @@ import random
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
-from replica.notary.errors import Code, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import NotaryError
 from replica.store.trail import Entry, Head, Signatories, TrailBroken, follow, head_before, head_of, still_has
 
 TRIES_MAX = 20  # of one entry, while others add theirs

@@ -30,7 +30,7 @@ from replica.link.interface import DEFAULT_OPTIONS, Replies, Standing, SubmitOpt
 from replica.link.settings import LinkSettings
 from replica.link.unix_server import LinkServer
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Request, Submission
 from replica.notary.terms import decode_canonical

@@ -7,7 +7,8 @@ from hashlib import sha256
 
 import pytest
 
-from replica.notary.errors import Code, SalvageMissing, StoreMismatch
+from replica.notary.codes import Code
+from replica.notary.errors import SalvageMissing, StoreMismatch
 from replica.notary.formats import Formats
 from replica.notary.marks import MARK_MAX_BYTES, ContradictedMark, ContradictedMarks
 from replica.notary.position import POSITION_VERSION, Position

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from ha.clock import SystemClock
 from ha.lock.memory import MemoryLockServer, MemoryLockSession
 from ha.settings import ElectionSettings
-from replica.notary.errors import Code, InvariantBroken, StoreMismatch, StoreUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import InvariantBroken, StoreMismatch, StoreUnavailable
 from replica.notary.marks import ContradictedMark, ContradictedMarks
 from replica.notary.position import BEGIN
 from replica.store.interface import Completion, ParticipantStore, Pruned, Published

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from replica.local.cluster import LocalCluster
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from tests.ends import ends_by_design
 from tests.faults.dumps import dump, put_aside, restore
 from tests.faults.old_backup import CATCH_UP_GOAL_S, catch_up

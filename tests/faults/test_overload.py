@@ -22,7 +22,7 @@ import pytest_asyncio
 from ledger_api.client import NotaryClient
 from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.notary.answers import Notarised
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from tests.bench.usage import memory_mib, parts_of
 from tests.ends import guarded
 from tests.faults.applications import ledger_end

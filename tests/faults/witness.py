@@ -12,7 +12,7 @@ from replica.checker.history import HistoryWriter
 from replica.local.cluster import LocalCluster
 from replica.local.recording import RecordingClient
 from replica.notary.answers import Notarised, Refused
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.requests import format_state_ref, state_ref
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ha.errors import HaError
-from replica.notary.errors import Code, Retry
+from replica.notary.codes import Code, Retry
 from tests.golden.seen import election_errors
 
 _DOCS = Path(__file__).parents[2] / "docs"

@@ -24,7 +24,8 @@ from ledger_api.server.replies import PROBLEM, http_head, problem_reply, retry_a
 from ledger_api.wire.problems import problem_document
 from replica.cli import common
 from replica.failure import exit_code
-from replica.notary.errors import Code, ConfigError, NotaryError, Retry
+from replica.notary.codes import Code, Retry
+from replica.notary.errors import ConfigError, NotaryError
 from replica.notary.exit_codes import EXIT_CONFIGURATION
 
 FOLDER = Path(__file__).parent / "seen"

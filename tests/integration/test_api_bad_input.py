@@ -16,7 +16,7 @@ import pytest
 
 from ledger_api.client import encode_batch, encode_submission
 from replica.notary.answers import Refused
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.requests import format_state_ref
 from tests.worlds.api_world import ApiWorld, StubParticipant, make_submission, notarise
 

@@ -31,7 +31,8 @@ from replica.active.signer import create_key
 from replica.link.interface import DEFAULT_OPTIONS, SubmitOptions
 from replica.local.ports import PortReservation
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused, StateStatus
-from replica.notary.errors import BadRequest, Code, ConfigError, NotActive
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest, ConfigError, NotActive
 from replica.notary.requests import Submission, parse_state_ref
 from replica.notary.terms import decode_canonical
 from replica.store.interface import Completion

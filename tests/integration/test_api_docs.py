@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from replica.notary.answers import Answer, Notarised, Refused, StateStatus
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.receipts import Receipt
 from replica.notary.requests import Submission, parse_state_ref, parse_tx_id
 from replica.notary.rules import Conflict, Usage, hash_of_tx_id

@@ -13,7 +13,7 @@ from ledger_api.wire.problems import ProblemDocument
 from ledger_api.wire.submissions import submission_to_document
 from replica.link.interface import CommitQuestion, SubmitOptions, TxQuestion
 from replica.notary.answers import AcceptedEarly, CommitUnderstood, NotNow, TxUnderstood
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from tests.integration.test_api_queries import completion, get
 from tests.worlds.api_world import ACTIVE, PASSIVE, ApiWorld, StubParticipant, make_submission
 

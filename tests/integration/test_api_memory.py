@@ -23,7 +23,7 @@ from ledger_api.client import NotaryClient
 from ledger_api.client.signing import encode_submission
 from replica.link.interface import DEFAULT_OPTIONS, Replies, TicketedLookUp, TicketedSubmission
 from replica.notary.answers import Refused, StateStatus
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.rules import Conflict, Usage
 from replica.notary.terms import decode_canonical
 from replica.store.postgres.migrate import migrate

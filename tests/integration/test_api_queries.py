@@ -12,7 +12,7 @@ from ledger_api.server.authorisation import Caller
 from ledger_api.server.logs import LogLimits
 from ledger_api.server.rendering import Renderer
 from replica.notary.answers import NotNow, StateStatus
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.receipts import ReceiptDocument, receipt_from_document, verify_receipt
 from replica.notary.requests import format_state_ref
 from replica.notary.rules import Conflict, Usage, hash_of_tx_id

@@ -18,7 +18,8 @@ from ledger_api.wire.problems import ProblemDocument
 from ledger_api.wire.stream_frames import Answers, Rejected, Submissions
 from replica.link.interface import SubmitOptions
 from replica.notary.answers import Notarised
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 from replica.notary.requests import Submission
 from replica.notary.terms import Terms, decode_canonical
 from tests.integration.test_api_stream import raw_stream

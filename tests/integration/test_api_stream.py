@@ -19,7 +19,7 @@ from ledger_api.wire.problems import ProblemDocument
 from ledger_api.wire.stream_frames import Answers, Closing, FromServer, Rejected, Submissions, Waits, Welcome, encoder
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused
 from replica.notary.canonical import summarise
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.receipts import Place, make_receipts, verify_receipt
 from replica.notary.requests import Submission
 from tests.worlds.api_world import NOTARY_KEY, OFFSET, PASSIVE, ApiWorld, StubParticipant, make_submission, notarise

@@ -28,7 +28,7 @@ from replica.local.ports import PortReservation
 from replica.local.process import Command, ManagedProcess
 from replica.local.recording import RecordingClient
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.requests import Submission
 from replica.notary.terms import decode_canonical
 from replica.store.interface import NOTARISED, Completion

@@ -14,7 +14,7 @@ from ledger_api.client import Deduplication, NotaryClient, RetryPolicy
 from ledger_api.client.signing import encode_submission
 from ledger_api.wire.problems import ProblemDocument
 from ledger_api.wire.stream_frames import Submissions, encoder
-from replica.notary.errors import Code, Retry
+from replica.notary.codes import Code, Retry
 from replica.notary.requests import TIME_MAX_US, Submission
 from replica.settings import CoreSettings
 from tests.worlds import core_world

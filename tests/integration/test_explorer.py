@@ -19,7 +19,7 @@ from playwright.async_api import Page, Route, expect
 from ledger_api.client import Party
 from replica.notary.answers import StateStatus
 from replica.notary.canonical import summarise
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.requests import Submission, parse_state_ref
 from replica.notary.rules import Conflict, Usage, hash_of_tx_id
 from replica.store.interface import NOTARISED, Completion

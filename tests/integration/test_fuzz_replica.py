@@ -30,7 +30,8 @@ from replica.config.load import make_config
 from replica.config.model import Config
 from replica.link.frames import AskLog, FromFrontEnd, Hello, LookUp, Report, Submit
 from replica.link.interface import CommitQuestion, TxQuestion
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 from replica.operators.admin import (
     PARTIES_PATH,
     PARTY_LIST_PATH,

@@ -25,7 +25,8 @@ from replica.log.kafka.log import KafkaLog, KafkaWriter
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.kafka.topic import TopicAdmin, create_topic, has_payload_topic, repair_topic
 from replica.log.open import open_log
-from replica.notary.errors import Code, LogRefused, LogUnavailable, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import LogRefused, LogUnavailable, NotaryError
 from tests.integration.conftest import MakeTopic
 from tests.unit.log.test_contract import LogContract, numbered, read_all
 from tests.waiting import eventually

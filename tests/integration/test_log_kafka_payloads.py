@@ -21,7 +21,8 @@ from replica.log.kafka.pointers import payload_topic, pointer_in, pointer_to
 from replica.log.kafka.settings import KafkaSettings
 from replica.log.kafka.stretch import read_stretch
 from replica.log.kafka.topic import TopicAdmin, create_topic
-from replica.notary.errors import Code, LogRefused, LogUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import LogRefused, LogUnavailable
 from tests.integration.conftest import MakeTopic
 from tests.integration.test_log_kafka import KafkaUnderTest, frozen
 from tests.unit.log.test_contract import LogContract

@@ -24,7 +24,8 @@ from pipeline.places.hdfs import PARTIAL, HdfsStore
 from pipeline.places.open import open_store
 from pipeline.places.store import Store, keep
 from replica.local.ports import PortReservation
-from replica.notary.errors import Code, ConfigError, PlaceAccessDenied, PlaceUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, PlaceAccessDenied, PlaceUnavailable
 from replica.notary.places import Remote, place_of
 from tests.contracts.place_contract import PlaceContract
 from tests.contracts.report_place_contract import ReportPlaceContract

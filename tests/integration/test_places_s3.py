@@ -22,13 +22,8 @@ from pipeline.archive.verify import verify_archive
 from pipeline.places import objects
 from pipeline.places.open import open_store
 from pipeline.places.store import ObjectExists, Store, digest_of, fetch, keep_file
-from replica.notary.errors import (
-    ArchiveContended,
-    Code,
-    ConfigError,
-    PlaceAccessDenied,
-    PlaceUnavailable,
-)
+from replica.notary.codes import Code
+from replica.notary.errors import ArchiveContended, ConfigError, PlaceAccessDenied, PlaceUnavailable
 from replica.notary.places import Remote
 from tests.contracts.place_contract import PlaceContract
 from tests.contracts.report_place_contract import ReportPlaceContract

@@ -31,7 +31,7 @@ from ledger_api.wire.problems import ProblemDocument
 from replica.local.cluster import ClusterSettings, LocalCluster
 from replica.local.participant import party_name
 from replica.notary.answers import Notarised, NotNow
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.requests import Submission, state_ref
 from replica.store.interface import NOTARISED
 from tests.certificates import Authority

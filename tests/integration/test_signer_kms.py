@@ -21,7 +21,8 @@ from replica.cli.main import app
 from replica.config.load import load_config
 from replica.doctor.look_here import look_at_files
 from replica.notary.answers import Notarised, NotNow
-from replica.notary.errors import Code, ConfigError, SignerUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, SignerUnavailable
 from replica.notary.keys import known_keys
 from replica.notary.receipts import verify_receipt
 from tests.unit.cli.test_config import write_config

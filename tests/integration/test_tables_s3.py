@@ -20,7 +20,8 @@ from pipeline.places.open import open_store
 from pipeline.tables import delta
 from pipeline.tables.rows import COMPLETIONS, CONFLICTS, EPOCHS, REQUESTS, SCHEMAS, VERDICTS
 from pipeline.tables.write import TablesWriter, open_writer
-from replica.notary.errors import ArchiveContended, Code, ConfigError, PlaceAccessDenied, PlaceUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import ArchiveContended, ConfigError, PlaceAccessDenied, PlaceUnavailable
 from replica.notary.places import Remote
 from tests.pipeline.delta_tables import expiring
 from tests.pipeline.judged import TOPIC, by_replica

@@ -26,7 +26,8 @@ from replica.log.raft.process import find_identity
 from replica.log.raft.proof import problem_of
 from replica.log.raft.settings import LogNodeSettings
 from replica.log.raft.wire import name_of
-from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable
 from replica.notary.words import UNSAID, NewWord, Word, replace, value_of
 from replica.operators.admin import AdminListener
 from tests.lognode.real_nodes import GROUP, WAIT_S, free_ports

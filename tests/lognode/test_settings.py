@@ -12,7 +12,8 @@ from replica.cli.main import main
 from replica.log.raft.process import IDENTITY, find_identity, lock_folder
 from replica.log.raft.segments import HARD_STATE, SegmentLog
 from replica.log.raft.settings import LogNodeSettings, load_settings
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 from tests.unit.notary.test_bounds import numbers_without_bounds
 
 GOOD = 'group = "g"\nname = "r1"\nlisten = "127.0.0.1:7400"\ndata_dir = "log"\n'

@@ -13,16 +13,15 @@ from pyspark.sql import SparkSession
 from pipeline.failures import explained, meaning_of
 from pipeline.jobs.judge import judge_log
 from pipeline.jobs.tasks import numbered
+from replica.notary.codes import Code, Retry
 from replica.notary.errors import (
     ArchiveDamaged,
-    Code,
     FormatUnknown,
     InvariantBroken,
     LogTruncated,
     LogUnavailable,
     NotaryError,
     PipelineFailed,
-    Retry,
 )
 from tests.pipeline.log_files import write_log
 from tests.pipeline.random_logs import chain

@@ -30,7 +30,8 @@ from replica.following.salvaged import read_salvages
 from replica.index.memory import MemoryIndex
 from replica.index.rocks import RocksIndex, read_index
 from replica.log.kafka.topic import create_topic
-from replica.notary.errors import Code, RestoreRefused, SalvageDamaged, SalvageMissing, StoreMismatch
+from replica.notary.codes import Code
+from replica.notary.errors import RestoreRefused, SalvageDamaged, SalvageMissing, StoreMismatch
 from replica.notary.position import begin, decode_position
 from replica.notary.reading import read_records
 from replica.notary.rules import STATE_KEY, TX_KEY

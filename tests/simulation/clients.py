@@ -25,7 +25,7 @@ from replica.link.interface import SubmitOptions
 from replica.link.memory import MemoryLink
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow
 from replica.notary.answers import Refused as CoreRefused
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.receipts import receipt_to_document
 from replica.notary.records import RECORD_MAX_BYTES
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref, make_request, state_ref

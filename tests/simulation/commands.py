@@ -14,7 +14,7 @@ from replica.link.interface import DEFAULT_OPTIONS
 from replica.notary.acceptances import COMMAND_KEY, decode_acceptance
 from replica.notary.answers import Notarised
 from replica.notary.canonical import change_id, summarise
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.records import NO_OFFSET, RequestRecord
 from replica.notary.requests import TIME_MAX_US, Submission
 from tests.simulation.parties import OF_KEYS, check_refused_keys

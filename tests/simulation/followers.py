@@ -17,7 +17,8 @@ from ledger_api.server.authorisation import Caller
 from ledger_api.server.feed import Feed, FeedRefused
 from ledger_api.server.feed_lines import Entry, Line, Wanted
 from replica.link.memory import MemoryLink
-from replica.notary.errors import Code, StoreUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import StoreUnavailable
 from replica.store.memory import MemoryDatabase, MemoryReader
 
 if TYPE_CHECKING:

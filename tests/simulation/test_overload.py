@@ -11,7 +11,7 @@ import msgspec
 
 from replica.log.memory import Delivery, MemoryTopic
 from replica.notary.answers import Answer, Notarised, NotNow
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import Replica, World, state, submission

@@ -51,7 +51,7 @@ from replica.notary.answers import (
     TxUnderstood,
 )
 from replica.notary.canonical import summarise
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.keys import NotaryKey
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Submission

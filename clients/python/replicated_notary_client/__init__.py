@@ -41,7 +41,8 @@ from ledger_api.wire.feed import TransactionStatusDocument as TransactionStatus
 from ledger_api.wire.feed import UpdateDocument as Update
 from ledger_api.wire.problems import ProblemDocument as Problem
 from replica.notary.answers import Accepted, AcceptedEarly, Notarised, NotNow, Refused
-from replica.notary.errors import BadRequest, Code, ConfigError, NotActive, NotaryError, Retry
+from replica.notary.codes import Code, Retry
+from replica.notary.errors import BadRequest, ConfigError, NotActive, NotaryError
 from replica.notary.receipts import Receipt, ReceiptDocument, receipt_from_document, receipt_to_document, verify_receipt
 from replica.notary.requests import Submission, TimeWindow, format_state_ref, parse_state_ref
 from replica.notary.rules import Conflict, Usage

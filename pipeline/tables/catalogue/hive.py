@@ -32,7 +32,8 @@ from pipeline.tables.catalogue.rules import (
     refuse_taken,
     standing,
 )
-from replica.notary.errors import CatalogueRefused, CatalogueUnavailable, Code, ConfigError, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import CatalogueRefused, CatalogueUnavailable, ConfigError, NotaryError
 
 _TOLD_MAX_CHARACTERS = 300
 ANSWER_MAX_S = 10.0  # of one call, and of the connection

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from replica.notary.errors import CatalogueRefused, Code
+from replica.notary.codes import Code
+from replica.notary.errors import CatalogueRefused
 from replica.notary.places import Place, Remote, inside
 
 EXTERNAL, DELTA = "EXTERNAL_TABLE", "delta"

@@ -15,7 +15,7 @@ from replica.cli.demo.requests import DemoRequest
 from replica.local.kept import Say
 from replica.local.recording import RecordingClient
 from replica.notary.answers import Notarised, Refused
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.requests import TX_ID_BYTES, Submission, state_ref
 from replica.notary.rules import Conflict, Usage
 

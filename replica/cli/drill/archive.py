@@ -21,7 +21,7 @@ from replica.local.postgres import PostgresServer
 from replica.local.process import ServerFailed
 from replica.local.recording import RecordingClient
 from replica.notary.answers import Refused
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.secret_files import open_not_for_others
 from replica.store.postgres.status import read_status
 

@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from replica.notary import errors
-from replica.notary.errors import Code, LogUnavailable, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import LogUnavailable, NotaryError
 
 FRAME_MAX_BYTES = 1 << 28
 ANSWER_BYTES = 1 << 23  # of records in one answer; its first record may exceed this

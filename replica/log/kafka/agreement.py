@@ -17,7 +17,8 @@ from replica.log.kafka.brokers import Brokers
 from replica.log.kafka.librdkafka import PARTITION, client_config, connect, says_no_topic
 from replica.log.kafka.pointers import Pointer, name_payload, payload_topic
 from replica.log.kafka.settings import KafkaSettings
-from replica.notary.errors import Code, LogRefused, LogUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import LogRefused, LogUnavailable
 from replica.notary.tasks import cancelled
 
 _NO_LEADER, _NO_PARTITION = -1, -2

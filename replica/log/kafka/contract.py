@@ -25,7 +25,8 @@ from typing import NamedTuple
 from replica.log.kafka.librdkafka import MESSAGE_MAX_BYTES
 from replica.log.kafka.pointers import payload_topic
 from replica.log.kafka.settings import KafkaSettings
-from replica.notary.errors import Code, LogRefused, LogTruncated
+from replica.notary.codes import Code
+from replica.notary.errors import LogRefused, LogTruncated
 
 REPLICATION_FACTOR = 3
 MIN_INSYNC = 2

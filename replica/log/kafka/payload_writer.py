@@ -20,7 +20,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from replica.log.kafka.librdkafka import connect, error_in, meaning_of, producer_config
 from replica.log.kafka.pointers import may_be_split, payload_topic, pointer_to
 from replica.log.kafka.settings import KafkaSettings
-from replica.notary.errors import Code, LogRefused, LogUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import LogRefused, LogUnavailable
 
 LARGE_ABOVE_BYTES = 4_096
 POLL_MAX_S = 0.02  # the longest single wait of the thread, and so of a close for it

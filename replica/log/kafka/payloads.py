@@ -24,7 +24,8 @@ from replica.log.kafka.librdkafka import (
 )
 from replica.log.kafka.pointers import Pointer, merged, name_payload, payload_topic
 from replica.log.kafka.settings import KafkaSettings
-from replica.notary.errors import Code, LogRefused, LogUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import LogRefused, LogUnavailable
 
 PAYLOAD_LATE_MAX_S = 10.0  # the reader fails, and another one may be opened, when a payload is not there by then
 READ_AHEAD_MAX_KIB = 4_096  # of each partition

@@ -11,7 +11,8 @@ import struct
 from dataclasses import dataclass
 from hashlib import sha256
 
-from replica.notary.errors import Code, LogRefused
+from replica.notary.codes import Code
+from replica.notary.errors import LogRefused
 from replica.notary.records import RECORD_MAX_BYTES
 
 MAGIC = b"notary/payload/1"  # its first byte is a number in MessagePack, and every record is an array

@@ -21,7 +21,8 @@ from replica.log.interface import LogRecords, RoundTrip
 from replica.log.postgres.delivery import Bounds, Delivery, Look
 from replica.log.postgres.session import Admit, ServerIdentity, Session, connect
 from replica.log.postgres.settings import CLOSE_MAX_S, PostgresLogSettings
-from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable, NotaryError
 from replica.notary.records import check_sizes
 
 log = structlog.get_logger()

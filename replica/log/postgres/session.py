@@ -27,7 +27,8 @@ from replica.log.interface import LogMissing
 from replica.log.postgres.delivery import Appended, Batch, Bounds, Look
 from replica.log.postgres.install import read_sql
 from replica.log.postgres.settings import PostgresLogSettings
-from replica.notary.errors import Code, LogRefused, LogUnavailable, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import LogRefused, LogUnavailable, NotaryError
 
 BATCHES_MAX = 256  # in the answer to one look
 _APPEND = b"CALL notary_log.append_and_commit(%(log)s, %(records)s, %(standbys)s, NULL, NULL, NULL)"

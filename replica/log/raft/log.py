@@ -25,7 +25,8 @@ from replica.log.raft.proof import LogProof, Prover, log_id_of
 from replica.log.raft.signing import decode_signature
 from replica.log.raft.wire import AppendedHere, name_of
 from replica.notary.answers import CommitUnderstood, TxUnderstood
-from replica.notary.errors import Code, LogRefused, LogTruncated, LogUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable
 from replica.notary.records import check_sizes
 from replica.notary.tasks import cancelled
 from replica.notary.words import UNSAID, NewWord, Word, decode_word

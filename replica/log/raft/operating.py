@@ -15,7 +15,8 @@ from replica.log.raft.identity import believed_log, is_other_log
 from replica.log.raft.members import Standing, standing
 from replica.log.raft.settings import LogNodeSettings
 from replica.log.raft.wire import Appended, name_of
-from replica.notary.errors import Code, ConfigError, LogUnavailable, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, LogUnavailable, NotaryError
 
 _ANSWER_MAX_S = 5.0
 

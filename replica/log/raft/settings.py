@@ -10,7 +10,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from ha.raft.settings import RaftSettings, RaftSettingsError
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 from replica.notary.loopback import is_loopback
 from replica.notary.secret_files import check_readable, check_secret
 from replica.notary.untrusted import parse_toml

@@ -15,7 +15,7 @@ import msgspec
 from ha.raft.messages import AppendEntries, Entry, Kind, Message, NodeId, TxId
 from ha.raft.tx_status import TxStatus
 from replica.log.raft.notes import Seal
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.untrusted import UNREADABLE
 from replica.notary.words import NewWord, Word, encode_word
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from replica.notary.errors import Code, StoreMismatch
+from replica.notary.codes import Code
+from replica.notary.errors import StoreMismatch
 from replica.notary.position import Position, decode_position, encode_position
 from replica.notary.salvage import Salvage, bound_name
 from replica.store.adopt import REPLICA_ACTIVE, position_in

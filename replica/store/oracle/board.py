@@ -10,7 +10,8 @@ from typing import Any
 
 import oracledb
 
-from replica.notary.errors import Code, ConfigError, StoreMismatch
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, StoreMismatch
 from replica.notary.formats import Formats
 from replica.notary.marks import ContradictedMark
 from replica.store.bulletin import NO_PAUSE_OF_SERVICE, PastActivation, Pause

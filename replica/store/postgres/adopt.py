@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import psycopg
 
-from replica.notary.errors import Code, StoreMismatch, StoreUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import StoreMismatch, StoreUnavailable
 from replica.notary.position import Position, decode_position, encode_position
 from replica.notary.salvage import Salvage, bound_name
 from replica.store.adopt import REPLICA_ACTIVE, position_in

@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from replica.notary.errors import Code, ConfigError, LogTruncated, StoreMismatch, StoreUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, LogTruncated, StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
 from replica.notary.marks import ContradictedMark
 from replica.notary.position import BEGIN

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from replica.notary.errors import Code, StoreUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import StoreUnavailable
 from replica.store.one_connection import ATTEMPTS_MAX, PAGE_ROWS, SCAN_DETAIL_BYTES, SCAN_ROWS, scan_end
 from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Row, Scan, check_dense
 from replica.store.sqlite.file import READ, named

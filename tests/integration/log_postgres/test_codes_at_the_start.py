@@ -19,7 +19,7 @@ from replica.config.file import render_config
 from replica.index.rocks import RocksIndex
 from replica.local.ports import PortReservation
 from replica.log.postgres.install import install
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.store.postgres.migrate import migrate
 from tests.integration.conftest import MakeDatabase
 from tests.integration.log_postgres.world import PostgresUnderTest

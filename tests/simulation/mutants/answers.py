@@ -23,8 +23,8 @@ from replica.active.waiting import Waiting
 from replica.following.apply import Applied, judge_reading, judge_records
 from replica.index.interface import Index
 from replica.notary.answers import NotNow, Refused
+from replica.notary.codes import Code
 from replica.notary.counted import CountedRequest
-from replica.notary.errors import Code
 from replica.notary.receipts import Receipt, make_receipts
 from replica.notary.records import RequestRecord, encode_record
 from tests.simulation.mutants.registry import mutant

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from replica.acting.party_file import ALWAYS, check_party, read_party_file, write_party_file
-from replica.notary.errors import BadRequest, Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest, ConfigError
 from replica.notary.requests import TIME_MAX_US, make_request
 
 KEY_A, KEY_B = "ab" * 32, "cd" * 32

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from replica.notary.answers import Notarised, NotNow, Refused, StateStatus
-from replica.notary.errors import Code, NotActive
+from replica.notary.codes import Code
+from replica.notary.errors import NotActive
 from replica.notary.formats import Formats
 from replica.notary.receipts import verify_receipt
 from replica.notary.requests import TimeWindow

@@ -15,7 +15,8 @@ from replica.active import receipt_signer as receipt_desk
 from replica.log.memory import Delivery, MemoryTopic
 from replica.marks.keeper import MarkKeeper
 from replica.notary.answers import NotNow
-from replica.notary.errors import Code, IndexUnreadable, LogTruncated, SignerUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import IndexUnreadable, LogTruncated, SignerUnavailable
 from replica.notary.records import BarrierRecord, RequestRecord, decode_record
 from replica.running import run_to_the_end
 from tests.simulation.virtual import run_virtually

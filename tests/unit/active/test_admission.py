@@ -14,7 +14,7 @@ from replica.active.terms import Terms, terms_of
 from replica.link.interface import SubmitOptions
 from replica.log.memory import Delivery, MemoryTopic
 from replica.notary.answers import Accepted, DeduplicationBound, Notarised, NotNow, Refused
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import BEGUN, KEY, PARTY, Replica, World, name_of, state, submission

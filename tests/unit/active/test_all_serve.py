@@ -14,7 +14,8 @@ from replica.active.fitness import Unfit
 from replica.active.numbers import is_paused, writable
 from replica.active.publisher import Publisher
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
-from replica.notary.errors import Code, SignerUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import SignerUnavailable
 from replica.notary.leases import release_text
 from replica.notary.records import BarrierRecord, encode_record
 from tests.simulation.virtual import run_virtually

@@ -13,7 +13,7 @@ from ha.lock.memory import Network
 from replica.active.waiting import Waiting
 from replica.link.interface import SubmitOptions
 from replica.notary.answers import Accepted, Notarised, NotNow, Refused
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.requests import Submission
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually

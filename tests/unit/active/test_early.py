@@ -13,7 +13,7 @@ from replica.log.interface import EarlyLogWriter
 from replica.log.memory import MemoryWriter
 from replica.log.raft.log import RaftWriter
 from replica.notary.answers import Accepted, AcceptedEarly, Answer, NotNow
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from tests.simulation.virtual import run_virtually
 from tests.unit.active.test_admission import Unacknowledged
 from tests.worlds.core_world import Replica, World, state, submission

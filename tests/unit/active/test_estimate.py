@@ -9,7 +9,7 @@ import pytest
 
 from replica.active.estimate import FACTOR, SAMPLES_MAX, SAMPLES_MIN, CompletionEstimate
 from replica.notary.answers import Notarised, NotNow
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import World, state, submission

@@ -14,15 +14,8 @@ from replica.following.void_lines import BETWEEN_LINES_S
 from replica.log.kafka.librdkafka import TopicMissing
 from replica.log.memory import MemoryLog
 from replica.notary.answers import Notarised, NotNow, Refused
-from replica.notary.errors import (
-    Code,
-    ConfigError,
-    IndexUnreadable,
-    LogRefused,
-    LogTruncated,
-    NotaryError,
-    StoreMismatch,
-)
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, IndexUnreadable, LogRefused, LogTruncated, NotaryError, StoreMismatch
 from replica.notary.exit_codes import EXIT_CONFIGURATION, EXIT_FAILED
 from replica.notary.records import RequestRecord, decode_record
 from replica.notary.requests import TimeWindow

@@ -11,8 +11,9 @@ from ha.lock.interface import DatabaseIdentity
 from replica.active.lineage import Descent, agree_with_log, check_descent, descent
 from replica.log.memory import MemoryLog, MemoryReader, MemoryTopic
 from replica.notary.answers import Notarised, Refused, StateStatus
+from replica.notary.codes import Code
 from replica.notary.counted import CountedRequest
-from replica.notary.errors import Code, DatabaseSuperseded
+from replica.notary.errors import DatabaseSuperseded
 from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.notary.records import BarrierRecord, encode_record

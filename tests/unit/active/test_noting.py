@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from replica.active.noting import NOTE_MAX_S, Noted, NoteRefused, NoteUnknown
 from replica.active.signer import FileSigner
-from replica.notary.errors import Code, IndexMismatch, NotActive
+from replica.notary.codes import Code
+from replica.notary.errors import IndexMismatch, NotActive
 from replica.notary.note_signatures import signed_note
 from replica.notary.parties import OFFICERS, encode_officers
 from replica.notary.records import ActRecord, RegistrationRecord

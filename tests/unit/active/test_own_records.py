@@ -7,7 +7,8 @@ import asyncio
 import msgspec
 import pytest
 
-from replica.notary.errors import Code, InvariantBroken
+from replica.notary.codes import Code
+from replica.notary.errors import InvariantBroken
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import World, state, submission
 

@@ -11,7 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from replica.active.receipt_signer import ReceiptSigner
 from replica.active.signer import FileSigner
-from replica.notary.errors import Code, SignerUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import SignerUnavailable
 from replica.notary.receipts import Receipt, verify_receipt
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"\x07" * 32)

@@ -17,7 +17,8 @@ from ha.errors import HaError
 from replica.checker.judge import JudgedRequest, ReferenceJudge
 from replica.index.interface import OFFSET_END
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
-from replica.notary.errors import Code, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import NotaryError
 from replica.notary.note_signatures import signed_note
 from replica.notary.parties import decode_registration, registration_id
 from replica.notary.receipts import verify_receipt

@@ -12,7 +12,7 @@ from replica.active.noting import NoteUnknown
 from replica.active.receipt_signer import Contents, Places, ReceiptSigner, Then
 from replica.log.memory import Delivery, MemoryTopic
 from replica.notary.answers import Notarised, NotNow, Refused
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from tests.simulation.virtual import run_virtually
 from tests.unit.active.test_noting import ANNA, officers
 from tests.worlds.core_world import Replica, World, name_of, state, submission

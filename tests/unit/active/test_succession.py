@@ -10,7 +10,7 @@ from ha.lock.memory import Network
 from ha.settings import ElectionSettings
 from replica.log.memory import Delivery
 from replica.notary.answers import Notarised, NotNow
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.records import BarrierRecord, RequestRecord, decode_record, encode_record
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually

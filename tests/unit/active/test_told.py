@@ -18,7 +18,7 @@ from replica.notary.answers import (
     NotNow,
     Refused,
 )
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.requests import TimeWindow
 from replica.settings import CoreSettings
 from replica.store.interface import Completion

@@ -20,7 +20,8 @@ from replica.link.interface import PeerSeen, SubmitOptions
 from replica.log.interface import Lifeline
 from replica.log.memory import Delivery, MemoryLog, MemoryTopic, MemoryWriter
 from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused, StateStatus
-from replica.notary.errors import Code, LogUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import LogUnavailable
 from replica.notary.leases import release_text
 from replica.notary.position import begin
 from replica.notary.reading import read_records

@@ -16,7 +16,7 @@ from ledger_api.server.openapi import problems_of
 from ledger_api.server.routes import RouteTable
 from ledger_api.wire import stream_frames
 from replica.notary.catalogue import CatalogueDocument, Category, catalogue, category
-from replica.notary.errors import Code, Retry
+from replica.notary.codes import Code, Retry
 from tests.tokens import AUDIENCE, Issuer
 from tests.worlds.api_world import ApiWorld, StubParticipant
 

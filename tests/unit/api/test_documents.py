@@ -19,7 +19,8 @@ from ledger_api.wire.submissions import (
     submission_to_document,
 )
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 from replica.notary.receipts import Receipt
 from replica.notary.requests import Submission, TimeWindow
 from replica.notary.rules import Conflict, Usage

@@ -18,7 +18,8 @@ from ledger_api.server.feed_lines import Line, Wanted
 from ledger_api.server.query_string import QueryString
 from replica.link.change_signal import ChangeSignal
 from replica.link.interface import Standing
-from replica.notary.errors import BadRequest, Code, StoreUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest, StoreUnavailable
 from replica.notary.rules import Conflict, Usage
 from replica.store.interface import NOTARISED, Completion
 from replica.store.memory import MemoryDatabase, MemoryReader

@@ -11,7 +11,8 @@ import pytest
 from ledger_api.server import signature_batch
 from ledger_api.server.signature_batch import SignatureBatcher
 from ledger_api.server.validation import Validator
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 from replica.notary.requests import Submission
 from replica.telemetry.counts import ApiCounts
 from tests.worlds.api_world import make_submission

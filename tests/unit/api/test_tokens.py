@@ -28,7 +28,8 @@ from ledger_api.server.tokens import (
 )
 from ledger_api.wire.submissions import ANONYMOUS
 from replica.link.interface import PeerSeen, serving
-from replica.notary.errors import BadRequest, Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest, ConfigError
 from tests.certificates import Authority
 from tests.tokens import AUDIENCE, NOW_S, Issuer
 

@@ -30,7 +30,7 @@ from replica.checker.history import (
 )
 from replica.checker.operations import collect
 from replica.notary.canonical import content_digest
-from replica.notary.errors import Code, Retry
+from replica.notary.codes import Code, Retry
 from replica.notary.requests import TimeWindow
 from replica.notary.terms import decode_canonical
 from tests.golden.samples import history

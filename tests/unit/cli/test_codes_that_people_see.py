@@ -13,7 +13,7 @@ from pipeline.audit.audit import AuditReport
 from pipeline.audit.findings import Finding, FindingCode
 from replica.active.signer import create_key
 from replica.cli import audit
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from tests.unit.cli.test_what_people_see import folder, see, write  # noqa: F401  (fixtures)
 from tests.worlds.trails import PEOPLE, kept_here, trail_of
 

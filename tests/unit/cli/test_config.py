@@ -18,7 +18,8 @@ from replica.config.client import ClientSettings
 from replica.config.file import REQUIRED, render_config, render_reference, tables
 from replica.config.load import load_config, make_config
 from replica.config.model import Config
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 
 BASE = Path("/base")
 

@@ -13,7 +13,8 @@ from replica.cli.demo.phases import conflicts_with
 from replica.cli.demo.requests import DemoRequest, find_requests, parse_requests
 from replica.local.process import ServerFailed
 from replica.notary.answers import NotNow, Refused
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 from replica.notary.requests import state_ref
 from replica.notary.rules import Conflict, Usage
 

@@ -13,7 +13,7 @@ import pytest
 from replica.cli.drill.report import Failure, find_lost, show
 from replica.local.recording import RecordingClient
 from replica.notary.answers import Notarised, Refused
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.notary.receipts import Receipt
 
 RECEIPT = cast(Receipt, None)  # nobody looks at it here

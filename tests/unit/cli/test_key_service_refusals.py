@@ -19,7 +19,8 @@ from replica.active.signer import check_signer, open_signer
 from replica.cli.replica import replica_settings
 from replica.config.load import load_config
 from replica.failure import error_document, exit_code
-from replica.notary.errors import Code, NotaryError, SignerUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import NotaryError, SignerUnavailable
 from replica.process import _look
 from replica.settings import KmsSettings
 from tests.certificates import Authority

@@ -12,7 +12,8 @@ import pytest
 from replica.active.noting import Noted
 from replica.active.signer import create_key
 from replica.log.memory import MemoryLog, MemoryTopic
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 from replica.notary.parties import decode_party_note
 from replica.notary.records import RegistrationRecord
 from replica.operators.admin import NOTES_MAX, NotesAnswer, NotesCall, PartyListCall

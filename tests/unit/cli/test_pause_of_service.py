@@ -13,7 +13,8 @@ import pytest
 
 from replica.cli import steer
 from replica.health import ReplicaHealth
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 from replica.store.bulletin import NOBODY, Pause
 from tests.unit.cli.test_steer import health
 

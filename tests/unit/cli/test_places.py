@@ -13,7 +13,8 @@ import typer
 
 from replica.cli.main import command
 from replica.config.load import make_config
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 from replica.notary.places import Remote
 from tests.unit.config.test_log_settings import values
 

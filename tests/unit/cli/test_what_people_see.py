@@ -25,7 +25,8 @@ from replica.config.load import load_config
 from replica.health import ReplicaHealth
 from replica.log.kafka.contract import LogTopics, TopicFacts, refuse_lost, refuse_unsafe
 from replica.log.kafka.settings import KafkaSettings
-from replica.notary.errors import Code, ConfigError, LogCopyRefused, PlaceAccessDenied, Retry
+from replica.notary.codes import Code, Retry
+from replica.notary.errors import ConfigError, LogCopyRefused, PlaceAccessDenied
 from replica.operators.admin import SWITCHOVER_PATH, SwitchoverAnswer, SwitchoverCall
 
 CONFIG = """data_dir = "data"

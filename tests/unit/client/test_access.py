@@ -13,7 +13,8 @@ from ledger_api.client.access import Bearer, user_of
 from ledger_api.wire.problems import problem_document
 from replica.cli.ledger import access_of
 from replica.config.client import ClientSettings
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 from replica.notary.loopback import is_loopback
 from tests.certificates import Authority
 from tests.tokens import Issuer

@@ -33,7 +33,7 @@ from ledger_api.wire.feed import CheckpointDocument, EndDocument
 from ledger_api.wire.problems import ProblemDocument, problem_document
 from ledger_api.wire.stream_frames import Answers, Closing, Rejected, StreamAnswer, Waits, Welcome, encoder
 from replica.notary.answers import Accepted, Notarised, NotNow, Refused
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from tests.unit.api.test_fuzz import EXAMPLES, NESTED, damaged, only
 from tests.worlds.api_world import make_submission, notarise
 

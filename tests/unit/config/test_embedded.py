@@ -16,7 +16,8 @@ from replica.config.exposure import plaintext_connections
 from replica.config.load import load_config, make_config
 from replica.config.model import Config
 from replica.database import EmbeddedLedgers
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 from replica.store.sqlite.tables import FILE
 from tests.unit.config.test_exposure import values
 from tests.unit.config.test_log_settings import MEMORY, POSTGRES, RAFT

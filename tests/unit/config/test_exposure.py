@@ -9,7 +9,8 @@ import pytest
 
 from replica.config.exposure import open_listeners
 from replica.config.load import make_config
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 
 REPLICA = {"name": "r1", "host": "127.0.0.1", "api_port": 8080, "health_port": 8081}
 TLS = {"certificate_file": "api.crt", "key_file": "api.key"}

@@ -16,7 +16,8 @@ from replica.log.open import refill_log
 from replica.log.postgres.settings import PostgresLogSettings
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.settings import LogSettings, dump_settings, load_settings
-from replica.notary.errors import Code, ConfigError, RestoreRefused
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, RestoreRefused
 from tests.unit.config.test_exposure import REPLICA, values
 
 KAFKA = {"bootstrap_servers": "127.0.0.1:9092", "topic": "t", "security": {"ca_file": "ca.pem"}}

@@ -25,10 +25,10 @@ from replica.following.salvaged import SalvagesFound, keep_salvage, read_salvage
 from replica.index.memory import MemoryIndex
 from replica.notary.acceptances import COMMAND_KEY
 from replica.notary.canonical import content_digest
+from replica.notary.codes import Code
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import (
     ArchiveDamaged,
-    Code,
     IndexMismatch,
     RestoreRefused,
     SalvageDamaged,

@@ -15,7 +15,8 @@ from replica.importing.sources import CORDA, Consumed, file_identity, parse_colu
 from replica.importing.staging import Progress, Staging
 from replica.importing.submit import CALLS, ImportStopped, make_submission, submit_staged
 from replica.notary.answers import Notarised, NotNow, Refused
-from replica.notary.errors import Code, ConfigError, NotActive
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, NotActive
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Submission, format_state_ref, state_ref
 from replica.notary.rules import Conflict, Usage, hash_of_tx_id

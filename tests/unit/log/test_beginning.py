@@ -11,7 +11,8 @@ from replica.index.memory import MemoryIndex
 from replica.index.newest import officers_of
 from replica.log.beginning import LogWithoutGenesis, begin_log, genesis_of
 from replica.log.memory import MemoryLog, MemoryTopic
-from replica.notary.errors import Code, LogTruncated, LogUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import LogTruncated, LogUnavailable
 from replica.notary.genesis import LEDGER_ID_BYTES, encode_genesis, new_genesis
 from replica.notary.parties import Officers
 from tests.simulation.virtual import run_virtually

@@ -17,7 +17,8 @@ from replica.log.kafka.pointers import (
     pointer_in,
     pointer_to,
 )
-from replica.notary.errors import Code, LogRefused
+from replica.notary.codes import Code
+from replica.notary.errors import LogRefused
 from replica.notary.records import RECORD_MAX_BYTES
 
 REQUEST = b"\x98\x01\x02" + bytes(5_000)

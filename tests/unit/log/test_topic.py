@@ -31,7 +31,8 @@ from replica.log.kafka.librdkafka import MESSAGE_MAX_BYTES, TopicHidden, TopicMi
 from replica.log.kafka.log import KafkaLog
 from replica.log.kafka.settings import KafkaSecurity, KafkaSettings
 from replica.log.kafka.topic import TopicAdmin
-from replica.notary.errors import Code, ConfigError, LogRefused, LogTruncated, LogUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, LogRefused, LogTruncated, LogUnavailable
 
 SAFE = {
     "min.insync.replicas": "2",

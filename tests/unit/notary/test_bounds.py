@@ -28,7 +28,8 @@ from replica.link.frames import FromFrontEnd, Submit
 from replica.link.interface import SubmitOptions
 from replica.local.run_file import RunFile
 from replica.notary.answers import Accepted, Notarised, NotNow
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 from replica.notary.records import RECORD_MAX_BYTES, Record
 from replica.notary.requests import DEDUPLICATION_LIMIT_S, Submission
 from replica.operators.admin import PruneCall, SwitchoverCall

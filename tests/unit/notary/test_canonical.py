@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from replica.notary import canonical
 from replica.notary.canonical import change_id, content_digest, decode_request, encode_request, summarise
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 from replica.notary.requests import STATES_LIMIT, TIME_MAX_US, Request, TimeWindow, make_request
 from tests.worlds.notary_logs import PARTY, request_of, state, tx
 

@@ -8,7 +8,8 @@ from ha import invariant
 from ha.errors import HaError, LeaseUnavailable, LockLost
 from replica.active.lease_log import _asked
 from replica.notary import errors
-from replica.notary.errors import BadRequest, Code, InvariantBroken, LogUnavailable, NotaryError, Retry
+from replica.notary.codes import Code, Retry
+from replica.notary.errors import BadRequest, InvariantBroken, LogUnavailable, NotaryError
 from tests.golden.error_table import LISTS, list_in
 from tests.golden.seen import election_errors
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from replica.notary.answers import Notarised, Refused
 from replica.notary.canonical import encode_request
 from replica.notary.catalogue import catalogue
+from replica.notary.codes import Code, Retry
 from replica.notary.counted import CountedRequest
-from replica.notary.errors import Code, Retry
 from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.notary.records import RequestRecord, encode_record

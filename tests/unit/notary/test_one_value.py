@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from ledger_api.wire.repeated_keys import check_batch, check_submission
 from ledger_api.wire.submissions import BatchDocument, SubmissionDocument
 from replica.notary import one_value
-from replica.notary.errors import BadRequest, Code
+from replica.notary.codes import Code
+from replica.notary.errors import BadRequest
 from replica.notary.one_value import check_keys
 from replica.operators.admin import SwitchoverCall, read_call
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 from replica.notary.places import Remote, local_path, no_url, place_of
 
 

@@ -8,9 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from replica.active.signer import FileSigner
 from replica.notary import rules, salvage
-from replica.notary.errors import (
-    SalvageDamaged,
-)
+from replica.notary.errors import SalvageDamaged
 from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.notary.salvage import (
     LostEntry,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from replica.notary.errors import Code, ConfigError
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError
 from replica.notary.secret_files import check_secret, check_trusted, open_not_for_others
 
 OURS, ROOTS, ANOTHERS = 1000, 0, 1001

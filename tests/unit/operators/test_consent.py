@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from replica.active.noting import Noted
-from replica.notary.errors import Code, NotaryError
+from replica.notary.codes import Code
+from replica.notary.errors import NotaryError
 from replica.notary.parties import PartyNote
 from replica.notary.records import encode_record
 from replica.operators.admin import NotesCall, PartyAct, PruneCall, Steering, SteeringRefused, SwitchoverCall

@@ -25,7 +25,7 @@ from replica.following.index_check import begin_check
 from replica.following.scrub import Scrubber
 from replica.index.rocks import _SIZES
 from replica.log.kafka.round_trips import RoundTrip
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.operators import metrics as metrics_of
 from replica.store.neighbours import Neighbours
 from replica.telemetry.counts import ApiCounts, Latency, metric_families

@@ -25,11 +25,11 @@ from pipeline.places.objects import ObjectsStore
 from pipeline.places.store import Store
 from pipeline.sources.topic import TopicView
 from replica.log.kafka.settings import KafkaSettings
+from replica.notary.codes import Code
 from replica.notary.errors import (
     ArchiveContended,
     ArchiveDamaged,
     ArchiveMismatch,
-    Code,
     ConfigError,
     NotaryError,
     PlaceUnavailable,

@@ -25,7 +25,8 @@ from pipeline.tables.catalogue.rules import (
     url_of,
 )
 from pipeline.tables.rows import COMPLETIONS, EPOCHS, SCHEMAS
-from replica.notary.errors import CatalogueRefused, CatalogueUnavailable, Code, NotaryError, Retry
+from replica.notary.codes import Code, Retry
+from replica.notary.errors import CatalogueRefused, CatalogueUnavailable, NotaryError
 from replica.notary.places import Place, Remote
 from tests.unit.cli.test_what_people_see import answering
 

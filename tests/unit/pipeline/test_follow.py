@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pipeline.follow import RETRY_MAX_S, Succeeded, keep_following, retry_delay_s
-from replica.notary.errors import Code, LogRefused, LogUnavailable, NotaryError, PlaceUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import LogRefused, LogUnavailable, NotaryError, PlaceUnavailable
 
 
 def test_delays_grow_and_are_bounded() -> None:

@@ -7,7 +7,8 @@ from http.client import HTTPConnection
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pipeline.metrics import FollowerMetrics, metrics_of, serve_metrics
-from replica.notary.errors import Code, LogUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import LogUnavailable
 
 
 class Clock:

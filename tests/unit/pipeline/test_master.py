@@ -18,7 +18,8 @@ from pipeline.master import check_master
 from pipeline.session import DEFAULT_MASTER, _begun_within, spark_session
 from pipeline.shipped import SHIPPED_PYTHON, check_environment, environment_here, write_archive
 from replica.cli import pipeline as cli
-from replica.notary.errors import Code, ConfigError, SparkUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, SparkUnavailable
 
 
 def test_commands_have_the_default_of_a_session() -> None:

@@ -18,15 +18,8 @@ from pipeline.archive.manifest import Adopted, BadLine, Manifest, Opened, check_
 from pipeline.places import objects
 from pipeline.places.objects import ObjectsStore
 from pipeline.places.store import ATTEMPTS, PAUSE_S, ObjectExists, Store, again, keep, keep_file
-from replica.notary.errors import (
-    ArchiveContended,
-    ArchiveDamaged,
-    Code,
-    ConfigError,
-    PlaceAccessDenied,
-    PlaceUnavailable,
-    Retry,
-)
+from replica.notary.codes import Code, Retry
+from replica.notary.errors import ArchiveContended, ArchiveDamaged, ConfigError, PlaceAccessDenied, PlaceUnavailable
 from tests.contracts.place_contract import PlaceContract
 from tests.few import few_quick
 from tests.worlds.archive_world import SIGNER

@@ -16,9 +16,7 @@ from replica.following.apply import judge_records
 from replica.following.salvaged import salvages_in
 from replica.index.compare import recorded_at
 from replica.index.memory import MemoryIndex
-from replica.notary.errors import (
-    RestoreRefused,
-)
+from replica.notary.errors import RestoreRefused
 from replica.notary.position import begin
 from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.notary.salvage import (

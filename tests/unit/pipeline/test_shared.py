@@ -12,7 +12,7 @@ import pytest
 from pipeline.jobs.shared import try_to_write, unshared
 from replica.cli import log_source
 from replica.cli.pipeline import SparkChoice
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 
 
 def test_a_worker_that_can_write_leaves_nothing(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from replica.notary.errors import Code, Retry
+from replica.notary.codes import Code, Retry
 
 CLIENTS = Path(__file__).parents[3] / "clients"
 JAVA = CLIENTS / "java/src/main/java/org/replicatednotary/client/Code.java"

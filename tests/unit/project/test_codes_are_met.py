@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from tests.golden.seen import CASE, FILES, FOLDER, commands, election_errors
 
 TESTS = Path(__file__).parents[2]

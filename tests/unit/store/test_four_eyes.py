@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from replica.notary.errors import Code
+from replica.notary.codes import Code
 from replica.store.four_eyes import FourEyesRefused, NotInTrail, check_begun, check_confirmed, prune_details
 from replica.store.trail import follow
 from tests.worlds.trails import NOW, trail_of

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from replica.database import EmbeddedLedgers
-from replica.notary.errors import Code, ConfigError, StoreMismatch, StoreUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import ConfigError, StoreMismatch, StoreUnavailable
 from replica.notary.position import BEGIN, encode_position
 from replica.store.interface import Completion
 from replica.store.open import export_range, published_state

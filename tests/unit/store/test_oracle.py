@@ -18,7 +18,8 @@ from ha.lock.ids import Counter, lock_id
 from ha.lock.oracle import OracleLockSession
 from ha.settings import ElectionSettings
 from replica.database import Login, participant_database
-from replica.notary.errors import Code, InvariantBroken, LogRefused, StoreMismatch, StoreUnavailable
+from replica.notary.codes import Code
+from replica.notary.errors import InvariantBroken, LogRefused, StoreMismatch, StoreUnavailable
 from replica.notary.formats import Formats
 from replica.notary.marks import ContradictedMarks
 from replica.notary.position import Position, decode_position
