@@ -19,7 +19,8 @@ from replica.notary.answers import Answer
 from replica.notary.counted import CountedRequest
 from replica.notary.parties import registration_id
 from replica.notary.reading import DecodedRequest, RunReader, VoidReason
-from replica.notary.rules import RULES, Outcome, Verdict, key_outcome
+from replica.notary.rules import Judged, Outcome, key_outcome
+from replica.notary.rules import judge as judge_all
 from tests.next_version.release import PRESENT
 from tests.simulation.mutants.registry import mutant
 from tests.simulation.parties import registering
@@ -37,13 +38,12 @@ def registration_counts_before_its_offset(patch: MonkeyPatch) -> None:
 
 @mutant("a retry of what was notarised is refused after the key's revocation", registering)
 def key_judged_before_deduplication(patch: MonkeyPatch) -> None:
-    judge = RULES[PRESENT.rules]
+    def judge(entries: Sequence[CountedRequest], keys: Any, known: Any, newest: Any, registered: Any) -> Judged:
+        asked = zip(entries, newest, registered, strict=True)
+        seen = [None if key_outcome(registration, entry.judged_us) else found for entry, found, registration in asked]
+        return judge_all(entries, keys, known, seen, registered)
 
-    def key_first(entry: CountedRequest, recorded: Any, newest: Any, registration: bytes | None) -> Verdict:
-        outcome = key_outcome(registration, entry.judged_us)
-        return judge(entry, recorded, newest, registration) if outcome is None else Verdict(outcome)
-
-    patch.setitem(RULES, PRESENT.rules, key_first)
+    patch.setattr(replica.following.apply, "judge", judge)
 
 
 @mutant("a revoked key goes on signing", registering)
