@@ -32,7 +32,6 @@ from replica.notary.parties import decode_registration
 from replica.notary.requests import Request
 
 RULES_VERSION = 3  # the newest version of the rules that this release knows
-REGISTERED_FROM = 3  # the first version of the rules that judges the party's key
 STATE_KEY, TX_KEY = b"s", b"t"
 _OFFSET_AT = 32  # both kinds of value are 32 bytes and a big-endian offset
 
