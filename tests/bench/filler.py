@@ -1,8 +1,9 @@
 """Fills a request log with records as a notary writes them, many times faster than through its API.
 
 The records are those of one activation of a replica that never was. They count, so every replica judges and indexes
-them by itself, and the first active after them publishes their completions. Their signatures are random: front ends
-check those before anything is logged, and nobody looks at them again.
+them by itself, and the first active after them publishes their completions. They name a registered key of their party,
+so they are notarised. Their signatures are random: front ends check those before anything is logged, and nobody looks
+at them again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 
 from confluent_kafka import Producer
 
+from ledger_api.client import Party
 from replica.log.kafka.settings import KafkaSettings
 from replica.notary.formats import Formats
 from replica.notary.records import BarrierRecord, RequestRecord, encode_record
@@ -23,8 +25,10 @@ FLUSH_MAX_S = 120.0
 DEDUPLICATION_US = 86_400_000_000
 
 
-def fill_log(settings: KafkaSettings, epoch: int, count: int, inputs: int) -> None:
-    """Append a barrier of `epoch` and `count` requests of so many inputs each. No replica may be writing. Blocks."""
+def fill_log(settings: KafkaSettings, epoch: int, count: int, inputs: int, party: Party) -> None:
+    """Append a barrier of `epoch` and `count` requests of the party, of so many inputs each. Blocks.
+
+    No replica may be writing."""
     producer = Producer(
         {
             "bootstrap.servers": settings.bootstrap_servers,
@@ -35,7 +39,7 @@ def fill_log(settings: KafkaSettings, epoch: int, count: int, inputs: int) -> No
             "on_delivery": _refuse_failure,
         }
     )
-    for value in filling(epoch, count, inputs):
+    for value in filling(epoch, count, inputs, party):
         while True:
             try:
                 producer.produce(settings.topic, value, partition=0)
@@ -46,14 +50,14 @@ def fill_log(settings: KafkaSettings, epoch: int, count: int, inputs: int) -> No
         raise RuntimeError("the broker did not take every record")
 
 
-def filling(epoch: int, count: int, inputs: int) -> Iterator[bytes]:
+def filling(epoch: int, count: int, inputs: int, party: Party) -> Iterator[bytes]:
     """The records that `fill_log` appends."""
     source = random.Random(os.urandom(16))
     activation_id, formats = source.randbytes(16), Formats()
     yield encode_record(BarrierRecord(epoch, activation_id, "filler", "postgres:0:0", formats.records, formats.rules))
     for sequence in range(count):
         stamp_us = time.time_ns() // 1_000
-        submission = unsigned_submission(source, inputs)
+        submission = unsigned_submission(source, inputs, party)
         yield encode_record(
             RequestRecord(formats.records, activation_id, sequence, stamp_us, submission, DEDUPLICATION_US, -1)
         )

@@ -71,7 +71,7 @@ class _filled_cluster:
             for replica in cluster.replicas.values():
                 await replica.stop()
             epoch = (await read_status(cluster.conninfo)).epoch + 1
-            await asyncio.to_thread(fill_log, cluster.kafka_settings, epoch, self._records, INPUTS)
+            await asyncio.to_thread(fill_log, cluster.kafka_settings, epoch, self._records, INPUTS, cluster.parties[0])
             for replica in cluster.replicas.values():
                 replica.start()
             await cluster.wait_for_active(timeout_s=CATCH_UP_MAX_S)

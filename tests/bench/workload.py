@@ -22,7 +22,6 @@ from replica.notary.requests import Submission, format_state_ref, make_request
 from replica.notary.terms import Terms, encode_canonical
 
 CHUNK_SUBMISSIONS = 2_000
-PARTY = "O=Bank 1,L=London,C=GB"
 
 
 def fresh_states(random: Random, count: int) -> list[bytes]:
@@ -46,16 +45,16 @@ def submission(random: Random, party: Party, inputs: list[bytes]) -> dict[str, o
     }
 
 
-def unsigned_submission(random: Random, inputs: int) -> Submission:
-    """A submission as front ends hand it over, of random states, with a random key and signature.
+def unsigned_submission(random: Random, inputs: int, party: Party) -> Submission:
+    """A submission of a party as front ends hand it over, of random states, with a random signature.
 
     For what lies behind the front ends: they check signatures, and nobody looks at them again.
     """
     tx_id = random.randbytes(32)
-    terms = Terms(ANONYMOUS, tx_id.hex(), (PARTY,))
-    request = encode_canonical(make_request(tx_id, fresh_states(random, inputs), [], None, PARTY), terms)
-    key, signature = random.randbytes(32), random.randbytes(64)
-    return Submission(request, key, signature, ANONYMOUS, tx_id.hex(), (PARTY,), random.randbytes(16).hex())
+    terms = Terms(ANONYMOUS, tx_id.hex(), (party.name,))
+    request = encode_canonical(make_request(tx_id, fresh_states(random, inputs), [], None, party.name), terms)
+    command = (ANONYMOUS, tx_id.hex(), (party.name,), random.randbytes(16).hex())
+    return Submission(request, party.public_key, random.randbytes(64), *command)
 
 
 def fresh_submissions(random: Random, parties: Sequence[Party], inputs: int) -> Iterator[dict[str, object]]:

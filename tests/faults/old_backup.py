@@ -59,11 +59,11 @@ async def catch_up(cluster: LocalCluster, scenario: Scenario, folder: Path) -> S
 async def fill(cluster: LocalCluster, epoch: int) -> None:
     """Append the backlog, under an activation that no replica has."""
     if not isinstance(cluster.config.log.settings, RaftLogSettings):
-        await asyncio.to_thread(fill_log, cluster.kafka_settings, epoch, BACKLOG, 1)
+        await asyncio.to_thread(fill_log, cluster.kafka_settings, epoch, BACKLOG, 1, cluster.parties[0])
         return
     log = RaftLog(cluster.config.log.settings)
     client = await log.connect(await log.leader())
-    records = filling(epoch, BACKLOG, 1)
+    records = filling(epoch, BACKLOG, 1, cluster.parties[0])
     while values := list(itertools.islice(records, TOGETHER)):
         await client.append(values)
     await client.close()
