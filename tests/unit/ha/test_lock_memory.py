@@ -12,10 +12,12 @@ from ha.errors import LockUnavailable, PoolerDetected, ReadOnlyServer, UnsafeCom
 from ha.lock.memory import MemoryLockServer, MemoryLockSession
 from tests.contracts.lock_contract import CLOCK, SETTINGS, LockContract, World
 
+LEASE_S = 3.0  # the server's: a process that is not scheduled for a second keeps its session
+
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    server = MemoryLockServer(CLOCK, lease_s=SETTINGS.lease_s)
+    server = MemoryLockServer(CLOCK, lease_s=LEASE_S)
 
     async def kill(session: Any) -> None:
         server.end(session._connection.pid)
@@ -29,7 +31,7 @@ def world() -> Iterator[World]:
     def session(name: str, scope: str = "notary") -> Any:
         return MemoryLockSession(server, name=name, settings=SETTINGS, clock=CLOCK, scope=scope)
 
-    with World(session, kill, stall, nothing).watched() as made:
+    with World(session, kill, stall, nothing, lease_s=LEASE_S).watched() as made:
         yield made
 
 
