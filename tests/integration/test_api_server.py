@@ -200,6 +200,7 @@ async def test_a_passive_serves_nothing_but_the_notarys_key(tmp_path: Path) -> N
         async with session.get(world.endpoint + "/v1/notary") as response:
             document = await response.json()
         assert document == {
+            "ledger_id": (b"L" * 16).hex(),
             "notary_key": NOTARY_PUBLIC_KEY.hex(),
             "keys": [
                 {"public_key": "00" * 32, "until": "2026-01-01T00:00:00Z"},
