@@ -496,9 +496,9 @@ async def test_a_new_ledger_has_nothing_to_raise(cluster: LocalCluster) -> None:
     assert shown["rules_in_force"] == dict.fromkeys(cluster.replicas, 3)
     code, printed, _ = await notary(cluster, "format", "raise")
     assert (code, "nothing to raise" in printed) == (0, True)
-    for rules, said in (("2", "nothing goes back"), ("4", "does not know record format 2, rules version 4")):
+    for rules in ("2", "4"):
         code, _, errors = await notary(cluster, "format", "raise", "--rules", rules)
-        assert (code, said in errors) == (2, True), errors
+        assert (code, f"does not know record format 2, rules version {rules}" in errors) == (2, True), errors
 
 
 async def test_status_follows(cluster: LocalCluster) -> None:
