@@ -57,8 +57,8 @@ from replica.notary.errors import (
     NotaryError,
     SignerUnavailable,
 )
-from replica.notary.genesis import NO_LEDGER
 from replica.notary.parties import PartyNote
+from replica.notary.position import ledger_of
 from replica.notary.requests import Submission
 from replica.notary.salvage import Salvages
 from replica.notary.tasks import cancelled
@@ -440,8 +440,7 @@ class Participant(Generic[SessionT]):
 
     def standing(self) -> Standing:
         """Whether the core answers requests, as of now."""
-        position = self.follower.position
-        ledger_id = NO_LEDGER if position is None else position.ledger_id
+        ledger_id = ledger_of(self.follower.position)
         if not self._is_serving():
             return Standing(False, self.epoch, self._settings.retry_after_s, paused=self.is_paused, ledger_id=ledger_id)
         return Standing(

@@ -24,12 +24,14 @@ from replica.notary.errors import BadRequest, ConfigError
 from replica.notary.receipts import verify_receipt
 from replica.notary.requests import (
     DEDUPLICATION_LIMIT_S,
+    LEDGER_ID_BYTES,
     STATE_REF_BYTES,
     TX_ID_BYTES,
     Submission,
     TimeWindow,
     check_command,
     make_request,
+    parse_ledger_id,
     parse_state_ref,
     parse_tx_id,
 )
@@ -59,15 +61,19 @@ class Deduplication(DeduplicationDocument, frozen=True, forbid_unknown_fields=Tr
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """A party that submits: its X.500 name, spelt as it is registered, and the key that signs for it."""
+    """A party that submits: its X.500 name, spelt as it is registered, the ledger that it signs for, by its id of
+    16 bytes (`NotaryClient.describe` tells it), and the key that signs for it."""
 
     name: str
+    ledger_id: bytes
     key: SigningKey = field(default_factory=SigningKey.generate, repr=False)
 
     @classmethod
-    def from_file(cls, name: str, path: Path | str) -> Self:
-        """The party with the key that `notary keys create` made. Raises ConfigError, also if others can read it."""
-        return cls(name, read_signing_key(Path(path)))
+    def from_file(cls, name: str, ledger_id: bytes | str | None, path: Path | str) -> Self:
+        """The party with the key that `notary keys create` made. `ledger_id`: its bytes, or the digits that
+        `NotaryClient.describe` gives. Raises ConfigError, also if others can read it, and BadRequest for no ledger id.
+        """
+        return cls(name, ledger_id_of(ledger_id), read_signing_key(Path(path)))
 
     @property
     def public_key(self) -> bytes:
@@ -99,7 +105,7 @@ class Party:
         """
         tx_id = os.urandom(TX_ID_BYTES) if tx_id is None else tx_id_of(tx_id)
         parts = [state_of(state) for state in inputs], [state_of(state) for state in references]
-        request = make_request(tx_id, *parts, window, self.name)
+        request = make_request(tx_id, *parts, window, self.name, ledger_id=self.ledger_id)
         command_id = tx_id.hex() if command_id is None else command_id
         parties = (self.name,) if act_as is None else tuple(sorted(act_as))
         submission_id = os.urandom(SUBMISSION_ID_BYTES).hex() if submission_id is None else submission_id
@@ -147,6 +153,15 @@ def read_signing_key(path: Path) -> SigningKey:
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError(f"{path} holds no Ed25519 key")
     return SigningKey(key.private_bytes_raw())
+
+
+def ledger_id_of(ledger_id: bytes | str | None) -> bytes:
+    """The 16 bytes of a ledger id. Raises BadRequest, also where a replica did not know it yet."""
+    if isinstance(ledger_id, str):
+        return parse_ledger_id(ledger_id)
+    if not isinstance(ledger_id, bytes) or len(ledger_id) != LEDGER_ID_BYTES:
+        raise BadRequest(f"a ledger id is {LEDGER_ID_BYTES} bytes, or their hexadecimal digits: ask the notary for it")
+    return ledger_id
 
 
 def tx_id_of(tx_id: bytes | str) -> bytes:

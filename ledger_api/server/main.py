@@ -167,7 +167,7 @@ class FrontEnd:
             body_max_bytes=document.api.body_max_bytes,
         )
         api = document.api
-        validator = Validator(self._counts, api.batch_max)
+        validator = Validator(self._counts, api.batch_max, lambda: core.standing.ledger_id)
         return Api(
             core,
             feed,

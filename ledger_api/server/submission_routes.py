@@ -52,6 +52,7 @@ _SUBMIT_ONE = About(
         Code.QUERY_INVALID,
         Code.MALFORMED_REQUEST,
         Code.TOO_MANY_STATES,
+        Code.WRONG_LEDGER,
         Code.STATE_CONFLICT,
         Code.TX_ID_REUSED,
         Code.TIME_WINDOW_CLOSED,

@@ -5,7 +5,7 @@ Which keys may sign is in the log, so the core decides it."""
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -20,8 +20,10 @@ from ledger_api.wire.submissions import (
 )
 from replica.link.interface import DEFAULT_OPTIONS, SubmitOptions
 from replica.native.signatures import signatures_hold
+from replica.notary.canonical import ledger_id_in
 from replica.notary.codes import Code
 from replica.notary.errors import BadRequest
+from replica.notary.genesis import NO_LEDGER
 from replica.notary.requests import Submission, check_command
 from replica.notary.terms import Terms, decode_canonical, period_s_of, period_us_of
 from replica.telemetry.counts import ApiCounts
@@ -39,8 +41,10 @@ class Validator:
     that came together are checked together, because that costs much less.
     """
 
-    def __init__(self, counts: ApiCounts, batch_max: int) -> None:
+    def __init__(self, counts: ApiCounts, batch_max: int, ledger_id: Callable[[], bytes]) -> None:
+        """`ledger_id`: of this notary; NO_LEDGER while it is not known, when nothing is served."""
         self._counts = counts
+        self._ledger_id = ledger_id
         self._batch_max = batch_max
 
     def read(self, raw: bytes | msgspec.Raw, caller: Caller = EVERYBODY) -> tuple[Submission, SubmitOptions]:
@@ -52,6 +56,7 @@ class Validator:
         check_submission(bytes(raw), document)
         check_may_submit(caller, document.user_id, document.request.party, document.act_as or ())
         submission = submission_from_document(document, _random_id)
+        self._check_ledger(ledger_id_in(submission.request))
         return submission, DEFAULT_OPTIONS if document.deduplication is None else _options(document.deduplication)
 
     def read_signed(
@@ -60,6 +65,7 @@ class Validator:
         """As `read`, of a submission that came in canonical bytes. A deduplication period that was signed for goes
         before the one `asked` for: those two must agree."""
         request, _, terms = decode_canonical(submission.request)
+        self._check_ledger(request.ledger_id)
         check_command(submission.user_id, submission.command_id, submission.act_as, submission.submission_id)
         if len(submission.act_as) > 1 and list(submission.act_as) != sorted(submission.act_as):
             raise BadRequest("act_as is not in ascending order")
@@ -74,6 +80,12 @@ class Validator:
         self._counts.signatures_good += good_count
         self._counts.signatures_bad += len(held) - good_count
         return [None if holds else _bad_signature() for holds in held]
+
+    def _check_ledger(self, signed_for: bytes) -> None:
+        ledger_id = self._ledger_id()
+        if signed_for != ledger_id != NO_LEDGER:
+            found = f"it was signed for ledger {signed_for.hex()}, and this is {ledger_id.hex()}"
+            raise BadRequest(found, Code.WRONG_LEDGER)
 
     def split(self, raw: bytes) -> list[msgspec.Raw]:
         """The documents of a batch, not validated yet. Raises BadRequest when it is no batch, empty or too large."""

@@ -24,6 +24,7 @@ from replica.notary.requests import (
     check_command,
     format_state_ref,
     make_request,
+    parse_ledger_id,
     parse_state_ref,
     parse_tx_id,
 )
@@ -38,6 +39,7 @@ from replica.notary.texts import Instant, bytes_from_hex, instant_of, microsecon
 
 ANONYMOUS = "anonymous"
 _NO_UNPRINTABLE = r"^[^\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]+$"
+Hex16 = Annotated[str, described("^[0-9a-fA-F]{32}$")]
 Hex32 = Annotated[str, described("^[0-9a-fA-F]{64}$")]
 Hex64 = Annotated[str, described("^[0-9a-fA-F]{128}$")]
 StateText = Annotated[str, described("^[0-9a-fA-F]{64}:[0-9]{1,10}$")]
@@ -57,6 +59,7 @@ class RequestDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     The signature covers all of it but the keys, and user id, command id, act_as and deduplication period.
     """
 
+    ledger_id: Hex16
     tx_id: Hex32
     inputs: list[StateText]
     references: list[StateText] = []
@@ -106,6 +109,7 @@ def submission_from_document(document: SubmissionDocument, new_id: Callable[[], 
         [parse_state_ref(text) for text in parts.references],
         None if parts.time_window is None else window_from_document(parts.time_window),
         parts.party,
+        ledger_id=parse_ledger_id(parts.ledger_id),
     )
     command_id = request.tx_id.hex() if document.command_id is None else document.command_id
     act_as = (parts.party,) if document.act_as is None else tuple(sorted(document.act_as))
@@ -151,6 +155,7 @@ def submission_to_document(submission: Submission) -> SubmissionDocument:
     request, _, terms = decode_canonical(submission.request)
     return SubmissionDocument(
         request=RequestDocument(
+            ledger_id=request.ledger_id.hex(),
             tx_id=request.tx_id.hex(),
             inputs=[format_state_ref(ref) for ref in request.inputs],
             references=[format_state_ref(ref) for ref in request.references],

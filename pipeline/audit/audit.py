@@ -270,7 +270,7 @@ class _Auditing:
 
         def count(at: int) -> Iterator[dict[str, Any]]:
             columns = log.read(slices[at])
-            found = void_reasons(columns, counted(columns, plan.rules_of(columns)), plan.barriers)
+            found = void_reasons(columns, counted(columns, plan), plan)
             lost = {offset for one in lost_ranges(columns) for offset in range(one.first, one.last + 1)}
             reasons = (reason.value for offset, reason in found if offset > after and offset not in lost)
             for reason, voids in Counter(reasons).items():

@@ -68,7 +68,7 @@ def logged_completions(
 
     def read(at: int) -> Batches:
         columns = log.read(slices[at])
-        yield from _batches(_logged(columns, counted(columns, plan.rules_of(columns))), _LOGGED)
+        yield from _batches(_logged(columns, counted(columns, plan)), _LOGGED)
 
     facts = numbered_batches(spark, len(slices), read, "log_offset bigint, facts binary")
     verdicts = decided.select(F.col("offset").alias("log_offset"), "outcome", "notarised_offset")

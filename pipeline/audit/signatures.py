@@ -34,7 +34,7 @@ def bad_signatures(
 
     def verify(at: int) -> Batches:
         columns = log.read(slices[at])
-        bad = unsigned(columns, counted(columns, plan.rules_of(columns)).requests, after, hold)
+        bad = unsigned(columns, counted(columns, plan).requests, after, hold)
         if bad:
             found = [(offset, "the signature is not that of the key in the record over the request") for offset in bad]
             yield finding_batch(FindingCode.SIGNATURE_INVALID, found)

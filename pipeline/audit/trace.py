@@ -53,7 +53,7 @@ def trace(
 
     def find(number: int) -> Iterator[dict[str, Any]]:
         columns = log.read(number)
-        found = counted(columns, plan.rules_of(columns))
+        found = counted(columns, plan)
         for row in columns.rows[subject.pick(columns, found.requests)][:limit].tolist():
             yield {"offset": columns.first_offset + row, "value": columns.value(row)}
 

@@ -222,7 +222,7 @@ def plan_log(spark: SparkSession, log: LogSlices, salvages: Salvages = NO_SALVAG
 def _survey_again(spark: SparkSession, log: LogSlices, plan: Plan, numbers: list[int]) -> Iterator[Survey]:
     def look(at: int) -> Iterator[dict[str, Any]]:
         columns = log.read(numbers[at])
-        found = msgspec.msgpack.encode(survey(columns, plan.rules_of(columns)))
+        found = msgspec.msgpack.encode(survey(columns, plan))
         yield {"survey": found}
 
     for row in numbered(spark, len(numbers), look, "survey binary").collect():
@@ -242,7 +242,7 @@ def _write_rows(spark: SparkSession, log: LogSlices, plan: Plan, borders: Array,
 
     def write(number: int) -> Iterator[dict[str, Any]]:
         columns = log.read(number)
-        found = counted(columns, plan.rules_of(columns))
+        found = counted(columns, plan)
         against = barred(columns, found, plan)
         path = attempt_file(work, f"slice-{number:05d}", ".claims")
         write_parts(path, *by_range(claims_of(columns, found, against), borders))

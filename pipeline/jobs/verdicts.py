@@ -52,7 +52,7 @@ def requests(spark: SparkSession, log: LogSlices, plan: Plan, slices: Sequence[i
 
     def read(at: int) -> Batches:
         columns = log.read(numbers[at])
-        yield _request_batch(columns, counted(columns, plan.rules_of(columns)))
+        yield _request_batch(columns, counted(columns, plan))
 
     return numbered_batches(
         spark,

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.judging.cursor import PADDING, Array, Walk, gather, printable, spread, text_in
-from replica.notary.canonical import REQUEST_TAG, change_id
+from replica.notary.canonical import CONTENT_AT, LEDGER_AT, REFS_AT, REQUEST_TAG, TX_ID_AT, change_id
 from replica.notary.errors import BadRequest
-from replica.notary.genesis import decode_genesis
+from replica.notary.genesis import NO_LEDGER, decode_genesis
 from replica.notary.records import (
     ACTIVATION_ID_BYTES,
     NO_OFFSET,
@@ -26,7 +26,14 @@ from replica.notary.records import (
     decode_record,
     format_named,
 )
-from replica.notary.requests import ID_MAX_BYTES, PARTY_MAX_BYTES, STATE_REF_BYTES, STATES_LIMIT
+from replica.notary.requests import (
+    DERIVED,
+    ID_MAX_BYTES,
+    LEDGER_ID_BYTES,
+    PARTY_MAX_BYTES,
+    STATE_REF_BYTES,
+    STATES_LIMIT,
+)
 from replica.notary.terms import FOR_EVER_US, request_in
 
 UNDECODABLE, BARRIER, REQUEST, BAD_REQUEST, NOTE, GENESIS = range(6)
@@ -37,9 +44,8 @@ ACTIVATION = f"S{ACTIVATION_ID_BYTES + 1}"
 _BLOCK_RECORDS = 1 << 13  # of 600 bytes, say: what is known of them stays in a processor's caches
 _USUAL_FORMAT = 2
 _FORMAT_2_HEAD = 0x980102C410  # two elements more
-_ID_AT, _COUNTS_AT, _REFS_AT = 16, 48, 52
-_WINDOW_BYTES, _PERIOD_BYTES = 17, 9
-_SIGNED_MIN_BYTES = 3 + 3 + 1 + 3 + _PERIOD_BYTES  # what follows the party: two texts, a party that acts, the period
+_WINDOW_BYTES, _END_BYTES = 17, 10
+_SIGNED_MIN_BYTES = 3 + 3 + 1 + 3 + _END_BYTES  # what follows the party: two texts, a party that acts, the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +91,31 @@ class Columns:
         """The `size` bytes at each position, as fixed byte strings."""
         return gather(self.raw, positions, f"V{size}")
 
+    @property
+    def ledger_id(self) -> bytes:
+        """The ledger that the slice seems to be of: its genesis names it, or else its first request. NO_LEDGER: it has
+        neither."""
+        if len(self) and self.kind[0] == GENESIS and (genesis := decode_genesis(self.value(0))) is not None:
+            return genesis.ledger_id
+        return bytes(self._ledgers()[0]) if len(self.rows) else NO_LEDGER
+
+    def of_others(self, ledger_id: bytes) -> Array:
+        """The rows of requests for other ledgers."""
+        found: Array = self.rows[self._ledgers() != np.void(ledger_id)]
+        return found
+
+    def _ledgers(self) -> Array:
+        return self.at(self.canonical_at + LEDGER_AT, LEDGER_ID_BYTES)
+
     def tx_ids(self) -> Array:
         """Transaction id of each request, V32."""
-        return self.at(self.canonical_at + _ID_AT, 32)
+        return self.at(self.canonical_at + TX_ID_AT, 32)
 
     def content_at(self) -> tuple[Array, Array]:
         """Start and end of what each request's content digest covers, besides its tag."""
         states = self.inputs_n + self.references_n
-        start = self.canonical_at + _COUNTS_AT
-        return start, start + 4 + STATE_REF_BYTES * states + _WINDOW_BYTES
+        start = self.canonical_at + CONTENT_AT
+        return start, start + (REFS_AT - CONTENT_AT) + STATE_REF_BYTES * states + _WINDOW_BYTES
 
     def parties(self, pick: Array) -> tuple[Array, Array]:
         """Start and size of the name of each party, of the requests picked. The command follows it."""
@@ -128,7 +150,7 @@ class Columns:
     def refs(self, pick: Array, *, references: bool = False) -> tuple[Array, Array]:
         """Inputs (or references) of the requests picked: for each state, which of the picked, and its 36 bytes."""
         counts = (self.references_n if references else self.inputs_n)[pick]
-        starts = self.canonical_at[pick] + _REFS_AT
+        starts = self.canonical_at[pick] + REFS_AT
         if references:
             starts = starts + STATE_REF_BYTES * self.inputs_n[pick]
         owner, positions = spread(starts, counts, STATE_REF_BYTES)
@@ -313,9 +335,10 @@ class _Canonical:
     def __init__(self, raw: Array, at: Array, size: Array) -> None:
         self._raw, self._at, self._size = raw, at, size
         last = len(raw) - 8
-        self.inputs_n = self._number(np.minimum(at + _COUNTS_AT, last), ">u2")
-        self.references_n = self._number(np.minimum(at + _COUNTS_AT + 2, last), ">u2")
-        window_at = np.minimum(at + _REFS_AT + STATE_REF_BYTES * (self.inputs_n + self.references_n), last - 19)
+        self.inputs_n = self._number(np.minimum(at + CONTENT_AT, last), ">u2")
+        self.references_n = self._number(np.minimum(at + CONTENT_AT + 2, last), ">u2")
+        window_at = np.minimum(at + REFS_AT + STATE_REF_BYTES * (self.inputs_n + self.references_n), last - 19)
+        self._owners_n = self._number(np.minimum(at + CONTENT_AT + 4, last), ">u2")
         self._flags = raw[window_at]
         self._from = self._number(window_at + 1, ">u8")
         self._until = self._number(window_at + 9, ">u8")
@@ -331,11 +354,13 @@ class _Canonical:
         """Whether the bytes are canonical and were signed for the record's command and period, for certain; most that
         are not certain are not. `texts_at`: those of the record, as `Columns` has them."""
         states = self.inputs_n + self.references_n
-        fits = (self._size >= _REFS_AT + _WINDOW_BYTES + 2 + _SIGNED_MIN_BYTES) & (states < STATES_LIMIT)
+        fits = (self._size >= REFS_AT + _WINDOW_BYTES + 2 + _SIGNED_MIN_BYTES) & (states < STATES_LIMIT)
         fits &= self._party_at + self._party_bytes < self._at + self._size
         fits &= (self._party_bytes > 0) & (self._party_bytes <= PARTY_MAX_BYTES)
         safe_at = np.where(fits, self._at, 0)
         fits &= gather(self._raw, safe_at, "S16") == REQUEST_TAG
+        fits &= self._number(safe_at + CONTENT_AT - len(DERIVED), ">u8") != int.from_bytes(DERIVED, "big")
+        fits &= self._owners_n == 0
         fits &= self._window_fits()
         fits &= printable(self._raw, np.where(fits, self._party_at, 0), np.where(fits, self._party_bytes, 0))
         fits &= self._is_signed_for(np.where(fits, texts_at, -1), deduplication_us, after_offset)
@@ -354,7 +379,7 @@ class _Canonical:
             fits &= self._number(np.minimum(at, last), ">u2") == size
             fits &= self._are_equal(np.minimum(at + 2, last), text_at, np.where(fits, size, 0))
             at, text_at = np.minimum(at + 2 + size, last), text_at + size
-        fits &= at + _PERIOD_BYTES == self._at + self._size
+        fits &= (at + _END_BYTES == self._at + self._size) & (self._raw[at + 9] == 0)
         kind, value = self._raw[at], self._number(at + 1, ">u8")
         of_period = (value == np.where(kind == 0, 0, deduplication_us)) & (after_offset == NO_OFFSET)
         of_offset = (value >= 0) & (deduplication_us == FOR_EVER_US)
@@ -378,7 +403,7 @@ class _Canonical:
     def _refs_fit(self, fits: Array) -> Array:
         """Whether inputs ascend, references ascend, and none is in both (by a hash: equal hashes are no proof)."""
         pick = np.flatnonzero(fits)
-        refs_at = self._at[pick] + _REFS_AT
+        refs_at = self._at[pick] + REFS_AT
         mixed = (self.inputs_n[pick] > 0) & (self.references_n[pick] > 0)
         hashes = []
         for counts, starts in (

@@ -84,8 +84,10 @@ class Stretch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Survey(msgspec.Struct, frozen=True, array_like=True):
-    """All that the plan needs of one slice of the log; `last_digest` is the SHA-256 of its last record."""
+    """All that the plan needs of one slice of the log; `last_digest` is the SHA-256 of its last record. Requests for
+    other ledgers than `ledger_id` were left out: `Columns.ledger_id`, once the plan is known that of the log."""
 
+    ledger_id: bytes
     first_offset: int
     record_count: int
     last_digest: bytes
@@ -137,17 +139,19 @@ class Counted:
 
 
 LookAgain = Callable[[Plan, list[int]], Iterable[Survey]]
-"""Surveys the slices that begin at these offsets again, with the plan's rules for them."""
+"""Surveys the slices that begin at these offsets again, with the plan."""
 
 
-def survey(columns: Columns, rules: Sequence[Rule] = ()) -> Survey:
+def survey(columns: Columns, plan: Plan | None = None) -> Survey:
     """Survey a slice; it has at least one record.
 
-    A slice that turns out to repeat sequence numbers of earlier ones is surveyed again with the `rules` of the plan so
-    far: the sequence numbers come out as before, but the highest stamps and the newest offsets without the repeats,
-    which do not count.
+    A slice that turns out to repeat sequence numbers of earlier ones is surveyed again with the plan so far: the
+    sequence numbers come out as before, but the highest stamps and the newest offsets without the repeats, which do not
+    count. So is one that seemed to be of another ledger.
     """
-    known = {rule.first_offset: rule for rule in rules}
+    ledger_id = columns.ledger_id if plan is None else plan.position.ledger_id
+    known = {} if plan is None else {rule.first_offset: rule for rule in plan.rules_of(columns)}
+    own = _own(columns, ledger_id)
     starts = [(0, b"")] if not columns.barriers or columns.barriers[0][0] != columns.first_offset else []
     starts += [(offset - columns.first_offset, encode_record(record)) for offset, record in columns.barriers]
     starts = sorted(dict([(after, b"") for after in _after_lost(columns)] + starts).items())
@@ -155,10 +159,10 @@ def survey(columns: Columns, rules: Sequence[Rule] = ()) -> Survey:
     stretches = []
     for (start, barrier), end in zip(starts, ends, strict=True):
         offset = columns.first_offset + start
-        runs = _runs(columns, start, end, known.get(offset))
-        stretches.append(Stretch(offset, barrier, runs, tuple(_notes(columns, start, end))))
+        runs = _runs(columns, own, start, end, known.get(offset))
+        stretches.append(Stretch(offset, barrier, runs, tuple(_notes(columns, own, start, end))))
     last = columns.value(len(columns) - 1)
-    return Survey(columns.first_offset, len(columns), record_digest(last), tuple(stretches))
+    return Survey(ledger_id, columns.first_offset, len(columns), record_digest(last), tuple(stretches))
 
 
 def make_plan(
@@ -166,9 +170,9 @@ def make_plan(
 ) -> Plan:
     """The plan for the records after a position. `lost`: what lost records did about officers and registrations.
 
-    Slices with repeats are looked at again, until each was surveyed with the rules that the plan has for it. Nearly
-    always one round does. More are needed where a claim to a lease is judged by what a repeat left unclear. Each round
-    settles at least one more stretch, so the rounds end.
+    Slices with repeats or of another ledger are looked at again, until each was surveyed with what the plan has for it.
+    Nearly always one round does. More are needed where a claim to a lease is judged by what a repeat left unclear. Each
+    round settles at least one more stretch, so the rounds end.
     Raises InvariantBroken on a gap, and FormatUnknown for a barrier in force that this release does not know.
     """
     found = {one.first_offset: one for one in surveys}
@@ -176,7 +180,11 @@ def make_plan(
     while True:
         making = _walk(start, found.values(), lost)
         repeats = _by_slice(making.rules, found.values())
-        stale = [first for first in found if repeats.get(first) != surveyed_with.get(first)]
+        stale = [
+            first
+            for first, one in found.items()
+            if repeats.get(first) != surveyed_with.get(first) or _is_of_another(one, making.ledger_id)
+        ]
         if not stale:
             return making.plan()
         found |= {one.first_offset: one for one in look_again(making.provisional(), stale)}
@@ -187,20 +195,25 @@ def advance(position: Position, surveys: Iterable[Survey]) -> Position | None:
     """The position after slices that follow a position; None if the surveys do not determine it.
 
     That is so when slices repeat sequence numbers: a survey does not show which of its records has the highest stamp.
-    Raises as `make_plan` does.
+    And when one seemed to be of another ledger. Raises as `make_plan` does.
     """
+    surveys = list(surveys)
     making = _walk(position, surveys)
-    return None if any(rule.repeats for rule in making.rules) else making.plan().position
+    is_unclear = any(rule.repeats for rule in making.rules) or any(
+        _is_of_another(one, making.ledger_id) for one in surveys
+    )
+    return None if is_unclear else making.plan().position
 
 
-def counted(columns: Columns, rules: Sequence[Rule]) -> Counted:
-    """What counts in a slice, by the rules of the plan for it."""
+def counted(columns: Columns, plan: Plan) -> Counted:
+    """What counts in a slice, by the plan for it."""
+    rules, own = plan.rules_of(columns), _own(columns, plan.position.ledger_id)
     counts = np.zeros(len(columns), np.bool_)
     highest = np.zeros(len(columns), np.int64)
     ends = [rule.first_offset - columns.first_offset for rule in rules[1:]] + [len(columns)]
     for rule, end in zip(rules, ends, strict=True):
         start = rule.first_offset - columns.first_offset
-        rows = _first_of_sequence(columns, start, end, rule.activation_id)
+        rows = _first_of_sequence(columns, own, start, end, rule.activation_id)
         counts[rows[~within(columns.sequence[rows], rule.repeats)]] = True
         stamps = np.where(counts[start:end], columns.stamp_us[start:end], 0)
         highest[start:end] = np.maximum(np.maximum.accumulate(stamps), rule.stamp_us)
@@ -209,10 +222,9 @@ def counted(columns: Columns, rules: Sequence[Rule]) -> Counted:
     return Counted(requests, highest[columns.rows[requests]], notes)
 
 
-def void_reasons(
-    columns: Columns, found: Counted, barriers: Sequence[tuple[int, BarrierRecord]]
-) -> Iterator[tuple[int, VoidReason]]:
-    """Each void record of a slice, by offset, as the notary's own function has it; `barriers`: those in force."""
+def void_reasons(columns: Columns, found: Counted, plan: Plan) -> Iterator[tuple[int, VoidReason]]:
+    """Each void record of a slice, by offset, as the notary's own function has it."""
+    ledger_id, barriers = plan.position.ledger_id, plan.barriers
     counts = np.zeros(len(columns), np.bool_)
     counts[columns.rows[found.requests]] = True
     counts[found.notes] = True
@@ -223,12 +235,23 @@ def void_reasons(
         if at == offset:
             continue
         # The plan has judged claims: one that is above all before it and yet not in force is void by the holder's life.
-        before = Position(POSITION_VERSION, NO_LEDGER, "", offset - 1, b"", barrier, at, counted_offset=offset - 1)
+        before = Position(POSITION_VERSION, ledger_id, "", offset - 1, b"", barrier, at, counted_offset=offset - 1)
         reading = read_records(before, [(offset, columns.value(row))])
         if reading.voids:
             yield offset, reading.voids[0].reason
         elif columns.kind[row] != BARRIER:  # all is well with it but its number
             yield offset, VoidReason.REPEAT
+
+
+def _own(columns: Columns, ledger_id: bytes) -> Array:
+    """Of each row, whether it has a number of an activation's: requests for other ledgers have none."""
+    own: Array = (columns.kind == REQUEST) | (columns.kind == NOTE)
+    own[columns.of_others(ledger_id)] = False
+    return own
+
+
+def _is_of_another(found: Survey, ledger_id: bytes) -> bool:
+    return found.ledger_id not in (NO_LEDGER, ledger_id)
 
 
 _Repeats = tuple[int, bytes, Ranges]
@@ -385,7 +408,7 @@ def _decoded(note: Note) -> GenesisRecord | PartyNote:
     return found
 
 
-def _notes(columns: Columns, start: int, end: int) -> Iterator[Note]:
+def _notes(columns: Columns, own: Array, start: int, end: int) -> Iterator[Note]:
     """The genesis, which no activation wrote, and what counts as it does between two rows."""
     if start == 0 and len(columns) and columns.kind[0] == GENESIS:
         yield Note(columns.first_offset, GenesisRecord.activation_id, GenesisRecord.sequence, columns.value(0))
@@ -398,17 +421,15 @@ def _notes(columns: Columns, start: int, end: int) -> Iterator[Note]:
             continue
         activation_id = columns.activation[row].tobytes()
         if activation_id not in firsts:
-            firsts[activation_id] = set(_first_of_sequence(columns, start, end, activation_id).tolist())
+            firsts[activation_id] = set(_first_of_sequence(columns, own, start, end, activation_id).tolist())
         if row in firsts[activation_id]:
             yield Note(columns.first_offset + row, activation_id, int(columns.sequence[row]), value)
 
 
-def _runs(columns: Columns, start: int, end: int, rule: Rule | None) -> tuple[Run, ...]:
-    kinds = columns.kind[start:end]
-    sequenced = (kinds == REQUEST) | (kinds == NOTE)
+def _runs(columns: Columns, own: Array, start: int, end: int, rule: Rule | None) -> tuple[Run, ...]:
     runs = []
-    for activation_id in np.unique(columns.activation[start:end][sequenced]).tolist():  # the format is no zero
-        rows = _first_of_sequence(columns, start, end, activation_id)
+    for activation_id in np.unique(columns.activation[start:end][own[start:end]]).tolist():  # the format is no zero
+        rows = _first_of_sequence(columns, own, start, end, activation_id)
         numbers = columns.sequence[rows]
         if rule is not None and rule.activation_id == activation_id:
             rows = rows[~within(numbers, rule.repeats)]
@@ -424,13 +445,11 @@ def _of_holder(sequences: Array) -> Array:
     return (sequences < OTHERS_FROM) | (sequences >= SIGNS_OF_LIFE_FROM)
 
 
-def _first_of_sequence(columns: Columns, start: int, end: int, activation_id: bytes) -> Array:
-    """Rows between `start` and `end` that are the first of their sequence number in an activation."""
+def _first_of_sequence(columns: Columns, own: Array, start: int, end: int, activation_id: bytes) -> Array:
+    """Rows of `_own` between `start` and `end` that are the first of their sequence number in an activation."""
     if not activation_id:
         return np.zeros(0, np.int64)
-    kinds = columns.kind[start:end]
-    sequenced = (kinds == REQUEST) | (kinds == NOTE)
-    rows = start + np.flatnonzero(sequenced & (columns.activation[start:end] == activation_id))
+    rows = start + np.flatnonzero(own[start:end] & (columns.activation[start:end] == activation_id))
     numbers = columns.sequence[rows]
     if np.all(numbers[1:] > numbers[:-1]):  # as nearly always
         return rows

@@ -72,6 +72,7 @@ class _Packed(msgspec.Struct, array_like=True, gc=False):
     after_offset: int
     public_key: bytes
     is_named_after: bool
+    ledger_id: bytes
     tx_id: bytes
     inputs: tuple[bytes, ...]
     references: tuple[bytes, ...]
@@ -117,6 +118,7 @@ def _packed(value: bytes) -> bytes | None:
             record.after_offset,
             submission.public_key,
             submission.command_id == request.tx_id.hex(),
+            request.ledger_id,
             request.tx_id,
             request.inputs,
             request.references,
@@ -138,7 +140,7 @@ def _unpacked(packed: bytes) -> DecodedRequest:
     record = RequestRecord(*head, submission, one.deduplication_us, one.after_offset)
     is_open = one.from_us is None and one.until_us is None
     window = None if is_open else TimeWindow(one.from_us, one.until_us)
-    request = Request(one.tx_id, one.inputs, one.references, window, one.party)
+    request = Request(one.ledger_id, one.tx_id, one.inputs, one.references, window, one.party)
     return DecodedRequest(record, request, one.content_digest, one.change_id)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import aiohttp
+import msgspec
 
 from replica.acting import admin_calls, healths
 from replica.acting.party_file import check_party
@@ -73,7 +74,9 @@ class PartyActs:
         text, key = self._reason or "no reason given", who.signer.public_key
         note = ActRecord(*_NOWHERE, OFFICERS, page.acts, encode_officers(officers), who.operator, text, key, bytes(64))
         who_are = "1 officer is" if len(officers) == 1 else f"{len(officers)} officers are"
-        return await self._log("party-officers", [note], lambda at: f"{who_are} in force from log offset {at[0]} on")
+        return await self._log(
+            "party-officers", page, [note], lambda at: f"{who_are} in force from log offset {at[0]} on"
+        )
 
     async def register(self, act: PartyAct, terms: Sequence[Term], page: PartyPage) -> Logged:
         """Log registrations of keys that follow on those of the page."""
@@ -94,7 +97,7 @@ class PartyActs:
         ]
         offsets: list[int] = []
         for start in range(0, len(notes), NOTES_MAX):
-            offsets += (await self._log(act, notes[start : start + NOTES_MAX], _registered)).offsets
+            offsets += (await self._log(act, page, notes[start : start + NOTES_MAX], _registered)).offsets
             if len(notes) > NOTES_MAX:
                 self._tell(f"{len(offsets)} of {len(notes)} registered")
         return Logged(_registered(offsets), offsets)
@@ -111,10 +114,11 @@ class PartyActs:
         return await self.register("party-import", [(one[0], one[1].hex(), *pairs[one]) for one in missing], page)
 
     async def _log(
-        self, act_name: PartyAct, notes: Sequence[SignedNote], outcome: Callable[[Sequence[int]], str]
+        self, act_name: PartyAct, page: PartyPage, notes: Sequence[SignedNote], outcome: Callable[[Sequence[int]], str]
     ) -> Logged:
-        """Sign notes and log them, as one act of the trail. One without effect raises ConfigError."""
-        signed = [signed_note(note, self._who.signer.sign) for note in notes]
+        """Sign notes for the page's ledger and log them, as one act of the trail. One without effect raises
+        ConfigError."""
+        signed = [signed_note(note, bytes.fromhex(page.ledger_id), self._who.signer.sign) for note in notes]
         async with Act(self._config, act_name, notes_details(signed), self._reason, self._tell, by_replica=True) as act:
             active = await _active(self._config)
             call = NotesCall(active, tuple(encode_record(note).hex() for note in signed), act_name, act.entry)
@@ -142,7 +146,7 @@ async def _pages(config: Config, name: str) -> PartyPage:
         page = await admin_calls.ask_admin(config, name, call, PartyPage, path=PARTY_LIST_PATH)
         keys += page.keys
         if not page.more:
-            return PartyPage(page.officers, page.acts, page.known_to, sorted(keys, key=_by_name), False)
+            return msgspec.structs.replace(page, keys=sorted(keys, key=_by_name))
         after = page.keys[-1].offset
 
 

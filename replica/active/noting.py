@@ -19,6 +19,7 @@ from replica.notary.codes import Code
 from replica.notary.errors import NotaryError
 from replica.notary.note_signatures import note_signature_holds
 from replica.notary.parties import PartyNote, entry_key_of, registration_id, why_no_effect, why_not_together
+from replica.notary.position import ledger_of
 from replica.notary.records import RegistrationRecord
 
 NOTE_MAX_S = 10.0  # until all notes of a call are read back
@@ -101,7 +102,7 @@ class Noting:
         index = self._parts.index
         if self._closed:
             raise NoteRefused("the replica steps down", Code.NOT_ACTIVE)
-        if not note_signature_holds(note):
+        if not note_signature_holds(note, ledger_of(index.position())):
             raise NoteRefused("the signature is not of its key over this note", Code.SIGNATURE_INVALID)
         newest = None
         if isinstance(note, RegistrationRecord):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from replica.checker.history import Content, Invoke, Signed
 from replica.notary.codes import Code
 from replica.notary.errors import BadRequest
+from replica.notary.genesis import NO_LEDGER
 from replica.notary.requests import (
     PUBLIC_KEY_BYTES,
     SIGNATURE_BYTES,
@@ -37,10 +38,11 @@ _OF_SUBMISSIONS = {
 }
 # No submission and no look-up of a transaction can cause these.
 _OF_OTHER_CALLS = {Code.EMPTY_BATCH, Code.OFFSET_PRUNED, Code.NO_LOG_NODES}
-UNCHECKED = {  # they are about bytes in transit, terms and the kind of log; a history has none of them
+UNCHECKED = {  # they are about bytes in transit, terms, the ledger and the kind of log; a history has none of them
     Code.DEDUPLICATION_PERIOD_TOO_LONG,
     Code.EARLY_NOT_OFFERED,
     Code.BODY_TOO_LARGE,
+    Code.WRONG_LEDGER,
     Code.MEDIA_TYPE_UNSUPPORTED,
     Code.UPGRADE_REQUIRED,
     Code.WRONG_HOST,
@@ -86,25 +88,26 @@ def _signed_bytes(sent: Invoke, content: Content, signed: Signed) -> bytes | Non
     """What the signature must cover; None if what was signed is not for the command that was sent.
 
     The terms are believed, because the client sends the very terms that it signs."""
-    request, ids = request_in(bytes.fromhex(sent.tx_id), content), sent.command
     try:
-        raw = bytes.fromhex(signed.canonical_2)
+        raw = bytes.fromhex(signed.canonical)
         found, _, terms = decode_canonical(raw)
     except (ValueError, BadRequest):
-        raise BadRequest("canonical_2 of a history holds no canonical bytes") from None
+        raise BadRequest("canonical of a history holds no canonical bytes") from None
+    ids = sent.command
+    request = request_in(bytes.fromhex(sent.tx_id), content, found.ledger_id)
     named = None if ids is None else (ids.user_id, ids.command_id, tuple(sorted(ids.act_as)))
     is_sent = found == request and named == (terms.user_id, terms.command_id, terms.act_as)
     return raw if is_sent else None
 
 
-def request_in(tx_id: bytes, content: Content) -> Request:
-    """The request of a history. Raises BadRequest."""
+def request_in(tx_id: bytes, content: Content, ledger_id: bytes = NO_LEDGER) -> Request:
+    """The request of a history, which does not name the ledger. Raises BadRequest."""
     window = None
     if content.from_us is not None or content.until_us is not None:
         window = TimeWindow(content.from_us, content.until_us)
     inputs = [parse_state_ref(text) for text in content.inputs]
     references = [parse_state_ref(text) for text in content.references]
-    return make_request(tx_id, inputs, references, window, content.party)
+    return make_request(tx_id, inputs, references, window, content.party, ledger_id=ledger_id)
 
 
 def _problem_of_format(sent: Invoke) -> str | None:

@@ -58,11 +58,11 @@ class CommandIds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a request was signed with, in hexadecimal: lets the checker say whether the signature holds.
 
-    `canonical_2`: the canonical bytes that were signed."""
+    `canonical`: the canonical bytes that were signed."""
 
     public_key: Annotated[str, msgspec.Meta(min_length=64, max_length=64)]
     signature: Annotated[str, msgspec.Meta(min_length=128, max_length=128)]
-    canonical_2: str
+    canonical: str
 
 
 class Invoke(

@@ -16,6 +16,7 @@ import msgspec
 
 from replica.notary.canonical import decode_request
 from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
+from replica.notary.genesis import NO_LEDGER
 from replica.notary.records import (
     ActRecord,
     BarrierRecord,
@@ -132,6 +133,7 @@ class ReferenceJudge:
         """`salvages`: those that lost records name; a lost record without its salvage raises SalvageMissing."""
         self._salvages = salvages
         self.offset = -1  # of the newest record read
+        self.ledger_id = NO_LEDGER
         self.barrier: BarrierRecord | None = None  # in force
         self.sequences: set[int] = set()  # met in the activation in force
         self.holder_wrote_at = -1  # offset of the newest counting record of who opened the activation in force
@@ -172,7 +174,7 @@ class ReferenceJudge:
     def _of_no_format(self, value: bytes) -> Judged | None:
         """What is no record of a format: the genesis, or a lost record."""
         if self.offset == 0 and (genesis := _genesis_in(value)) is not None:
-            self.officers, self.acts_on_officers = list(genesis.officers), 1
+            self.ledger_id, self.officers, self.acts_on_officers = genesis.ledger_id, list(genesis.officers), 1
             return genesis
         if salvage_named(self.offset, value) is not None:
             return self._lost(self._salvages.entries_of([(self.offset, value)]))
@@ -250,6 +252,8 @@ class ReferenceJudge:
             self.acts_on_officers += 1
 
     def _request(self, record: RequestRecord, barrier: BarrierRecord, request: Request, digest: bytes) -> Judged:
+        if request.ledger_id != self.ledger_id:
+            return JudgedVoid(self.offset, UNDECODABLE)
         if record.sequence in self.sequences:
             return JudgedVoid(self.offset, REPEAT)
         self._count(record.sequence)
@@ -387,14 +391,14 @@ def _is_inside(window: TimeWindow | None, time_us: int) -> bool:
 def _request_in(record: RequestRecord) -> tuple[Request, bytes]:
     """The request and its content digest. What follows the party is written out and compared."""
     raw = record.submission.request
-    states = int.from_bytes(raw[48:50], "big") + int.from_bytes(raw[50:52], "big")
-    length_at = 52 + 36 * states + 1 + 8 + 8
+    states = int.from_bytes(raw[64:66], "big") + int.from_bytes(raw[66:68], "big")
+    length_at = 70 + 36 * states + 1 + 8 + 8
     end = length_at + 2 + int.from_bytes(raw[length_at : length_at + 2], "big")
     submission = record.submission
     parties = sorted(submission.act_as)
     command = _lengths_and(submission.user_id, submission.command_id) + bytes([len(parties)]) + _lengths_and(*parties)
-    asked, value = raw[-9:-8], int.from_bytes(raw[-8:], "big")
-    if raw[end:-9] != command or not _is_period_of(record, asked[0] if asked else 9, value):
+    asked, value = raw[-10:-9], int.from_bytes(raw[-9:-1], "big")
+    if raw[end:-10] != command or raw[-1:] != b"\0" or not _is_period_of(record, asked[0] if asked else 9, value):
         raise BadRequest("nobody signed for this command with this period")
     return decode_request(raw[:end])
 

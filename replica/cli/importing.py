@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from replica.cli.common import ConfigChoice, JsonOption, err, find_config, load, out, print_json, run
-from replica.cli.ledger import access_of
+from replica.cli.common import ConfigChoice, JsonOption, err, out, print_json, run
+from replica.cli.ledger import make_client
 from replica.notary.errors import ConfigError
 from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ledger_api.client import Access, Party
+    from ledger_api.client import NotaryClient
     from replica.importing.sources import Columns, Consumed
     from replica.importing.staging import Progress, Staging
 
@@ -57,19 +57,17 @@ def import_states(
 
     The source is checked as a whole before anything is written. Exit code 1: the notary knew some of it otherwise.
     """
-    from ledger_api.client import Party
     from replica.importing.sources import CORDA, parse_columns
     from replica.importing.staging import Staging
 
     if (file is None) == (database is None):
         raise ConfigError("name one source: a CSV file, or --database")
-    configured = load(find_config(config))
-    importer = Party.from_file(party, key)
+    client = make_client(None, config, GIVE_UP_S)
     staging = Staging(work)
     try:
         _fill(staging, file, database, table, CORDA if columns is None else parse_columns(columns))
         began_s = monotonic()
-        progress = run(_submit(staging, configured.endpoint_url, access_of(configured.client), importer))
+        progress = run(_submit(staging, client, party, key))
         _show(staging, progress, monotonic() - began_s, as_json)
     finally:
         staging.close()
@@ -95,8 +93,8 @@ def _fill(staging: Staging, file: Path | None, database: Path | None, table: str
     err.print(f"{progress.transactions:,} transactions, {progress.states:,} consumed states, {progress.done:,} done")
 
 
-async def _submit(staging: Staging, endpoint: str, access: Access, importer: Party) -> Progress:
-    from ledger_api.client import NotaryClient, RetryPolicy
+async def _submit(staging: Staging, client: NotaryClient, party: str, key: Path) -> Progress:
+    from ledger_api.client import Party
     from replica.importing.submit import submit_staged
 
     with err.status("importing") as status:
@@ -104,7 +102,8 @@ async def _submit(staging: Staging, endpoint: str, access: Access, importer: Par
         def show_progress(progress: Progress) -> None:
             status.update(f"importing: {progress.done:,} of {progress.transactions:,} transactions")
 
-        async with NotaryClient(endpoint, RetryPolicy(deadline_s=GIVE_UP_S), access=access) as client:
+        async with client:
+            importer = Party.from_file(party, (await client.describe()).ledger_id, key)
             return await submit_staged(staging, client, importer, show_progress)
 
 

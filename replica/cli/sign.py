@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replica.cli.common import ConfigChoice, find_config, load
-from replica.cli.ledger import TokenOption
+from replica.cli.common import ConfigChoice, find_config, load, run
+from replica.cli.ledger import TokenOption, make_client
 from replica.notary.errors import BadRequest, ConfigError
 
 if TYPE_CHECKING:
-    from ledger_api.client import Party
+    from ledger_api.client import NotaryClient, Party
     from replica.notary.requests import TimeWindow
 
 LOCAL_KEY = Path("parties") / "bank-1.key"  # beside the configuration: the first party of a local cluster
@@ -29,6 +30,10 @@ StatesOption = Annotated[
 ]
 ReferencesOption = Annotated[
     list[str] | None, typer.Option("--reference", help="A state that must be unspent and stays so; may be repeated.")
+]
+LedgerOption = Annotated[
+    str | None,
+    typer.Option("--ledger", help="The ledger's id, 32 hexadecimal digits; else the notary is asked for it."),
 ]
 TxOption = Annotated[str | None, typer.Option("--tx-id", help="64 hexadecimal digits; else a random one.")]
 FromOption = Annotated[str | None, typer.Option("--from", help="Not before this time, such as 2027-01-01T00:00:00Z.")]
@@ -50,6 +55,7 @@ def sign(
     references: ReferencesOption = None,
     key: KeyOption = None,
     party: PartyOption = None,
+    ledger: LedgerOption = None,
     tx_id: TxOption = None,
     from_: FromOption = None,
     until: UntilOption = None,
@@ -60,13 +66,17 @@ def sign(
     token_file: TokenOption = None,
     config: ConfigChoice = None,
 ) -> None:
-    """Sign a transaction, and print it as one line of JSON: the body of POST /v1/submissions. Needs no network.
+    """Sign a transaction, and print it as one line of JSON: the body of POST /v1/submissions.
 
+    With --ledger it needs no network.
     Keep the line until its outcome is final. `notary submit -` reads it, and so does curl with --data-binary @-.
     """
     from ledger_api.client import Deduplication, encode_submission
+    from ledger_api.client.signing import ledger_id_of
 
     signer = find_party(key, party, config)
+    named = ledger or run(_ledger_of(make_client(None, config)))
+    signer = replace(signer, ledger_id=ledger_id_of(named))
     if token_file is None and (config is not None or key is None or party is None):
         token_file = load(find_config(config)).client.token_file
     try:
@@ -85,6 +95,11 @@ def sign(
     typer.echo(encode_submission(submission).decode())
 
 
+async def _ledger_of(client: NotaryClient) -> str | None:
+    async with client:
+        return (await client.describe()).ledger_id
+
+
 def _token_user(token_file: Path | None) -> str:
     """The user of the token in a file; `anonymous` without one. Raises ConfigError."""
     from ledger_api.client.access import read_token, user_of
@@ -93,21 +108,22 @@ def _token_user(token_file: Path | None) -> str:
 
 
 def find_party(key: Path | None, name: str | None, config: Path | None) -> Party:
-    """The party that signs. What is not named comes from the configuration that `find_config` finds.
+    """The party that signs, for no ledger yet. What is not named comes from the configuration that `find_config` finds.
 
     Raises ConfigError.
     """
     from ledger_api.client import Party
     from replica.acting.party_file import PARTY_FILE
+    from replica.notary.genesis import NO_LEDGER
 
     if key is None:
         key = find_config(config).parent / LOCAL_KEY
         if not key.exists():
             raise ConfigError(f"no local cluster has made {key}: name the party's key file with --key")
-    party = Party.from_file(name or "", key)
-    return (
-        party if name else Party(_name_in_file(party.public_key, find_config(config).with_name(PARTY_FILE)), party.key)
-    )
+    party = Party.from_file(name or "", NO_LEDGER, key)
+    if name:
+        return party
+    return replace(party, name=_name_in_file(party.public_key, find_config(config).with_name(PARTY_FILE)))
 
 
 def _name_in_file(public_key: bytes, path: Path) -> str:

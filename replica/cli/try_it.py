@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,16 +85,19 @@ async def _play(client: NotaryClient, party: Party, notary_key: str | None) -> d
     import msgspec
 
     from ledger_api.client import certifies, encode_submission, success_of
+    from ledger_api.client.signing import ledger_id_of
     from ledger_api.wire.answers import answer_to_document
     from ledger_api.wire.problems import ProblemDocument
 
     state = f"{os.urandom(32).hex()}:0"
     async with client:
         user_id = await client.user_id()
+        described = await client.describe()
+        party = replace(party, ledger_id=ledger_id_of(described.ledger_id))
         first, second = (party.sign(inputs=[state], user_id=user_id) for _ in range(2))
         success = success_of(await client.submit(first))
         refused = await client.submit(second)
-        used_key = notary_key or (await client.describe()).notary_key
+        used_key = notary_key or described.notary_key
     answer = msgspec.to_builtins(answer_to_document(success))
     shown = refused if isinstance(refused, ProblemDocument) else answer_to_document(refused)
     return {

@@ -104,6 +104,7 @@ class LocalCluster:
 
     config: Config
     parties: list[Party]
+    ledger_id: bytes
     notary_key: bytes
     embedded: bool
     postgres: PostgresServer  # where the replicas share a database
@@ -179,13 +180,14 @@ class LocalCluster:
         if self._with_haproxy:
             check_socket_path(self.folder / "haproxy" / STATS_SOCKET, SOCKET_PATH_MAX)
         await self._start_servers(before)
-        self.parties, values = self._files.parties(self.settings.parties), self._values(before)
+        values = self._values(before)
         if self._files.has_key_file(values):
             self._files.notary_key()
         self._files.write_config(values, None if self.embedded else (ROLE, READER))
         self.config = load_config(self.config_path)
         self.notary_key = (await asyncio.to_thread(self.config.notary_signer)).public_key
         self.topic_id = await self._timed("request log", self.topic, self.prepare_log())
+        self.parties = self._files.parties(self.settings.parties, self.ledger_id)
         await self._start_replicas()
         self._write_run_file()
         self._stack.callback(RunFile.remove, self.folder)
@@ -223,7 +225,7 @@ class LocalCluster:
         log = open_log(settings)
         try:
             await log.check()
-            await begin_log(log, officers)
+            self.ledger_id = (await begin_log(log, officers)).ledger_id
         finally:
             await log.close()
 

@@ -83,10 +83,11 @@ class ParticipantFiles:
         """Whether the notary's key is in a file, by the configuration and what a start adds to it."""
         return not {"pkcs11", "kms"} & {*self.settings(), *values}
 
-    def parties(self, count: int) -> list[Party]:
-        """Make this number of parties, each with its own key. Parties that were added by hand stay registered."""
+    def parties(self, count: int, ledger_id: bytes) -> list[Party]:
+        """Make so many parties of a ledger, each with its own key. Those that were added by hand stay registered."""
         parties = [
-            _party(party_name(number), self._folder / PARTIES / f"bank-{number}.key") for number in range(1, count + 1)
+            _party(party_name(number), ledger_id, self._folder / PARTIES / f"bank-{number}.key")
+            for number in range(1, count + 1)
         ]
         registered = _read_toml(self.party_file).get("parties", {})
         for party in parties:
@@ -150,8 +151,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read: {error}") from None
 
 
-def _party(name: str, path: Path) -> Party:
+def _party(name: str, ledger_id: bytes, path: Path) -> Party:
     """The party with the key in a file, which is made when there is none."""
     if not path.exists():
         create_key(path)
-    return Party.from_file(name, path)
+    return Party.from_file(name, ledger_id, path)

@@ -4,11 +4,13 @@ Here is what they say of the transaction; the command that it is submitted under
 big-endian:
 
     offset  size  field
-    0       16    the ASCII text `notary/request/2`, which keeps the signature from meaning anything else
-    16      32    transaction id
-    48      2     number of inputs, n                  \\
-    50      2     number of references, m               |
-    52      36 n  inputs, ascending                      > the content: its SHA-256 after `notary/content/1`
+    0       16    the ASCII text `notary/request/3`, which keeps the signature from meaning anything else
+    16      16    ledger id
+    32      32    transaction id
+    64      2     number of inputs, n                  \\
+    66      2     number of references, m               |
+    68      2     number of owners: 0, nobody owns yet  |
+    70      36 n  inputs, ascending                      > the content: its SHA-256 after `notary/content/2`
     ...     36 m  references, ascending                 |  is the content digest
     ...     1     window flags: 1 = has from, 2 = has until
     ...     8     from, microseconds UTC, 0 if absent   |
@@ -25,14 +27,21 @@ from hashlib import sha256
 from operator import lt
 
 from replica.notary.errors import BadRequest
-from replica.notary.requests import PARTY_MAX_BYTES, STATE_REF_BYTES, Request, TimeWindow, check_party, check_request
+from replica.notary.requests import (
+    DERIVED,
+    PARTY_MAX_BYTES,
+    STATE_REF_BYTES,
+    Request,
+    TimeWindow,
+    check_party,
+    check_request,
+)
 
-REQUEST_TAG = b"notary/request/2"
-CONTENT_TAG = b"notary/content/1"
+REQUEST_TAG = b"notary/request/3"
+CONTENT_TAG = b"notary/content/2"
 CHANGE_TAG = b"notary/command/1"
-_CONTENT_AT = 48
-_REFS_AT = 52
-_COUNTS = struct.Struct(">HH")
+LEDGER_AT, TX_ID_AT, CONTENT_AT, REFS_AT = 16, 32, 64, 70
+_COUNTS = struct.Struct(">HHH")
 _WINDOW = struct.Struct(">BQQ")
 _LENGTH = struct.Struct(">H")
 _HAS_FROM, _HAS_UNTIL = 1, 2
@@ -46,8 +55,9 @@ def encode_request(request: Request) -> bytes:
     return b"".join(
         (
             REQUEST_TAG,
+            request.ledger_id,
             request.tx_id,
-            _COUNTS.pack(len(request.inputs), len(request.references)),
+            _COUNTS.pack(len(request.inputs), len(request.references), 0),
             *request.inputs,
             *request.references,
             _encode_window(request.window),
@@ -66,30 +76,30 @@ def decode_request(raw: bytes) -> tuple[Request, bytes]:
     fields = _plain_fields(raw)
     if fields is None:
         return _decode_any(raw)
-    tx_id, inputs, party, length_at = fields
-    return Request(tx_id, inputs, (), None, party), sha256(CONTENT_TAG + raw[_CONTENT_AT:length_at]).digest()
+    ledger_id, tx_id, inputs, party, length_at = fields
+    return Request(ledger_id, tx_id, inputs, (), None, party), sha256(CONTENT_TAG + raw[CONTENT_AT:length_at]).digest()
 
 
-def _plain_fields(raw: bytes) -> tuple[bytes, tuple[bytes, ...], str, int] | None:
-    """Transaction id, inputs, party and where its length stands, of canonical bytes of the usual kind: no
+def _plain_fields(raw: bytes) -> tuple[bytes, bytes, tuple[bytes, ...], str, int] | None:
+    """Ledger id, transaction id, inputs, party and where its length stands, of canonical bytes of the usual kind: no
     references, no window. None for all others, valid or not: `_decode_any` decides about them.
 
     Readers of the log spend much of their time here, so one call takes all fields, and nothing is looked at twice.
     """
-    counts = raw[_CONTENT_AT:_REFS_AT]
+    counts = raw[CONTENT_AT:REFS_AT]
     layout = _plain_layout(counts)
     if layout is None:
         return None
     party_at = layout.size
     if not party_at < len(raw) <= party_at + PARTY_MAX_BYTES:
         return None
-    tag, tx_id, _, *inputs, window, party_n = layout.unpack_from(raw)
+    tag, ledger_id, tx_id, _, *inputs, window, party_n = layout.unpack_from(raw)
     if tag != REQUEST_TAG or window != _NO_WINDOW or len(raw) != party_at + party_n:
         return None
     party = _known_party(raw[party_at:])
-    if party is None or not all(map(lt, inputs, inputs[1:])):
+    if party is None or tx_id.endswith(DERIVED) or not all(map(lt, inputs, inputs[1:])):
         return None
-    return tx_id, tuple(inputs), party, party_at - _LENGTH.size
+    return ledger_id, tx_id, tuple(inputs), party, party_at - _LENGTH.size
 
 
 @lru_cache(64)  # at most a megabyte
@@ -97,10 +107,10 @@ def _plain_layout(counts: bytes) -> struct.Struct | None:
     """The layout of a request whose numbers of inputs and references are these bytes; None unless it is usual."""
     if len(counts) != _COUNTS.size:
         return None
-    inputs_n, references_n = _COUNTS.unpack(counts)
-    if references_n or inputs_n > _PLAIN_INPUTS_MAX:
+    inputs_n, references_n, owners_n = _COUNTS.unpack(counts)
+    if references_n or owners_n or inputs_n > _PLAIN_INPUTS_MAX:
         return None
-    return struct.Struct(f">16s32s4s{'36s' * inputs_n}{_WINDOW.size}sH")
+    return struct.Struct(f">16s16s32s6s{'36s' * inputs_n}{_WINDOW.size}sH")
 
 
 @lru_cache(1_024)  # few parties sign most requests
@@ -117,8 +127,8 @@ def _known_party(raw: bytes) -> str | None:
 def _decode_any(raw: bytes) -> tuple[Request, bytes]:
     """`decode_request` of any bytes, with the reason when they are not canonical."""
     try:
-        inputs_n, references_n = _COUNTS.unpack_from(raw, _CONTENT_AT)
-        references_at = _REFS_AT + STATE_REF_BYTES * inputs_n
+        inputs_n, references_n, owners_n = _COUNTS.unpack_from(raw, CONTENT_AT)
+        references_at = REFS_AT + STATE_REF_BYTES * inputs_n
         window_at = references_at + STATE_REF_BYTES * references_n
         flags, from_us, until_us = _WINDOW.unpack_from(raw, window_at)
         length_at = window_at + _WINDOW.size
@@ -126,29 +136,37 @@ def _decode_any(raw: bytes) -> tuple[Request, bytes]:
         party = raw[length_at + 2 :].decode()
     except (struct.error, UnicodeDecodeError) as error:
         raise BadRequest(f"not canonical bytes of a request: {error}") from None
+    if owners_n:
+        raise BadRequest("not canonical bytes of a request: these rules know no owners")
     if raw[:16] != REQUEST_TAG or len(raw) != length_at + 2 + party_bytes:
         raise BadRequest("not canonical bytes of a request: wrong tag or length")
     request = Request(
-        raw[16:_CONTENT_AT],
-        tuple([raw[at : at + STATE_REF_BYTES] for at in range(_REFS_AT, references_at, STATE_REF_BYTES)]),
+        raw[LEDGER_AT:TX_ID_AT],
+        raw[TX_ID_AT:CONTENT_AT],
+        tuple([raw[at : at + STATE_REF_BYTES] for at in range(REFS_AT, references_at, STATE_REF_BYTES)]),
         tuple([raw[at : at + STATE_REF_BYTES] for at in range(references_at, window_at, STATE_REF_BYTES)]),
         _decode_window(flags, from_us, until_us) if flags or from_us or until_us else None,
         party,
     )
     check_request(request)
-    return request, sha256(CONTENT_TAG + raw[_CONTENT_AT:length_at]).digest()
+    return request, sha256(CONTENT_TAG + raw[CONTENT_AT:length_at]).digest()
+
+
+def ledger_id_in(raw: bytes) -> bytes:
+    """Ledger id of canonical bytes."""
+    return raw[LEDGER_AT:TX_ID_AT]
 
 
 def tx_id_in(raw: bytes) -> bytes:
     """Transaction id of canonical bytes."""
-    return raw[16:_CONTENT_AT]
+    return raw[TX_ID_AT:CONTENT_AT]
 
 
 def summarise(raw: bytes) -> tuple[bytes, bytes, int]:
     """Transaction id, content digest and number of states of canonical bytes; decodes nothing else."""
-    inputs_n, references_n = _COUNTS.unpack_from(raw, _CONTENT_AT)
-    length_at = _REFS_AT + STATE_REF_BYTES * (inputs_n + references_n) + _WINDOW.size
-    return raw[16:_CONTENT_AT], sha256(CONTENT_TAG + raw[_CONTENT_AT:length_at]).digest(), inputs_n + references_n
+    inputs_n, references_n, _ = _COUNTS.unpack_from(raw, CONTENT_AT)
+    length_at = REFS_AT + STATE_REF_BYTES * (inputs_n + references_n) + _WINDOW.size
+    return raw[TX_ID_AT:CONTENT_AT], sha256(CONTENT_TAG + raw[CONTENT_AT:length_at]).digest(), inputs_n + references_n
 
 
 def content_digest(request: Request) -> bytes:

@@ -54,6 +54,11 @@ class Code(Enum):
         "The request names more states than the notary takes",
         "Split the transaction: inputs and references together must be fewer than 10,000.",
     )
+    WRONG_LEDGER = (
+        400,
+        "The request was signed for another ledger",
+        "Send it to the notary of that ledger, or sign it for this one: GET /v1/notary has its `ledger_id`.",
+    )
     EMPTY_BATCH = (400, "The batch has no submission", "Send at least one submission.")
     BATCH_TOO_LARGE = (
         400,

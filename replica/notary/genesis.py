@@ -13,10 +13,9 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from replica.notary.requests import PublicKey
+from replica.notary.requests import LEDGER_ID_BYTES, PublicKey
 from replica.notary.untrusted import UNREADABLE
 
-LEDGER_ID_BYTES = 16
 NO_LEDGER = bytes(LEDGER_ID_BYTES)  # of a reader that has not read a genesis
 OFFICERS_MAX = 100
 _HEAD = b"\x94\x08"  # an array of four whose first element, the kind, is 8

@@ -30,11 +30,12 @@ class NoteLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """One act or registration that counts. Byte strings in hexadecimal, times in microseconds UTC.
 
     `previous`: SHA-256 of the line before, without its newline. `signed`: whether the signature is that of
-    `operator_key` over the other members. `name` to `reason` are those of an act, `party` to `until_us` those of a
-    registration.
+    `operator_key` over the ledger and the other members. `name` to `reason` are those of an act, `party` to `until_us`
+    those of a registration.
     """
 
     previous: str
+    ledger_id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
     log_offset: Number
     stamp_us: Number
     operator: str
@@ -72,7 +73,8 @@ class _Cursor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_on(before: Exported, records: Iterable[tuple[int, bytes]]) -> tuple[list[bytes], Exported]:
     """The lines of the records that follow, and how far the export has come with them. Raises what reading raises."""
     reading = read_records(before.position, records)
-    lines = list(note_lines((one for one in reading.counted if isinstance(one, CountedNote)), before.digest))
+    notes = (one for one in reading.counted if isinstance(one, CountedNote))
+    lines = list(note_lines(notes, reading.position.ledger_id, before.digest))
     digest = line_digest(lines[-1]) if lines else before.digest
     return lines, Exported(reading.position, before.lines + len(lines), digest)
 
@@ -93,11 +95,11 @@ def decode_cursor(raw: bytes) -> Exported:
         raise ValueError(str(error)) from None
 
 
-def note_lines(notes: Iterable[CountedNote], previous: str = BEFORE_THE_FIRST) -> Iterator[bytes]:
+def note_lines(notes: Iterable[CountedNote], ledger_id: bytes, previous: str = BEFORE_THE_FIRST) -> Iterator[bytes]:
     """The lines of these notes in the log's order, without newlines. `previous`: the digest of the line before."""
     for note in notes:
         if isinstance(note.record, PartyNote):
-            line = msgspec.json.encode(_line(note.offset, note.record, previous))
+            line = msgspec.json.encode(_line(note.offset, note.record, ledger_id, previous))
             previous = line_digest(line)
             yield line
 
@@ -138,9 +140,10 @@ _decoder = msgspec.json.Decoder(NoteLine)
 _cursor_decoder = msgspec.json.Decoder(_Cursor)
 
 
-def _line(offset: int, record: PartyNote, previous: str) -> NoteLine:
-    head = (previous, offset, record.stamp_us, record.operator, record.public_key.hex(), record.signature.hex())
-    holds = note_signature_holds(record)
+def _line(offset: int, record: PartyNote, ledger_id: bytes, previous: str) -> NoteLine:
+    who = (record.operator, record.public_key.hex(), record.signature.hex())
+    head = (previous, ledger_id.hex(), offset, record.stamp_us, *who)
+    holds = note_signature_holds(record, ledger_id)
     if isinstance(record, ActRecord):
         return NoteLine(
             *head, holds, name=record.name, replaces=record.replaces, body=record.body.hex(), reason=record.reason
@@ -165,7 +168,7 @@ def _why_not(line: bytes, decoded: NoteLine, previous: str, offset: int) -> str:
         return "does not name the digest of the line before"
     if decoded.log_offset <= offset:
         return "has no higher log offset than the line before"
-    if msgspec.json.encode(_line(decoded.log_offset, record, previous)) != line:
+    if msgspec.json.encode(_line(decoded.log_offset, record, bytes.fromhex(decoded.ledger_id), previous)) != line:
         return "is not spelt as an export spells it, or says otherwise than its signature"
     return "" if decoded.signed else "has a signature that does not hold"
 

@@ -59,6 +59,11 @@ def begin(topic_id: str) -> Position:
     return Position(POSITION_VERSION, NO_LEDGER, topic_id)
 
 
+def ledger_of(position: Position | None) -> bytes:
+    """The ledger at a position; NO_LEDGER before the first record."""
+    return NO_LEDGER if position is None else position.ledger_id
+
+
 def offset_of(position: Position | None) -> int:
     """The log offset of a position; BEGIN for none."""
     return BEGIN if position is None else position.offset

@@ -203,8 +203,11 @@ class RunReader:
         return self.count_request(decoded_request(record), rules_version)
 
     def count_request(self, decoded: DecodedRequest, rules_version: int) -> VoidReason | None:
-        """A canonical request of the activation in force counts unless its number was met before."""
+        """A canonical request of the activation in force counts unless it is for another ledger, or its number was met
+        before."""
         record, request, digest, command = decoded
+        if request.ledger_id != self.ledger_id:
+            return VoidReason.UNDECODABLE
         if not self.is_first(record.sequence):
             return VoidReason.REPEAT
         self.stamp_us = max(self.stamp_us, record.stamp_us)

@@ -15,7 +15,9 @@ import msgspec
 from replica.notary.codes import Code
 from replica.notary.errors import BadRequest
 
+LEDGER_ID_BYTES = 16
 TX_ID_BYTES = 32
+DERIVED = b"/derived"  # a transaction id that ends so is kept for ids that are derived from their content
 STATE_REF_BYTES = 36
 DIGEST_BYTES = 32
 PUBLIC_KEY_BYTES = 32
@@ -49,8 +51,12 @@ class TimeWindow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """A notarisation request in canonical order: inputs and references ascending, no duplicate, no overlap."""
+    """A notarisation request in canonical order: inputs and references ascending, no duplicate, no overlap.
 
+    `ledger_id`: of the ledger that it is for, as the genesis has it.
+    """
+
+    ledger_id: bytes
     tx_id: bytes
     inputs: tuple[bytes, ...]
     references: tuple[bytes, ...]
@@ -100,16 +106,25 @@ def parse_state_ref(text: str) -> bytes:
     raise BadRequest(f"a state is '<64 hexadecimal digits>:<index 0..{INDEX_MAX}>', not {text[:90]!r}")
 
 
+def parse_ledger_id(text: str) -> bytes:
+    """Ledger id from 32 hexadecimal digits. Raises BadRequest."""
+    return _parse_hex("a ledger id", text, LEDGER_ID_BYTES)
+
+
 def parse_tx_id(text: str) -> bytes:
     """Transaction id from 64 hexadecimal digits. Raises BadRequest."""
-    if len(text) == 2 * TX_ID_BYTES:
+    return _parse_hex("a transaction id", text, TX_ID_BYTES)
+
+
+def _parse_hex(name: str, text: str, size: int) -> bytes:
+    if len(text) == 2 * size:
         try:
-            tx_id = bytes.fromhex(text)
+            found = bytes.fromhex(text)
         except ValueError:
-            tx_id = b""
-        if len(tx_id) == TX_ID_BYTES:
-            return tx_id
-    raise BadRequest(f"a transaction id is 64 hexadecimal digits, not {text[:70]!r}")
+            found = b""
+        if len(found) == size:
+            return found
+    raise BadRequest(f"{name} is {2 * size} hexadecimal digits, not {text[:70]!r}")
 
 
 def format_state_ref(ref: bytes) -> str:
@@ -123,18 +138,24 @@ def make_request(
     references: list[bytes],
     window: TimeWindow | None,
     party: str,
+    *,
+    ledger_id: bytes,
 ) -> Request:
     """A request in canonical order from parts in any order. Raises BadRequest naming the rule that is broken."""
     sorted_inputs, sorted_references = tuple(sorted(inputs)), tuple(sorted(references))
-    request = Request(tx_id, sorted_inputs, sorted_references, window, party)
+    request = Request(ledger_id, tx_id, sorted_inputs, sorted_references, window, party)
     check_request(request)
     return request
 
 
 def check_request(request: Request) -> None:
     """Enforce every rule of the format; a request that passes has exactly one canonical encoding. Raises BadRequest."""
+    if len(request.ledger_id) != LEDGER_ID_BYTES:
+        raise BadRequest(f"a ledger id has {LEDGER_ID_BYTES} bytes, not {len(request.ledger_id)}")
     if len(request.tx_id) != TX_ID_BYTES:
         raise BadRequest(f"a transaction id has {TX_ID_BYTES} bytes, not {len(request.tx_id)}")
+    if request.tx_id.endswith(DERIVED):
+        raise BadRequest("a transaction id that ends in '/derived' is kept for ids that are derived from their content")
     if request.state_count >= STATES_LIMIT:
         raise BadRequest(f"{request.state_count} states, the limit is {STATES_LIMIT - 1}", Code.TOO_MANY_STATES)
     _check_refs("inputs", request.inputs)

@@ -11,16 +11,16 @@ from functools import lru_cache
 
 import msgspec
 
-from replica.notary.canonical import decode_request, encode_request
+from replica.notary.canonical import CONTENT_AT, REFS_AT, decode_request, encode_request
 from replica.notary.errors import BadRequest
 from replica.notary.records import NO_OFFSET, RequestRecord
 from replica.notary.requests import STATE_REF_BYTES, TIME_MAX_US, Request, check_command
 
 FOR_EVER_US = TIME_MAX_US  # the period of a record whose caller named a ledger offset
-_COUNTS_AT, _REFS_AT, _WINDOW_BYTES = 48, 52, 17
-_COUNTS = struct.Struct(">HH")
+_WINDOW_BYTES = 17
+_COUNTS = struct.Struct(">HHH")
 _LENGTH = struct.Struct(">H")
-_DEDUPLICATION = struct.Struct(">BQ")
+_END = struct.Struct(">BQB")  # the deduplication, and 0: the request is not shown in parts
 _NONE, _PERIOD, _LEDGER_OFFSET = 0, 1, 2
 
 
@@ -38,15 +38,15 @@ class Terms(msgspec.Struct, frozen=True):
 def encode_canonical(request: Request, terms: Terms) -> bytes:
     """Canonical bytes of a request and terms that keep to their bounds."""
     command = _command(terms.user_id, terms.command_id, terms.act_as)
-    return encode_request(request) + command + _deduplication(terms)
+    return encode_request(request) + command + _end(terms)
 
 
 def decode_canonical(raw: bytes) -> tuple[Request, bytes, Terms]:
     """The request, its content digest and its terms. Raises BadRequest unless the bytes are exactly
     canonical."""
     try:
-        inputs_n, references_n = _COUNTS.unpack_from(raw, _COUNTS_AT)
-        at = _REFS_AT + STATE_REF_BYTES * (inputs_n + references_n) + _WINDOW_BYTES
+        inputs_n, references_n, _ = _COUNTS.unpack_from(raw, CONTENT_AT)
+        at = REFS_AT + STATE_REF_BYTES * (inputs_n + references_n) + _WINDOW_BYTES
         _, at = _text(raw, at)
         request, digest = decode_request(raw[:at])
         user_id, at = _text(raw, at)
@@ -79,7 +79,7 @@ def request_in(record: RequestRecord) -> tuple[Request, bytes]:
     """The request in a record, and its content digest. Raises BadRequest unless its bytes are canonical, and signed for
     the record's command and terms."""
     submission = record.submission
-    raw, end = submission.request, len(submission.request) - _DEDUPLICATION.size
+    raw, end = submission.request, len(submission.request) - _END.size
     command = _command(submission.user_id, submission.command_id, tuple(sorted(submission.act_as)))
     command_at = end - len(command)
     if command_at < 0 or raw[command_at:end] != command:  # written out and compared: much less work than reading it
@@ -112,19 +112,21 @@ def _texts(texts: Sequence[str]) -> list[bytes]:
     return [part for text in texts for part in (_LENGTH.pack(len(text.encode())), text.encode())]
 
 
-def _deduplication(terms: Terms) -> bytes:
+def _end(terms: Terms) -> bytes:
     if terms.deduplication_us is not None:
-        return _DEDUPLICATION.pack(_PERIOD, terms.deduplication_us)
+        return _END.pack(_PERIOD, terms.deduplication_us, 0)
     if terms.ledger_offset is not None:
-        return _DEDUPLICATION.pack(_LEDGER_OFFSET, terms.ledger_offset)
-    return _DEDUPLICATION.pack(_NONE, 0)
+        return _END.pack(_LEDGER_OFFSET, terms.ledger_offset, 0)
+    return _END.pack(_NONE, 0, 0)
 
 
 def _deduplication_in(raw: bytes) -> tuple[int | None, int | None]:
     """The period and the ledger offset that canonical bytes end with. Raises BadRequest."""
-    if len(raw) != _DEDUPLICATION.size:
+    if len(raw) != _END.size:
         raise BadRequest("not canonical bytes of a request: wrong length")
-    kind, value = _DEDUPLICATION.unpack(raw)
+    kind, value, parts = _END.unpack(raw)
+    if parts:
+        raise BadRequest("not canonical bytes of a request: these rules know no requests that are shown in parts")
     if kind > _LEDGER_OFFSET or value > TIME_MAX_US or (kind == _NONE and value):
         raise BadRequest("not canonical bytes of a request: its deduplication")
     return (value if kind == _PERIOD else None), (value if kind == _LEDGER_OFFSET else None)

@@ -16,7 +16,7 @@ from replica.log.interface import RequestLog
 from replica.log.reading_on import open_reading_on
 from replica.notary.errors import IndexMismatch, LogUnavailable
 from replica.notary.parties import PARTY_KEY, Registration, decode_registration
-from replica.notary.position import offset_of
+from replica.notary.position import ledger_of, offset_of
 from replica.notary.records import RegistrationRecord, Undecodable, decode_record, format_named
 
 PAGE_KEYS = 200
@@ -41,10 +41,11 @@ class PartyKey(msgspec.Struct, frozen=True):
 class PartyPage(msgspec.Struct, frozen=True):
     """Registrations by log offset, after the one that was asked for. `more`: there are others after them.
 
-    `officers`: their keys, by the newest act; `acts`: how many there were; `known_to`: the log offset up to which this
-    replica knows registrations.
+    `ledger_id`: in hexadecimal; `officers`: their keys, by the newest act; `acts`: how many there were; `known_to`: the
+    log offset up to which this replica knows registrations.
     """
 
+    ledger_id: str
     officers: list[str]
     acts: int
     known_to: int
@@ -64,11 +65,16 @@ class PartyBook:
         IndexMismatch where log and index disagree."""
         newest = [one for one in newest_of_all(self._index) if one.offset > after]
         wanted, officers = newest[:PAGE_KEYS], officers_of(self._index)
-        known_to = offset_of(self._index.position())
+        position = self._index.position()
         found = await self._read([one.offset for one in wanted])
         keys = [_shown(one, found.get(one.offset)) for one in wanted]
         return PartyPage(
-            sorted(key.hex() for key in officers.keys), officers.acts, known_to, keys, len(newest) > len(wanted)
+            ledger_of(position).hex(),
+            sorted(key.hex() for key in officers.keys),
+            officers.acts,
+            offset_of(position),
+            keys,
+            len(newest) > len(wanted),
         )
 
     async def _read(self, offsets: Sequence[int]) -> dict[int, bytes]:

@@ -83,7 +83,10 @@ async def running(profile: Profile, replicas: int, front_ends: int) -> AsyncIter
     try:
         endpoint = await _endpoint(process)
         folder = home / "data" / NAME / PARTIES
-        parties = [Party.from_file(party_name(number), folder / f"bank-{number}.key") for number in range(1, 6)]
+        async with NotaryClient(f"http://{endpoint.host}:{endpoint.port}") as client:
+            ledger_id = (await client.describe()).ledger_id
+        keys = {party_name(number): folder / f"bank-{number}.key" for number in range(1, 6)}
+        parties = [Party.from_file(name, ledger_id, key) for name, key in keys.items()]
         yield Trial(pid=process.pid, endpoint=endpoint, parties=parties)
         process.send_signal(signal.SIGINT)
         await process.communicate()

@@ -32,10 +32,11 @@ def fresh_states(random: Random, count: int) -> list[bytes]:
 def submission(random: Random, party: Party, inputs: list[bytes]) -> dict[str, object]:
     """The document of one signed submission with a random transaction id."""
     tx_id = random.randbytes(32)
-    request = make_request(tx_id, inputs, [], None, party.name)
+    request = make_request(tx_id, inputs, [], None, party.name, ledger_id=party.ledger_id)
     signed = encode_canonical(request, Terms(ANONYMOUS, tx_id.hex(), (party.name,)))
     return {
         "request": {
+            "ledger_id": party.ledger_id.hex(),
             "tx_id": tx_id.hex(),
             "inputs": [format_state_ref(ref) for ref in request.inputs],
             "party": party.name,
@@ -52,7 +53,8 @@ def unsigned_submission(random: Random, inputs: int, party: Party) -> Submission
     """
     tx_id = random.randbytes(32)
     terms = Terms(ANONYMOUS, tx_id.hex(), (party.name,))
-    request = encode_canonical(make_request(tx_id, fresh_states(random, inputs), [], None, party.name), terms)
+    states = fresh_states(random, inputs)
+    request = encode_canonical(make_request(tx_id, states, [], None, party.name, ledger_id=party.ledger_id), terms)
     command = (ANONYMOUS, tx_id.hex(), (party.name,), random.randbytes(16).hex())
     return Submission(request, party.public_key, random.randbytes(64), *command)
 

@@ -42,6 +42,7 @@ class ClientOrder(msgspec.Struct, kw_only=True, frozen=True):
     process: str
     history: str
     parties: list[tuple[str, bytes]]  # name, seed of the key
+    ledger_id: bytes
     singles: int = 24  # workers that submit one at a time
     batches: int = 4  # workers that submit `batch` at a time
     batch: int = 20
@@ -129,7 +130,7 @@ async def run(order: ClientOrder) -> None:
 
     loop.add_reader(sys.stdin, end)
     random = Random(order.seed)
-    parties = [Party(name, SigningKey(seed)) for name, seed in order.parties]
+    parties = [Party(name, order.ledger_id, SigningKey(seed)) for name, seed in order.parties]
     mix = Mix(parties, random, fresh_only=order.fresh_only, contended=order.contended)
     policy = RetryPolicy(deadline_s=order.give_up_s, attempt_max_s=ATTEMPT_MAX_S)
     results: Counter[type] = Counter()

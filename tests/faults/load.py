@@ -117,6 +117,7 @@ def client_load(
         process=process,
         history=str(cluster.folder / f"history-{process}.jsonl"),
         parties=[(party.name, bytes(party.key)) for party in cluster.parties],
+        ledger_id=cluster.ledger_id,
         seed=monotonic_ns(),  # a cluster may have a log already: nothing is to occur twice
         replica=None if behind is None else behind.name,
     )

@@ -54,6 +54,7 @@ from replica.notary.requests import (
 from replica.notary.rules import Conflict, Usage
 from replica.notary.terms import Terms, encode_canonical, period_us_of
 from replica.notary.words import NewWord, encode_word
+from tests.worlds.beginning import LEDGER
 from tests.worlds.notary_logs import run_product
 from tests.worlds.party_logs import told_log
 
@@ -83,7 +84,7 @@ def _request(
     window: TimeWindow | None = None,
     party: str = PARTY,
 ) -> Request:
-    return make_request(tx(tx_byte), list(inputs), list(references), window, party)
+    return make_request(tx(tx_byte), list(inputs), list(references), window, party, ledger_id=LEDGER)
 
 
 def submission(request: Request, command_id: str = "command-1") -> Submission:
@@ -151,7 +152,7 @@ RECORDS = {
 
 LEASED = Position(
     POSITION_VERSION,
-    b"L" * 16,
+    LEDGER,
     "qPgrcQb1TUm0yHd7vVhW9g",
     1_000_000,
     bytes([0xDD]) * 32,
@@ -164,7 +165,7 @@ LEASED = Position(
 LOG_IDS = ("qPgrcQb1TUm0yHd7vVhW9g", "raft:0b0c5d0e-6a3f-4d52-9b1f-2f4b1d0e6a3f", "x")
 RUNNING = Position(
     POSITION_VERSION,
-    b"L" * 16,
+    LEDGER,
     LOG_IDS[0],
     1_000_001,
     bytes([0xDE]) * 32,
@@ -202,7 +203,7 @@ def _begun(barrier: BarrierRecord, sequence: int) -> list[bytes]:
     officer = _OPERATOR[0]
     of = (PARTY, bytes(PARTY_KEY.verify_key), 0, 0, TIME_MAX_US, "zoë", *_OPERATOR)
     registration = RegistrationRecord(2, barrier.activation_id, sequence, 1_000, *of)
-    genesis = encode_genesis(GenesisRecord(1, bytes([0xA7]) * 16, (officer,)))
+    genesis = encode_genesis(GenesisRecord(1, LEDGER, (officer,)))
     return [genesis, encode_record(barrier), encode_record(registration)]
 
 
@@ -380,6 +381,7 @@ def _canonical_vectors() -> bytes:
         [
             {
                 "name": name,
+                "ledger_id": request.ledger_id.hex(),
                 "tx_id": request.tx_id.hex(),
                 "inputs": [format_state_ref(ref) for ref in request.inputs],
                 "references": [format_state_ref(ref) for ref in request.references],
@@ -404,6 +406,7 @@ def _signed_command_vectors() -> bytes:
         found.append(
             {
                 "name": name,
+                "ledger_id": request.ledger_id.hex(),
                 "tx_id": request.tx_id.hex(),
                 "inputs": [format_state_ref(ref) for ref in request.inputs],
                 "references": [format_state_ref(ref) for ref in request.references],
@@ -501,7 +504,7 @@ def samples() -> dict[str, bytes]:
             NewWord("pause", 1_234, b'{"keeper":"r1","reason":"a disk","paused_at":"2026-05-01T02:00:00Z"}')
         ),
         "vectors/canonical.json": _canonical_vectors(),
-        "vectors/canonical_2_signed.json": _signed_command_vectors(),
+        "vectors/canonical_signed.json": _signed_command_vectors(),
         "vectors/change_id.json": _change_id_vectors(),
         "vectors/merkle.json": _merkle_vectors(),
         "vectors/receipts.json": _receipt_vectors(),

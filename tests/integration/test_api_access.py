@@ -32,6 +32,7 @@ from tests.integration.test_cli_ledger import notary
 from tests.tokens import AUDIENCE, Issuer
 from tests.unit.client.test_access import write
 from tests.worlds.api_world import ACTIVE, BANK, NOTARY_KEY, ApiWorld, StubParticipant, make_submission
+from tests.worlds.beginning import LEDGER
 
 QUICK = RetryPolicy(deadline_s=20.0, timeout_s=0.01, attempt_max_s=5.0)
 SHORT_LIFE_S = 4  # a token's times are whole seconds
@@ -90,7 +91,7 @@ async def test_every_call_shows_the_token_and_the_certificate(tmp_path: Path) ->
 
     def use(endpoint: str) -> None:
         with SyncNotaryClient(endpoint, QUICK, access=access) as client:
-            assert client.notarise(submission, NOTARY_PUBLIC_KEY).tx_id == submission.request[16:48]
+            assert client.notarise(submission, NOTARY_PUBLIC_KEY).tx_id == submission.request[32:64]
             assert [c.offset for c in islice(client.completions(), 3)] == [1, 2, 3]
             assert len(client.submit_all([submission, fresh()])) == 2
 
@@ -269,7 +270,7 @@ async def test_the_client_knows_the_user_of_its_token(tmp_path: Path) -> None:
 async def test_a_token_that_grants_another_party_is_final(tmp_path: Path) -> None:
     """Goal: only what may change is asked for again. Method: a good token, a request of somebody else's."""
     guarded = Guarded(tmp_path, StubParticipant())
-    stranger = Party("O=Bank B,L=Paris,C=FR")
+    stranger = Party("O=Bank B,L=Paris,C=FR", LEDGER)
     async with (
         guarded.world.serve() as world,
         NotaryClient(world.endpoint, QUICK, access=Access(token=guarded.first_old)) as client,

@@ -40,6 +40,7 @@ def states(count: int) -> list[str]:
 
 CHANGES: dict[str, tuple[Callable[[Document], object], int, str]] = {
     "no request": (lambda d: d.pop("request"), 400, "MALFORMED_JSON"),
+    "no ledger id": (lambda d: d["request"].pop("ledger_id"), 400, "MALFORMED_JSON"),
     "no transaction id": (lambda d: d["request"].pop("tx_id"), 400, "MALFORMED_JSON"),
     "no inputs field": (lambda d: d["request"].pop("inputs"), 400, "MALFORMED_JSON"),
     "no signature": (lambda d: d["request"].pop("signature"), 400, "MALFORMED_JSON"),
@@ -53,6 +54,10 @@ CHANGES: dict[str, tuple[Callable[[Document], object], int, str]] = {
     "inputs as text": (request_with(inputs=STATE), 400, "MALFORMED_JSON"),
     "input as a number": (request_with(inputs=[1]), 400, "MALFORMED_JSON"),
     "inputs null": (request_with(inputs=None), 400, "MALFORMED_JSON"),
+    "ledger id too short": (request_with(ledger_id="4c" * 15), 400, "MALFORMED_REQUEST"),
+    "ledger id no hexadecimal": (request_with(ledger_id="xy" * 16), 400, "MALFORMED_REQUEST"),
+    "another ledger": (request_with(ledger_id="4d" * 16), 400, "WRONG_LEDGER"),
+    "transaction id of a kind to come": (request_with(tx_id=(b"a" * 24 + b"/derived").hex()), 400, "MALFORMED_REQUEST"),
     "transaction id too short": (request_with(tx_id="ab" * 31), 400, "MALFORMED_REQUEST"),
     "transaction id too long": (request_with(tx_id="ab" * 33), 400, "MALFORMED_REQUEST"),
     "transaction id no hexadecimal": (request_with(tx_id="xy" * 32), 400, "MALFORMED_REQUEST"),

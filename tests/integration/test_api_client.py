@@ -47,6 +47,7 @@ from tests.worlds.api_world import (
     make_submission,
     notarise,
 )
+from tests.worlds.beginning import LEDGER
 
 QUICK = RetryPolicy(deadline_s=5.0, timeout_s=0.01, attempt_max_s=2.0)
 NOTARY_PUBLIC_KEY = bytes(NOTARY_KEY.verify_key)
@@ -98,14 +99,14 @@ async def test_only_what_is_open_in_a_batch_is_sent_again(tmp_path: Path) -> Non
         place = submissions.index(submission)
         if place == 4:
             judge.seen[submission] += 1
-            return Refused("TX_ID_REUSED", submission.request[16:48], 3)
+            return Refused("TX_ID_REUSED", submission.request[32:64], 3)
         return judge(submission) if place % 3 == 0 else notarise(submission)
 
     world = ApiWorld(StubParticipant(answer))
     async with world.serve(), NotaryClient(world.endpoint, QUICK) as client:
         results = await client.submit_batch(submissions)
         assert await client.submit_batch([]) == []
-    assert results[4] == Refused("TX_ID_REUSED", submissions[4].request[16:48], 3)
+    assert results[4] == Refused("TX_ID_REUSED", submissions[4].request[32:64], 3)
     for place, result in enumerate(results):
         if place != 4:
             assert isinstance(result, Notarised)
@@ -161,7 +162,7 @@ async def test_a_request_that_is_wrong_is_not_tried_again(tmp_path: Path) -> Non
 async def test_look_up_and_describe(tmp_path: Path) -> None:
     """Goal: a receipt can be fetched later; the notary publishes its key. Method: one found, one not."""
     participant, submission = StubParticipant(), make_submission()
-    tx_id = submission.request[16:48]
+    tx_id = submission.request[32:64]
     participant.found[tx_id] = notarise(submission)
     async with ApiWorld(participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
         found = await client.look_up(tx_id)
@@ -179,13 +180,13 @@ async def test_notarise_returns_a_success_that_verifies_or_raises_what_to_do(tmp
     short = RetryPolicy(deadline_s=0.05, timeout_s=0.01)
     async with ApiWorld(participant).serve() as world, NotaryClient(world.endpoint, short) as client:
         submission = make_submission()
-        assert (await client.notarise(submission, NOTARY_PUBLIC_KEY)).tx_id == submission.request[16:48]
+        assert (await client.notarise(submission, NOTARY_PUBLIC_KEY)).tx_id == submission.request[32:64]
         with pytest.raises(ReceiptInvalid):
             await client.notarise(submission, BANK.public_key)
         with pytest.raises(RequestRejected) as rejected:
             await client.notarise(forged(), NOTARY_PUBLIC_KEY)
         assert rejected.value.code is Code.SIGNATURE_INVALID
-        participant.answer = lambda asked: Refused("TX_ID_REUSED", asked.request[16:48], 3)
+        participant.answer = lambda asked: Refused("TX_ID_REUSED", asked.request[32:64], 3)
         with pytest.raises(NotarisationRefused) as refused:
             await client.notarise(submission, NOTARY_PUBLIC_KEY)
         assert refused.value.refused.record_offset == 3
@@ -200,7 +201,7 @@ async def test_bulk_work_goes_over_one_stream(tmp_path: Path) -> None:
     async with ApiWorld(participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
         submissions = [make_submission() for _ in range(500)]
         answers = await client.submit_all(submissions)
-        assert [a.tx_id for a in answers if isinstance(a, Notarised)] == [s.request[16:48] for s in submissions]
+        assert [a.tx_id for a in answers if isinstance(a, Notarised)] == [s.request[32:64] for s in submissions]
         assert world.counts.requests == {"/v1/submissions/stream 101": 1}
 
 
@@ -274,7 +275,7 @@ async def test_every_call_takes_a_deduplication_period(tmp_path: Path) -> None:
 async def test_questions_and_updates(tmp_path: Path) -> None:
     """Goal: every question of the API has a method. Method: a transaction, a state, its history, the end, updates."""
     participant, submission = StubParticipant(), make_submission()
-    tx_id = submission.request[16:48]
+    tx_id = submission.request[32:64]
     state = bytes(36)
     participant.found[tx_id] = notarise(submission)
     winner = make_completion(1).tx_id
@@ -381,7 +382,7 @@ async def test_the_code_of_every_answer_is_an_enum(tmp_path: Path) -> None:
     async with ApiWorld(participant).serve() as world, NotaryClient(world.endpoint, QUICK) as client:
         assert code_of(await client.submit(make_submission())) is None
         assert code_of(await client.look_up("ab" * 32)) is Code.TX_NOT_FOUND
-        assert code_of(await client.submit(make_submission(Party("O=Nobody")))) is Code.PARTY_UNKNOWN
+        assert code_of(await client.submit(make_submission(Party("O=Nobody", LEDGER)))) is Code.PARTY_UNKNOWN
 
 
 async def test_programs_without_an_event_loop_have_the_same_client(tmp_path: Path) -> None:
@@ -393,7 +394,7 @@ async def test_programs_without_an_event_loop_have_the_same_client(tmp_path: Pat
     def use(endpoint: str) -> None:
         submission = make_submission()
         with SyncNotaryClient(endpoint, QUICK) as client:
-            assert client.notarise(submission, NOTARY_PUBLIC_KEY).tx_id == submission.request[16:48]
+            assert client.notarise(submission, NOTARY_PUBLIC_KEY).tx_id == submission.request[32:64]
             assert len(client.submit_batch([submission, make_submission()])) == 2
             assert len(client.submit_all([submission, make_submission()])) == 2
             assert isinstance(client.submit(submission), Notarised)

@@ -47,7 +47,7 @@ EXCHANGES = [
 
 
 PARTIES = ("O=Bank A,L=London,C=GB",)
-DIGEST = bytes.fromhex("c28dc217b53872c406f1386e4d1d6dce566c15020818097a5a2a61624648671d")
+DIGEST = bytes.fromhex("1c071085d558bf121abe501e3cc24860a026e603937d5915b259026171d63912")
 STATE = parse_state_ref("7547ffaca5f21a3a9bbe8eac380a98fda5bbd58cdbe5774c1fbb4ad4255112d6:1")
 LOSER = parse_tx_id("beb5e45eadcd4acff887a0e3628ad91bd9470b41179a10c0b6d98d0e4c2a38ad")
 REFUSAL = msgspec.msgpack.encode((Conflict(STATE, hash_of_tx_id(WINNER), Usage.INPUT),))
@@ -85,10 +85,10 @@ COMPLETIONS = [
 
 def judge(submission: Submission) -> Answer:
     """The state of the page's examples: one transaction took the input, any other conflicts with it."""
-    tx_id = submission.request[16:48]
+    tx_id = submission.request[32:64]
     if tx_id == WINNER:
         return msgspec.structs.replace(notarise(submission), ledger_offset=1)
-    conflict = Conflict(submission.request[52:88], hash_of_tx_id(WINNER), Usage.INPUT)
+    conflict = Conflict(submission.request[70:106], hash_of_tx_id(WINNER), Usage.INPUT)
     return Refused(Code.STATE_CONFLICT.name, tx_id, 42, (conflict,), ledger_offset=2)
 
 

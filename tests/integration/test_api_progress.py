@@ -80,7 +80,7 @@ async def test_a_short_wait_is_answered_as_ever(tmp_path: Path) -> None:
 
 async def test_a_problem_behind_estimates_keeps_its_status(tmp_path: Path) -> None:
     """Goal: the last line alone counts. Method: a refusal, by hand and through the library."""
-    participant = Telling(20.0, answer=lambda asked: Refused("TX_ID_REUSED", asked.request[16:48], 3))
+    participant = Telling(20.0, answer=lambda asked: Refused("TX_ID_REUSED", asked.request[32:64], 3))
     async with ApiWorld(participant).serve() as world, aiohttp.ClientSession() as session:
         body = encode_submission(make_submission())
         _, lines = await post(session, world.endpoint + "/v1/submissions", body, LINES)
@@ -126,7 +126,7 @@ async def test_an_answer_that_follows_an_estimate_reaches_the_caller(tmp_path: P
         assert isinstance(answer, Notarised)
         assert certifies(answer, one, NOTARY_PUBLIC_KEY)
         answers = await client.submit_batch(several)
-        assert [a.tx_id for a in answers if isinstance(a, Notarised)] == [s.request[16:48] for s in several]
+        assert [a.tx_id for a in answers if isinstance(a, Notarised)] == [s.request[32:64] for s in several]
         assert participant.submitted == [one, *several]
         participant.estimates_s, participant.gate = (), asyncio.Event()
         assert isinstance(await client.submit(one), NotNow)

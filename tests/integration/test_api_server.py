@@ -56,7 +56,7 @@ async def test_a_success_carries_a_receipt_that_verifies(tmp_path: Path) -> None
     assert (document["status"], document["code"], document["log_offset"]) == (200, "NOTARISED", OFFSET)
     receipt = receipt_from_document(ReceiptDocument(**document["receipt"]))
     assert verify_receipt(receipt, NOTARY_PUBLIC_KEY)
-    assert receipt.tx_id == submission.request[16:48]
+    assert receipt.tx_id == submission.request[32:64]
 
 
 async def test_left_out_ids_get_their_defaults(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ async def test_left_out_ids_get_their_defaults(tmp_path: Path) -> None:
             async with session.post(world.endpoint + "/v1/submissions", json=document) as response:
                 assert response.status == 200
     first, second = participant.submitted
-    assert (first.user_id, first.command_id) == ("anonymous", submission.request[16:48].hex())
+    assert (first.user_id, first.command_id) == ("anonymous", submission.request[32:64].hex())
     assert first.act_as == submission.act_as
     assert first.request == submission.request
     assert re.fullmatch("[0-9a-f]{32}", first.submission_id)
@@ -145,7 +145,7 @@ async def test_a_batch_is_answered_in_order_and_checked_in_chunks(tmp_path: Path
     submissions = [make_submission(inputs_count=1) for _ in range(100)]
 
     def judge(submission: Submission) -> Answer:
-        tx_id = submission.request[16:48]
+        tx_id = submission.request[32:64]
         return Refused("TX_ID_REUSED", tx_id) if tx_id[0] % 3 == 0 else notarise(submission)
 
     participant = StubParticipant(judge)
@@ -153,7 +153,7 @@ async def test_a_batch_is_answered_in_order_and_checked_in_chunks(tmp_path: Path
         url = world.endpoint + "/v1/submissions/batch"
         async with session.post(url, data=encode_batch(submissions)) as response:
             results = (await response.json())["results"]
-    assert [result["tx_id"] for result in results] == [submission.request[16:48].hex() for submission in submissions]
+    assert [result["tx_id"] for result in results] == [submission.request[32:64].hex() for submission in submissions]
     assert participant.submitted == submissions
     assert {result["status"] for result in results} == {200, 409}
 
@@ -161,7 +161,7 @@ async def test_a_batch_is_answered_in_order_and_checked_in_chunks(tmp_path: Path
 async def test_look_ups(tmp_path: Path) -> None:
     """Goal: a notarised transaction is answered with a receipt, another is not found. Method: both."""
     participant, submission = StubParticipant(), make_submission()
-    tx_id = submission.request[16:48]
+    tx_id = submission.request[32:64]
     found = notarise(submission)
     assert isinstance(found, Notarised)
     participant.found[tx_id] = found

@@ -23,6 +23,7 @@ from replica.notary.codes import Code
 from replica.notary.receipts import Place, make_receipts, verify_receipt
 from replica.notary.requests import Submission
 from tests.worlds.api_world import NOTARY_KEY, OFFSET, PASSIVE, ApiWorld, StubParticipant, make_submission, notarise
+from tests.worlds.beginning import LEDGER
 
 QUICK = RetryPolicy(timeout_s=0.01, deadline_s=10.0)
 decoder: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServer)
@@ -95,7 +96,7 @@ async def test_bad_ones_are_rejected_and_do_not_hold_the_others_up(tmp_path: Pat
     """Goal: each is judged by itself. Method: a bad signature, a stranger, bytes that are not canonical, among good."""
     good, other = make_submission(), make_submission()
     forged = msgspec.structs.replace(good, signature=other.signature)
-    stranger = make_submission(Party("O=Nobody"))
+    stranger = make_submission(Party("O=Nobody", LEDGER))
     garbage = msgspec.structs.replace(good, request=b"no request")
     async with (
         ApiWorld(StubParticipant()).serve() as world,

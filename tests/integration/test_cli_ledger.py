@@ -13,6 +13,7 @@ import msgspec
 from ledger_api.client import Party, encode_submission
 from tests.integration.test_api_client import make_completion
 from tests.worlds.api_world import ACTIVE, NOTARY_KEY, ApiWorld, StubParticipant, make_submission
+from tests.worlds.beginning import LEDGER
 
 
 async def notary(
@@ -48,7 +49,7 @@ async def test_a_file_of_submissions_is_notarised_and_verified(tmp_path: Path) -
         assert "3 of 3 notarised and verified" in told
         code, _, told = await notary("submit", str(file), "--endpoint", world.endpoint, "--notary-key", "ab" * 32)
         assert (code, "0 of 3" in told) == (1, True)
-        file.write_bytes(b"\n".join([*good, encode_submission(make_submission(Party("O=Nobody")))]))
+        file.write_bytes(b"\n".join([*good, encode_submission(make_submission(Party("O=Nobody", LEDGER)))]))
         code, answers, _ = await notary("submit", str(file), "--endpoint", world.endpoint)
         assert (code, answers[3]["code"]) == (1, "PARTY_UNKNOWN")
         file.write_bytes(good[0] + b"\nnonsense\n")

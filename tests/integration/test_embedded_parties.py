@@ -87,13 +87,14 @@ async def test_keys_are_in_the_log_without_a_database(folder: Path, serving: str
     }
     settings = ClusterSettings(folder=folder, parties=1, log="raft", embedded=True, further=further)
     history = folder.with_name("history.jsonl")
-    old, new = (Party("O=Registered,L=London,C=GB", SigningKey.generate()) for _ in range(2))
+    old_key, new_key = SigningKey.generate(), SigningKey.generate()
     with history.open("wb") as stream:
         async with (
             guarded(LocalCluster(settings)) as cluster,
             RecordingClient(cluster.endpoint, HistoryWriter(stream), "keys") as client,
         ):
             world = World(cluster, client, history, stream)
+            old, new = (Party("O=Registered,L=London,C=GB", cluster.ledger_id, key) for key in (old_key, new_key))
             await cluster.wait_until_ready(list(cluster.replicas))
             await keep_the_officer(world)
             assert await refusal(world, of(old)) == "PARTY_UNKNOWN"

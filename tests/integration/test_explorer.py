@@ -27,13 +27,14 @@ from tests.browser import browser_page
 from tests.golden.make import FOLDER
 from tests.tokens import AUDIENCE, Issuer
 from tests.worlds.api_world import ACTIVE, BANK, ApiWorld, StubParticipant, notarise
+from tests.worlds.beginning import LEDGER
 
 SCREENSHOTS = Path(__file__).parents[2] / "docs" / "screenshots"
 RENEWING = bool(os.environ.get("RENEW_SCREENSHOTS"))
 SHOWN_MAX_MS = 20_000
 NARROW = 380  # a telephone
 SHORT = 300  # a picture is as high as its page, and at least this
-OTHER = Party("O=Bank B,L=Paris,C=FR", SigningKey(b"bank b's key, only for the tests"))
+OTHER = Party("O=Bank B,L=Paris,C=FR", LEDGER, SigningKey(b"bank b's key, only for the tests"))
 BEGAN_US = 1_767_323_045_000_000
 OTHERS_USER = "settlement" if RENEWING else "<img src=x onerror=document.title='owned'>"
 

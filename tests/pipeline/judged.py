@@ -61,7 +61,7 @@ def plan_of(slices: Sequence[Columns], topic_id: str = TOPIC, salvages: Salvages
     of = {columns.first_offset: columns for columns in slices}
 
     def look_again(plan: Plan, firsts: list[int]) -> list[Survey]:
-        return [survey(of[first], plan.rules_of(of[first])) for first in firsts]
+        return [survey(of[first], plan) for first in firsts]
 
     lost = lost_parties(chain(*map(lost_ranges, slices)), salvages)
     return make_plan(begin(topic_id), map(survey, slices), look_again, lost)
@@ -148,8 +148,8 @@ def in_slices(
     against: list[Array] = []
     command_parts: list[list[Array]] = [[] for _ in range(buckets)]
     for columns in reversed(slices):  # they come in any order
-        found = counted(columns, plan.rules_of(columns))
-        judged.voids += [(at, reason.value) for at, reason in void_reasons(columns, found, plan.barriers)]
+        found = counted(columns, plan)
+        judged.voids += [(at, reason.value) for at, reason in void_reasons(columns, found, plan)]
         offsets = (columns.first_offset + columns.rows[found.requests]).tolist()
         judged.verdicts |= {offset: (Outcome.NOTARISED, offset) for offset in offsets}
         judged.judged_us |= dict(zip(offsets, found.judged_us.tolist(), strict=True))

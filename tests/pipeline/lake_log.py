@@ -14,7 +14,7 @@ from replica.notary.records import NO_OFFSET, RequestRecord, SignOfLifeRecord, e
 from replica.notary.requests import Submission, TimeWindow, make_request, state_ref
 from replica.notary.terms import Terms, encode_canonical
 from tests.pipeline.judged import TOPIC
-from tests.worlds.beginning import OFFICER, beginning, next_barrier
+from tests.worlds.beginning import LEDGER, OFFICER, beginning, next_barrier
 
 BANK_A, BANK_B, FUND = "O=Bank A,L=London,C=GB", "O=Bank B,L=Paris,C=FR", "O=Fund,L=Zürich,C=CH"
 _KEYS = {party: SigningKey(sha256(party.encode()).digest()) for party in (BANK_A, BANK_B, FUND)}
@@ -73,7 +73,7 @@ def _asked(
 ) -> bytes:
     window = None if until_s is None else TimeWindow(None, _NINE_US + until_s * 1_000_000)
     states, read = ([lake_state(name) for name in names] for names in (inputs, reading))
-    request = make_request(lake_tx(transaction), states, read, window, party)
+    request = make_request(lake_tx(transaction), states, read, window, party, ledger_id=LEDGER)
     key, user = _KEYS[party], party[2:].partition(",")[0].lower().replace(" ", "-")
     canonical = encode_canonical(request, Terms(user, command, (party,)))
     submission = Submission(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from replica.notary.records import NO_OFFSET, RegistrationRecord, RequestRecord, SignOfLifeRecord, encode_record
 from replica.notary.requests import TIME_MAX_US, Submission, TimeWindow, make_request, state_ref
 from replica.notary.terms import FOR_EVER_US, Terms, encode_canonical
-from tests.worlds.beginning import OFFICER, beginning, next_barrier
+from tests.worlds.beginning import LEDGER, OFFICER, OTHER_LEDGER, beginning, next_barrier
 from tests.worlds.notary_logs import strange_bytes
 
 ACTIVATIONS = [bytes([number]) * 16 for number in (0, 1, 2)] + [bytes(15) + b"\1", b"\1" + bytes(15)]
@@ -64,6 +64,7 @@ def requests(draw: st.DrawFn) -> bytes:
         states[inputs_n:],
         windows[window],
         draw(st.sampled_from(PARTIES)),
+        ledger_id=draw(st.sampled_from([LEDGER] * 11 + [OTHER_LEDGER])),
     )
     acting = draw(st.sampled_from([(PARTIES[0],), (PARTIES[1],), (PARTIES[0], PARTIES[2]), tuple("abcdefghijklmnop")]))
     user, command = draw(TEXTS), draw(TEXTS)
@@ -142,7 +143,7 @@ def chain() -> list[bytes]:
     states = [[STATES[0]], STATES[:2], [STATES[1]]]
     values = [*beginning(OFFICER, (PARTIES[0], KEY)), next_barrier(2, ACTIVATIONS[1])]
     for number, inputs in enumerate(states):
-        request = make_request(TX_IDS[number], inputs, [], None, PARTIES[0])
+        request = make_request(TX_IDS[number], inputs, [], None, PARTIES[0], ledger_id=LEDGER)
         canonical = encode_canonical(request, Terms("alice", f"c{number}", (PARTIES[0],)))
         submission = Submission(canonical, KEY, b"s" * 64, "alice", f"c{number}", (PARTIES[0],), "s")
         values.append(encode_record(RequestRecord(2, ACTIVATIONS[1], number, number, submission, 0, -1)))

@@ -27,7 +27,7 @@ from replica.notary.terms import Terms, encode_canonical
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import PostgresStore
 from tests.pipeline.judged import TOPIC
-from tests.worlds.beginning import OFFICER, beginning, next_barrier
+from tests.worlds.beginning import LEDGER, OFFICER, beginning, next_barrier
 
 PARTY = "O=Bank A,L=London,C=GB"
 PARTY_KEY, NOTARY_KEY = SigningKey(bytes(range(32))), SigningKey(bytes(range(32, 64)))
@@ -50,6 +50,7 @@ def request(number: int, inputs: Sequence[int], references: Sequence[int] = (), 
         [state_ref(tx(1000 + s), s) for s in references],
         window,
         PARTY,
+        ledger_id=LEDGER,
     )
 
 

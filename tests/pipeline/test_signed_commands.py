@@ -17,10 +17,11 @@ from replica.notary.records import NO_OFFSET, RequestRecord, encode_record
 from replica.notary.requests import Submission
 from tests.pipeline.judged import TOPIC, plan_of
 from tests.pipeline.signed_log import ACTIVATION, BEGINNING, FIRST, PARTY, PARTY_KEY
+from tests.worlds.beginning import LEDGER
 
 pytestmark = pytest.mark.thorough
 
-BANK, OTHER = Party(PARTY, PARTY_KEY), Party("O=B")
+BANK, OTHER = Party(PARTY, LEDGER, PARTY_KEY), Party("O=B", LEDGER)
 
 
 def record(sequence: int, submission: Submission) -> bytes:
@@ -48,7 +49,7 @@ def test_signatures_of_both_versions_are_audited() -> None:
     values = log()
     columns = decode(0, pa.array(values, pa.binary()))
     plan = plan_of([columns])
-    found = counted(columns, plan.rules_of(columns))
+    found = counted(columns, plan)
     reading = read_records(begin(TOPIC), list(enumerate(values)))
     rows = columns.rows[found.requests].tolist()
     assert rows == [entry.offset for entry in reading.counted if isinstance(entry, CountedRequest)]

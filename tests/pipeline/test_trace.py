@@ -66,7 +66,7 @@ def test_what_was_submitted_after_a_fail_over_is_traced(spark: SparkSession, tmp
         (20, "NOTARISED", 17),
     ]
     signed = found[1]
-    assert signed["signature_holds"] and signed["signed_bytes"].startswith(b"notary/request/2".hex())
+    assert signed["signature_holds"] and signed["signed_bytes"].startswith(b"notary/request/3".hex())
     assert (signed["party"], signed["epoch"], signed["deduplication_us"], signed["after_offset"]) == (PARTY, 3, 500, -1)
     of_one = trace(spark, log, tmp_path / "2", of_tx(tx(1)), 10).entries
     assert [(one["offset"], one["outcome"], one["notarised_offset"]) for one in of_one][-1] == (15, "DEDUPLICATED", 4)

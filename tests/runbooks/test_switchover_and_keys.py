@@ -72,12 +72,12 @@ async def test_parties(folder: Path, request: pytest.FixtureRequest) -> None:
             await all_well(stage)
             await stage.play("parties", "Checks", **variables)
             await stage.play("parties", "Steps", "Officers", **variables)
-            assert (await refused(stage, Party(name, old))).code == "PARTY_UNKNOWN"
+            assert (await refused(stage, Party(name, stage.cluster.ledger_id, old))).code == "PARTY_UNKNOWN"
             await stage.play("parties", "Steps", "A party's key", **variables)
             await stage.play("parties", "Verification", **variables)
-        assert isinstance(await ask(stage, Party(name, new)), Notarised)
-        assert (await refused(stage, Party(name, old))).code == "KEY_NOT_VALID"
-        assert (await refused(stage, Party(name, lost))).code == "PARTY_UNKNOWN"
+        assert isinstance(await ask(stage, Party(name, stage.cluster.ledger_id, new)), Notarised)
+        assert (await refused(stage, Party(name, stage.cluster.ledger_id, old))).code == "KEY_NOT_VALID"
+        assert (await refused(stage, Party(name, stage.cluster.ledger_id, lost))).code == "PARTY_UNKNOWN"
     stage.assert_all_played("parties")
 
 

@@ -32,6 +32,7 @@ from replica.notary.requests import Request, Submission, TimeWindow, format_stat
 from replica.notary.terms import Terms, encode_canonical, period_us_of
 from tests.simulation.doubles.log import LATE_S
 from tests.simulation.plan import START_US, Damage, Hostile, Operation, Transaction
+from tests.worlds.beginning import LEDGER
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -102,6 +103,7 @@ class Content:
                 [_state(number) for number in planned.references],
                 window,
                 PARTY,
+                ledger_id=LEDGER,
             )
             self._made[number] = request
         return self._made[number]
@@ -291,7 +293,7 @@ class Stranger:
     async def _submit(self, link: MemoryLink, hostile: Hostile) -> bool:
         world, number = self._world, self._sent
         self._sent += 1
-        request = make_request(sha256(b"hostile %d" % number).digest(), [], [], None, PARTY)
+        request = make_request(sha256(b"hostile %d" % number).digest(), [], [], None, PARTY, ledger_id=LEDGER)
         submission = _damaged(number, hostile.damage, request)
         if hostile.damage in _RECORDED:
             world.note(invoke_submission(STRANGER, number, world.now_ns(), request, submission))

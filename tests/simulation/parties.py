@@ -30,7 +30,7 @@ from tests.simulation.draw import draw, leased, worded
 from tests.simulation.plan import START_US, Fault, FaultKind, Plan
 from tests.simulation.words import SimulatedBoard
 from tests.simulation.workers import all_serving
-from tests.worlds.beginning import beginning
+from tests.worlds.beginning import LEDGER, beginning
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -121,15 +121,14 @@ class Officer:
         newest = [value for one in self._world.replicas for value in one.disk.newest([pair], [OFFSET_END])]
         before = max(map(registrations_in, newest))
         note = RegistrationRecord(*_NOWHERE, PARTY, CLIENT_KEY, before, from_us, until_us, "officer", key, bytes(64))
-        self._signed.append(signed_note(note, _SIGNER.sign))
+        self._signed.append(signed_note(note, LEDGER, _SIGNER.sign))
         return self._signed[-1]
 
     def _officers(self) -> ActRecord:
         key = _SIGNER.public_key
         acts = max(officers_of(replica.disk).acts for replica in self._world.replicas)
-        return signed_note(
-            ActRecord(*_NOWHERE, OFFICERS, acts, encode_officers([key]), "officer", "sim", key, bytes(64)), _SIGNER.sign
-        )
+        act = ActRecord(*_NOWHERE, OFFICERS, acts, encode_officers([key]), "officer", "sim", key, bytes(64))
+        return signed_note(act, LEDGER, _SIGNER.sign)
 
     async def _until_effective(self, make: Callable[[], PartyNote]) -> None:
         while True:

@@ -26,6 +26,7 @@ from replica.notary.requests import DIGEST_BYTES
 from replica.store.memory import MemoryMarks
 from tests.simulation.plan import Fault, FaultKind, Plan
 from tests.simulation.restoring import submissions_in
+from tests.worlds.beginning import LEDGER
 
 if TYPE_CHECKING:
     from tests.simulation.replica import Core, Replica, Sent
@@ -309,7 +310,7 @@ class Power:
             offset = self._random.randint(0, 2 * world.topic.end_offset)
             mark = Position(
                 POSITION_VERSION,
-                b"L" * 16,
+                LEDGER,
                 world.topic.topic_id,
                 offset,
                 b"e" * DIGEST_BYTES,

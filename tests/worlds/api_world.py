@@ -58,11 +58,12 @@ from replica.notary.requests import Submission
 from replica.notary.terms import decode_canonical
 from replica.store.memory import MemoryDatabase, MemoryReader
 from replica.telemetry.counts import ApiCounts
+from tests.worlds.beginning import LEDGER
 
-BANK = Party("O=Bank A,L=London,C=GB", SigningKey(b"bank a's key, only for the tests"))
+BANK = Party("O=Bank A,L=London,C=GB", LEDGER, SigningKey(b"bank a's key, only for the tests"))
 NOTARY_KEY = SigningKey(b"the notary's key, also for tests")
-ACTIVE = Standing(True, 7, 0.25, ledger_id=b"L" * 16)
-PASSIVE = Standing(False, 7, 0.25, ledger_id=b"L" * 16)
+ACTIVE = Standing(True, 7, 0.25, ledger_id=LEDGER)
+PASSIVE = Standing(False, 7, 0.25, ledger_id=LEDGER)
 OFFSET = 41
 
 
@@ -220,7 +221,7 @@ class ApiWorld:
             batch_max=self.settings.batch_max,
             body_max_bytes=self.settings.body_max_bytes,
         )
-        validator = Validator(self.counts, self.settings.batch_max)
+        validator = Validator(self.counts, self.settings.batch_max, lambda: LEDGER)
         reader = MemoryReader(lambda: participant.database)
         now_s, budget = asyncio.get_running_loop().time, ByteBudget(self.settings.answers_max_bytes)
         self.feed = Feed(

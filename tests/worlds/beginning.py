@@ -16,6 +16,8 @@ from replica.notary.requests import TIME_MAX_US
 from tests.next_version.release import PRESENT
 
 OFFICER = FileSigner(Ed25519PrivateKey.from_private_bytes(b"o" * 32))  # where nothing depends on who it is
+LEDGER = b"L" * 16  # the id of the ledger of every made-up world
+OTHER_LEDGER = b"another ledger's"
 _ACTIVATION = b"the first leader"
 _DATABASE = "elsewhere:1:1"  # another system than any that a world has: each may go on after it
 
@@ -26,7 +28,7 @@ Registered = tuple[str, bytes] | tuple[str, bytes, int, int]  # party, key, and 
 def beginning(officer: FileSigner, *keys: Registered) -> list[bytes]:
     """The first records of a log: genesis, barrier of epoch 1 under today's rules, and the officer's registration
     of each party's key, for ever where no period is given."""
-    genesis = GenesisRecord(1, b"L" * 16, (officer.public_key,))
+    genesis = GenesisRecord(1, LEDGER, (officer.public_key,))
     barrier = BarrierRecord(1, _ACTIVATION, "R0", _DATABASE, PRESENT.records, PRESENT.rules)
     notes = [_registration(officer, number, *key) for number, key in enumerate(keys)]
     return [encode_genesis(genesis), encode_record(barrier), *map(encode_record, notes)]
@@ -43,7 +45,7 @@ def _registration(
 ) -> RegistrationRecord:
     place = (PRESENT.records, _ACTIVATION, number, 0)
     of = (party, key, 0, from_us, until_us, "officer", officer.public_key, bytes(64))
-    return signed_note(RegistrationRecord(*place, *of), officer.sign)
+    return signed_note(RegistrationRecord(*place, *of), LEDGER, officer.sign)
 
 
 async def no_demand(_: RequestLog) -> None:

@@ -78,7 +78,7 @@ def a_command_ran_twice(world: World, random: Random) -> bool:
     for event in filter(own_success, world.history):
         record = decode_record(world.values[event.record_offset], 2)
         assert isinstance(record, RequestRecord)
-        if record.activation_id == in_force and record.submission.request[16:48].hex() not in open_ids:
+        if record.activation_id == in_force and record.submission.request[32:64].hex() not in open_ids:
             world.values.append(encode_record(replace(record, sequence=20_000)))
             return True
     return False

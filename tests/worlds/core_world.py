@@ -42,7 +42,7 @@ from replica.store.memory import MemoryDatabase, MemoryDesk, MemoryStore
 from replica.store.sqlite.store import EmbeddedStore
 from replica.telemetry.core_spans import UNTRACED, Trace
 from tests.next_version.release import PRESENT
-from tests.worlds.beginning import Registered, beginning
+from tests.worlds.beginning import LEDGER, Registered, beginning
 from tests.worlds.ha_world import LoopClock
 
 PARTY = "CN=Alice,O=Test,C=GB"
@@ -76,7 +76,7 @@ def submission(
     user_id: str = "user",
 ) -> Submission:
     """A submission whose command id is its transaction's number unless one is given; no signature is checked here."""
-    request = make_request(name_of(tx), list(inputs), list(references), window, PARTY)
+    request = make_request(name_of(tx), list(inputs), list(references), window, PARTY, ledger_id=LEDGER)
     command = command_id or f"c{tx}"
     raw = encode_canonical(request, Terms(user_id, command, (PARTY,)))
     return Submission(raw, KEY, b"s" * 64, user_id, command, (PARTY,), submission_id)

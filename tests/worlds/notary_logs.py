@@ -36,6 +36,7 @@ from replica.notary.rules import Judged, Verdict, judge, keys_of
 from replica.notary.salvage import LOST_TAG
 from replica.notary.terms import Terms, encode_canonical
 from tests.next_version.release import PRESENT
+from tests.worlds.beginning import LEDGER, OTHER_LEDGER
 
 TOPIC = "topic-of-the-tests"
 PARTY = "O=Bank A,L=London,C=GB"
@@ -60,10 +61,16 @@ def activation(number: int) -> bytes:
 
 
 def request_of(
-    tx_number: int, inputs: tuple[int, ...] = (), references: tuple[int, ...] = (), window: TimeWindow | None = None
+    tx_number: int,
+    inputs: tuple[int, ...] = (),
+    references: tuple[int, ...] = (),
+    window: TimeWindow | None = None,
+    *,
+    ledger_id: bytes = LEDGER,
 ) -> Request:
     """A request over numbered states."""
-    return make_request(tx(tx_number), [state(i) for i in inputs], [state(r) for r in references], window, PARTY)
+    parts = [state(i) for i in inputs], [state(r) for r in references]
+    return make_request(tx(tx_number), *parts, window, PARTY, ledger_id=ledger_id)
 
 
 def submission_of(request: Request, command: str = "command", submission: str = "submission") -> Submission:
@@ -90,7 +97,7 @@ class LogMaker:
 
     def genesis(self, *officers: bytes) -> int:
         """Begin the log: with these first officers. Only the first record of a log is one."""
-        return self.raw(encode_genesis(GenesisRecord(1, b"L" * 16, tuple(sorted(officers)))))
+        return self.raw(encode_genesis(GenesisRecord(1, LEDGER, tuple(sorted(officers)))))
 
     def barrier(
         self, epoch: int, number: int | None = None, *, format: int | None = None, rules: int | None = None
@@ -195,11 +202,17 @@ class LogMaker:
 _SIGNATURE = b"s" * 64  # of an operator
 
 
+def made(*officers: bytes, **more: Any) -> LogMaker:
+    """The log of a ledger that nobody has led yet: a genesis. `more`: fields of LogMaker."""
+    maker = LogMaker(**more)
+    maker.genesis(*officers or (CLIENT_KEY,))
+    return maker
+
+
 def begun(*officers: bytes) -> LogMaker:
     """A log as ledgers begin: a genesis, the barrier of epoch 1, and the registration of the key that signs each
     submission. The one who registered it is the first officer, unless others are named."""
-    maker = LogMaker()
-    maker.genesis(*officers or (CLIENT_KEY,))
+    maker = made(*officers)
     maker.barrier(1)
     maker.register(key=CLIENT_KEY, by=officers[0] if officers else CLIENT_KEY)
     return maker
@@ -300,7 +313,8 @@ def requests(draw: st.DrawFn) -> Request:
     """A request over few states, so that conflicts, retries and reuse of ids are common."""
     states = draw(st.lists(st.integers(0, 5), unique=True, max_size=4))
     cut = draw(st.integers(0, len(states)))
-    return request_of(draw(st.integers(0, 5)), tuple(states[:cut]), tuple(states[cut:]), draw(_windows))
+    of = (draw(st.integers(0, 5)), tuple(states[:cut]), tuple(states[cut:]), draw(_windows))
+    return request_of(*of, ledger_id=draw(st.sampled_from([LEDGER] * 15 + [OTHER_LEDGER])))
 
 
 @st.composite
@@ -408,7 +422,7 @@ def _broken(draw: st.DrawFn, maker: LogMaker) -> None:
     good = RequestRecord(2, maker.activation_id, 40, 5, submission, 3, NO_OFFSET)
     value = encode_record(good)
     swapped = (
-        submission.request[:52] + submission.request[88:124] + submission.request[52:88] + submission.request[124:]
+        submission.request[:70] + submission.request[106:142] + submission.request[70:106] + submission.request[142:]
     )
     broken = [
         b"",

@@ -8,6 +8,7 @@ from nacl.signing import SigningKey
 from replica.notary.note_signatures import signed_note
 from replica.notary.parties import OFFICERS, PartyNote, encode_officers
 from replica.notary.records import ActRecord, RegistrationRecord, encode_record
+from tests.worlds.beginning import LEDGER
 from tests.worlds.notary_logs import PARTY, Log, LogMaker
 
 ANNA, BERT, EVE = (SigningKey(bytes([number]) * 32) for number in (1, 2, 3))
@@ -20,7 +21,7 @@ def raw(key: SigningKey) -> bytes:
 
 def signed(note: PartyNote, key: SigningKey) -> PartyNote:
     """With this key's signature."""
-    return signed_note(note, lambda message: key.sign(message).signature)
+    return signed_note(note, LEDGER, lambda message: key.sign(message).signature)
 
 
 def officers_act(by: SigningKey, acts: int, *officers: SigningKey, name: str = OFFICERS) -> PartyNote:

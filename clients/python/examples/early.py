@@ -17,8 +17,8 @@ LOOK_S = 0.01
 
 async def main(endpoint: str, name: str, key_file: str, count: int) -> None:
     """Submit and look, one after the other."""
-    party = Party.from_file(name, key_file)
     async with NotaryClient(endpoint) as client:
+        party = Party.from_file(name, (await client.describe()).ledger_id, key_file)
         for _ in range(count):
             answer = await client.submit_early(party.sign(inputs=[f"{os.urandom(32).hex()}:0"], user_id="early"))
             assert isinstance(answer, AcceptedEarly), answer

@@ -105,7 +105,8 @@ def show(kind: str, **facts: object) -> None:
 async def main(endpoint: str, notary_key: str, name: str, key_file: str, count: str) -> None:
     """Submit, then read the completions."""
     async with NotaryClient(endpoint, POLICY) as client, SubmissionStream(endpoint, POLICY) as stream:
-        run = Run(client, stream, Party.from_file(name, key_file), notary_key)
+        party = Party.from_file(name, (await client.describe()).ledger_id, key_file)
+        run = Run(client, stream, party, notary_key)
         before, groups = await client.ledger_end(), int(count) // GROUP
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(run.read(before.ledger_end, groups * GROUP + 1))

@@ -10,8 +10,8 @@ import { NotaryClient, Party } from "../src/index.js";
 
 const [endpoint, , name, keyFile, countText] = process.argv.slice(2) as [string, string, string, string, string];
 const LOOK_MS = 10;
-const party = Party.fromFile(name, keyFile);
 const client = new NotaryClient(endpoint);
+const party = Party.fromFile(name, (await client.describe()).ledgerId, keyFile);
 try {
   for (let at = 0; at < Number(countText); at++) {
     const state = `${randomBytes(32).toString("hex")}:0`;

@@ -13,10 +13,11 @@ export const ACT_AS_MAX = 16;
 export const TIME_MAX_US = 2n ** 63n - 1n;
 export const JSON_TIME_MAX_US = 253_402_300_799_999_999n; // the end of the year 9999
 
-const REQUEST_TAG = Buffer.from("notary/request/2", "ascii");
-const CONTENT_TAG = Buffer.from("notary/content/1", "ascii");
+const REQUEST_TAG = Buffer.from("notary/request/3", "ascii");
+const CONTENT_TAG = Buffer.from("notary/content/2", "ascii");
 const CHANGE_TAG = Buffer.from("notary/command/1", "ascii");
-const CONTENT_AT = 48;
+const CONTENT_AT = 64;
+const DERIVED = Buffer.from("/derived", "ascii"); // what ids end with that are derived from their content
 const STATE = /^([0-9a-fA-F]{64}):([0-9]{1,10})$/;
 const INDEX_MAX = 2 ** 32 - 1;
 const STATE_REF_BYTES = 36;
@@ -33,6 +34,8 @@ export interface TimeWindow {
 
 /** A request; states are `<64 hexadecimal digits>:<index>`, in any order. */
 export interface Request {
+  /** 32 hexadecimal digits. */
+  readonly ledgerId: string;
   readonly txId: string;
   readonly inputs: readonly string[];
   readonly references: readonly string[];
@@ -47,7 +50,9 @@ export function microseconds(date: Date): bigint {
 
 /** What canonical bytes begin with: the request. Throws BadRequest naming the rule that is broken. */
 export function encodeRequest(request: Request): Buffer {
+  const ledgerId = fromHex("a ledger id", request.ledgerId, 16);
   const txId = fromHex("a transaction id", request.txId, 32);
+  if (txId.subarray(-DERIVED.length).equals(DERIVED)) throw new BadRequest("a transaction id that ends in '/derived' is kept for ids that are derived from their content");
   const found = request.inputs.length + request.references.length;
   if (found >= STATES_LIMIT) throw new BadRequest(`${found} states, the limit is ${STATES_LIMIT - 1}`, "TOO_MANY_STATES");
   const inputs = sortedRefs("inputs", request.inputs);
@@ -61,9 +66,11 @@ export function encodeRequest(request: Request): Buffer {
   const party = Buffer.from(request.party, "utf8");
   return Buffer.concat([
     REQUEST_TAG,
+    ledgerId,
     txId,
     uint16(inputs.length),
     uint16(references.length),
+    uint16(0), // nobody owns a state yet
     ...inputs,
     ...references,
     window,
@@ -89,10 +96,11 @@ export function encodeRequestWithCommand(request: Request, command: SignedComman
     Buffer.from([actAs.length]),
     ...withLengths(sortedTexts(actAs)),
     period,
+    Buffer.alloc(1), // the request is not shown in parts
   ]);
 }
 
-/** What canonical bytes end with: no period, so many seconds (whole microseconds are signed), or an offset. */
+/** The deduplication period in canonical bytes: no period, so many seconds (whole microseconds are signed), or an offset. */
 export function encodePeriod(durationS?: number, afterOffset?: number): Buffer {
   if (durationS !== undefined) return Buffer.concat([Buffer.from([1]), uint64(BigInt(halfToEven(durationS * 1e6)))]);
   if (afterOffset !== undefined) return Buffer.concat([Buffer.from([2]), uint64(BigInt(afterOffset))]);
@@ -109,7 +117,7 @@ function halfToEven(value: number): number {
 /** SHA-256 over the canonical inputs, references and window, of canonical bytes. */
 export function contentDigest(canonical: Buffer): Buffer {
   const states = canonical.readUInt16BE(CONTENT_AT) + canonical.readUInt16BE(CONTENT_AT + 2);
-  return sha256(CONTENT_TAG, canonical.subarray(CONTENT_AT, CONTENT_AT + 4 + STATE_REF_BYTES * states + 17));
+  return sha256(CONTENT_TAG, canonical.subarray(CONTENT_AT, CONTENT_AT + 6 + STATE_REF_BYTES * states + 17));
 }
 
 /** SHA-256 that identifies a command. The submission id is no part of it. */

@@ -7,6 +7,7 @@ export const RETRY_BY_CODE = {
   MALFORMED_JSON: "no",
   MALFORMED_REQUEST: "no",
   TOO_MANY_STATES: "no",
+  WRONG_LEDGER: "no",
   EMPTY_BATCH: "no",
   BATCH_TOO_LARGE: "no",
   BODY_TOO_LARGE: "no",

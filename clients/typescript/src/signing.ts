@@ -51,13 +51,17 @@ export interface Transaction {
   readonly submissionId?: string;
 }
 
-/** Someone who asks the notary: an X.500 name, spelt as it is registered, and the key that signs for it. */
+/**
+ * Someone who asks the notary: an X.500 name, spelt as it is registered, the ledger that it signs for, by its id of 32
+ * hexadecimal digits (`describe` tells it), and the key that signs for it.
+ */
 export class Party {
   readonly #key: KeyObject;
   readonly publicKey: Buffer;
 
   private constructor(
     readonly name: string,
+    readonly ledgerId: string,
     key: KeyObject,
   ) {
     if (key.asymmetricKeyType !== "ed25519") throw new ConfigError("a party signs with an Ed25519 key");
@@ -66,30 +70,30 @@ export class Party {
   }
 
   /** From the key file that `notary keys create` makes, PKCS#8 PEM of mode 0600. Throws ConfigError. */
-  static fromFile(name: string, path: string): Party {
-    return Party.fromPem(name, readSecret(path));
+  static fromFile(name: string, ledgerId: string | null, path: string): Party {
+    return Party.fromPem(name, ledgerId, readSecret(path));
   }
 
   /** From PKCS#8 PEM. Throws ConfigError. */
-  static fromPem(name: string, pem: string): Party {
+  static fromPem(name: string, ledgerId: string | null, pem: string): Party {
     let key: KeyObject;
     try {
       key = createPrivateKey(pem);
     } catch {
       throw new ConfigError("the key is no private key in PKCS#8 PEM"); // never with what it holds
     }
-    return new Party(name, key);
+    return new Party(name, known(ledgerId), key);
   }
 
   /** From the 64 hexadecimal digits of a private key. */
-  static fromSeed(name: string, seed: string): Party {
+  static fromSeed(name: string, ledgerId: string, seed: string): Party {
     const der = Buffer.concat([PKCS8_HEAD, fromHex("a seed", seed, 32)]);
-    return new Party(name, createPrivateKey({ key: der, format: "der", type: "pkcs8" }));
+    return new Party(name, known(ledgerId), createPrivateKey({ key: der, format: "der", type: "pkcs8" }));
   }
 
   /** With a new key, which the operator must register. */
-  static generate(name: string): Party {
-    return new Party(name, generateKeyPairSync("ed25519").privateKey);
+  static generate(name: string, ledgerId: string): Party {
+    return new Party(name, known(ledgerId), generateKeyPairSync("ed25519").privateKey);
   }
 
   /**
@@ -99,6 +103,7 @@ export class Party {
   sign(transaction: Transaction, signedPeriod?: Deduplication): Submission {
     if (signedPeriod !== undefined) checkDeduplication(signedPeriod);
     const request: Request = {
+      ledgerId: this.ledgerId,
       txId: (transaction.txId ?? randomBytes(32).toString("hex")).toLowerCase(),
       inputs: transaction.inputs ?? [],
       references: transaction.references ?? [],
@@ -116,6 +121,12 @@ export class Party {
     const { publicKey } = this;
     return { request, canonical, publicKey, signature, userId, commandId, actAs, submissionId, signedPeriod };
   }
+}
+
+/** The ledger id that a replica told. Throws BadRequest where it did not know it yet. */
+function known(ledgerId: string | null): string {
+  if (ledgerId === null) throw new BadRequest("the replica has not read its log yet: ask again for the ledger's id");
+  return fromHex("a ledger id", ledgerId, 16).toString("hex");
 }
 
 /** What a secret file holds. Throws ConfigError, KEY_UNSAFE when others may read it. */
@@ -139,6 +150,7 @@ export function submissionDocument(submission: Submission, asked?: Deduplication
   const { fromUs, untilUs } = request.window ?? {};
   return {
     request: {
+      ledger_id: request.ledgerId,
       tx_id: request.txId,
       inputs: request.inputs,
       references: request.references,

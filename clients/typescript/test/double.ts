@@ -13,7 +13,7 @@ import { encodePlace, leafHash } from "../src/receipts.js";
 const SEED = Buffer.from("302e020100300506032b657004220420" + "2a".repeat(32), "hex");
 const KEY = createPrivateKey({ key: SEED, format: "der", type: "pkcs8" });
 export const NOTARY_KEY = createPublicKey(KEY).export({ type: "spki", format: "der" }).subarray(12).toString("hex");
-export const PARTY = Party.fromSeed("O=Bank A,L=London,C=GB", "01".repeat(32));
+export const PARTY = Party.fromSeed("O=Bank A,L=London,C=GB", "4c".repeat(16), "01".repeat(32));
 export const PLACE: Place = { log_id: "raft:log", log_offset: 41, epoch: 7, judged_us: 1_700_000_000_000_000 };
 export const QUICK: RetrySettings = { timeoutS: 0.01, deadlineS: 5, attemptMaxS: 2 };
 

@@ -23,20 +23,21 @@ for (const vector of golden("vectors/canonical.json")) {
     };
     const window = Object.keys(ends).length === 0 ? {} : { window: ends };
     const { party, references } = vector;
-    const raw = encodeRequest({ txId: vector.tx_id, inputs: [...vector.inputs].reverse(), references, party, ...window });
+    const ids = { ledgerId: vector.ledger_id, txId: vector.tx_id };
+    const raw = encodeRequest({ ...ids, inputs: [...vector.inputs].reverse(), references, party, ...window });
     assert.equal(raw.toString("hex"), vector.request);
     assert.equal(contentDigest(raw).toString("hex"), vector.content_digest);
   });
 }
 
-for (const vector of golden("vectors/canonical_2_signed.json")) {
+for (const vector of golden("vectors/canonical_signed.json")) {
   test(`canonical bytes, digest and signature: ${vector.name}`, () => {
     const ends = {
       ...(vector.from_us === null ? {} : { fromUs: BigInt(vector.from_us) }),
       ...(vector.until_us === null ? {} : { untilUs: BigInt(vector.until_us) }),
     };
     const window = Object.keys(ends).length === 0 ? {} : { window: ends };
-    const party = Party.fromSeed(vector.party, vector.party_seed);
+    const party = Party.fromSeed(vector.party, vector.ledger_id, vector.party_seed);
     const command = { userId: vector.user_id, commandId: vector.command_id, actAs: vector.act_as };
     const period =
       vector.duration_s !== null
@@ -56,10 +57,10 @@ for (const vector of golden("vectors/canonical_2_signed.json")) {
 }
 
 test("another period than the signed one is not sent", () => {
-  const signed = Party.generate("O=A").sign({}, { durationS: 60 });
+  const signed = Party.generate("O=A", "4c".repeat(16)).sign({}, { durationS: 60 });
   assert.throws(() => submissionDocument(signed, { durationS: 61 }), { code: "MALFORMED_REQUEST" });
   assert.throws(() => submissionDocument(signed, { afterOffset: 60 }), { code: "MALFORMED_REQUEST" });
-  assert.throws(() => submissionDocument(Party.generate("O=A").sign({}), { durationS: 60 }), { code: "MALFORMED_REQUEST" });
+  assert.throws(() => submissionDocument(Party.generate("O=A", "4c".repeat(16)).sign({}), { durationS: 60 }), { code: "MALFORMED_REQUEST" });
   assert.deepEqual(submissionDocument(signed, { durationS: 60 }), submissionDocument(signed));
 });
 
@@ -153,7 +154,7 @@ test("a state's text is read exactly", () => {
 });
 
 test("what the notary would refuse is refused before it is signed", () => {
-  const party = Party.generate("O=Bank A,L=London,C=GB");
+  const party = Party.generate("O=Bank A,L=London,C=GB", "4c".repeat(16));
   const [one, id] = [`${"ab".repeat(32)}:1`, "cd".repeat(32)];
   const refused: [object, string?][] = [
     [{ txId: "cd" }],
@@ -175,12 +176,12 @@ test("what the notary would refuse is refused before it is signed", () => {
   for (const [transaction, code = "MALFORMED_REQUEST"] of refused) {
     assert.throws(() => party.sign(transaction), { code }, JSON.stringify(transaction, (_, one) => String(one)).slice(0, 80));
   }
-  assert.throws(() => Party.generate("").sign({}), { code: "MALFORMED_REQUEST" });
-  assert.throws(() => encodeRequest({ txId: id, inputs: [], references: [], party: "é".repeat(257) }), { code: "MALFORMED_REQUEST" });
+  assert.throws(() => Party.generate("", "4c".repeat(16)).sign({}), { code: "MALFORMED_REQUEST" });
+  assert.throws(() => encodeRequest({ ledgerId: "4c".repeat(16), txId: id, inputs: [], references: [], party: "é".repeat(257) }), { code: "MALFORMED_REQUEST" });
 });
 
 test("the parties of a command are sorted by their UTF-8", () => {
-  const party = Party.generate("O=A");
+  const party = Party.generate("O=A", "4c".repeat(16));
   assert.deepEqual(party.sign({ actAs: ["O=\u{1f600}", "O=\uff5e", "O=A"] }).actAs, ["O=A", "O=\uff5e", "O=\u{1f600}"]);
 });
 

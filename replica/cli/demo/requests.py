@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from replica.notary.errors import BadRequest, ConfigError
+from replica.notary.genesis import NO_LEDGER
 from replica.notary.requests import make_request, parse_state_ref, parse_tx_id
 from replica.notary.untrusted import UNREADABLE
 
@@ -89,7 +90,8 @@ def parse_requests(lines: Iterable[bytes], origin: str) -> RequestFile:
 def _parse(line: bytes) -> DemoRequest:
     document = _decoder.decode(line)
     inputs = [parse_state_ref(text) for text in document.inputs]
-    request = make_request(parse_tx_id(document.tx_id), inputs, [], None, "nobody")  # enforces the limits
+    tx_id = parse_tx_id(document.tx_id)
+    request = make_request(tx_id, inputs, [], None, "nobody", ledger_id=NO_LEDGER)  # enforces the limits
     return DemoRequest(request.tx_id, request.inputs)
 
 

@@ -21,7 +21,7 @@ from replica.notary.records import NO_OFFSET, RequestRecord, encode_record
 from replica.notary.requests import STATE_REF_BYTES, Request, Submission, TimeWindow
 from replica.notary.terms import Terms, encode_canonical
 from tests.bench.filler import DEDUPLICATION_US
-from tests.worlds.beginning import OFFICER, beginning, next_barrier
+from tests.worlds.beginning import LEDGER, OFFICER, beginning, next_barrier
 
 TOPIC_ID = "bench-topic"
 FILE_RECORDS = 1 << 20
@@ -57,7 +57,7 @@ class _Template:
     def __init__(self, shape: Shape) -> None:
         refs = tuple(_REF_MARK + number.to_bytes(4, "big") for number in range(shape.inputs + shape.references))
         window = TimeWindow(None, 1) if shape.window else None
-        request = Request(_TX_MARK, refs[: shape.inputs], refs[shape.inputs :], window, _PARTIES[0])
+        request = Request(LEDGER, _TX_MARK, refs[: shape.inputs], refs[shape.inputs :], window, _PARTIES[0])
         canonical = encode_canonical(request, Terms("anonymous", _TX_MARK.hex(), (_PARTIES[0],)))
         of = ("anonymous", _TX_MARK.hex(), (_PARTIES[0],), "0" * 36)
         submission = Submission(canonical, _KEY, b"\xe4" * 64, *of)

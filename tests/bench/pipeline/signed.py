@@ -17,7 +17,7 @@ from replica.notary.records import NO_OFFSET, RequestRecord, encode_record
 from replica.notary.requests import Request, Submission
 from replica.notary.terms import Terms, encode_canonical
 from tests.bench.filler import DEDUPLICATION_US
-from tests.worlds.beginning import OFFICER, beginning, next_barrier
+from tests.worlds.beginning import LEDGER, OFFICER, beginning, next_barrier
 
 FILES = 16  # one task each
 _PARTY = "O=Party 000,L=London,C=GB"
@@ -54,7 +54,7 @@ def _write_file(path: Path, first: int, end: int) -> list[Check]:
         tx_id = number.to_bytes(32, "big")
         inputs = tuple(tx_id + index.to_bytes(4, "big") for index in range(4))
         terms = Terms("anonymous", tx_id.hex(), (_PARTY,))
-        canonical = encode_canonical(Request(tx_id, inputs, (), None, _PARTY), terms)
+        canonical = encode_canonical(Request(LEDGER, tx_id, inputs, (), None, _PARTY), terms)
         signature = _KEY.sign(canonical).signature
         submission = Submission(canonical, public_key, signature, "anonymous", tx_id.hex(), (_PARTY,), "0" * 36)
         values.append(

@@ -12,6 +12,7 @@ from replica.acting.party_file import ALWAYS, check_party, read_party_file, writ
 from replica.notary.codes import Code
 from replica.notary.errors import BadRequest, ConfigError
 from replica.notary.requests import TIME_MAX_US, make_request
+from tests.worlds.beginning import LEDGER
 
 KEY_A, KEY_B = "ab" * 32, "cd" * 32
 PARTIES = {
@@ -114,11 +115,11 @@ def test_names_hold_what_requests_may_hold(tmp_path: Path) -> None:
             with pytest.raises(ConfigError):
                 check_party(party)
             with pytest.raises(BadRequest):
-                make_request(bytes(32), [], [], None, party)
+                make_request(bytes(32), [], [], None, party, ledger_id=LEDGER)
         else:
             write_party_file(path, {party: [KEY_A]})
             assert list(read_party_file(path)) == [(party, bytes.fromhex(KEY_A))]
-            assert make_request(bytes(32), [], [], None, party).party == party
+            assert make_request(bytes(32), [], [], None, party, ledger_id=LEDGER).party == party
 
 
 def test_a_file_that_others_can_write_is_refused_and_none_is_written(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from replica.notary.answers import Accepted, DeduplicationBound, Notarised, NotN
 from replica.notary.codes import Code
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
+from tests.worlds.beginning import LEDGER
 from tests.worlds.core_world import BEGUN, KEY, PARTY, Replica, World, name_of, state, submission
 from tests.worlds.ha_world import LoopClock
 
@@ -279,7 +280,7 @@ def test_a_record_that_nobody_signed_for_is_answered_and_forgotten() -> None:
     a signature for another command goes straight to the core; then the command as it is meant."""
 
     async def story(_: World, replica: Replica) -> None:
-        signed = Party(PARTY).sign(name_of(1), [state(1)], command_id="c", user_id="u")
+        signed = Party(PARTY, LEDGER).sign(name_of(1), [state(1)], command_id="c", user_id="u")
         (bad,) = await replica.submit(replace(signed, command_id="d", public_key=KEY))
         assert isinstance(bad, NotNow)
         assert bad.code == Code.INTERNAL.name

@@ -18,6 +18,7 @@ from replica.notary.parties import OFFICERS, encode_officers
 from replica.notary.records import ActRecord, RegistrationRecord
 from replica.operators.party_book import PAGE_KEYS, PartyBook, near_each_other
 from tests.simulation.virtual import run_virtually
+from tests.worlds.beginning import LEDGER, OTHER_LEDGER
 from tests.worlds.core_world import PARTY, Replica, World
 
 ANNA, BEN = [FileSigner(Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)) for number in (1, 2)]
@@ -27,9 +28,8 @@ END = 10**15
 
 def officers(*who: FileSigner, by: FileSigner = ANNA, replaces: int = 1) -> ActRecord:
     body = encode_officers(one.public_key for one in who)
-    return signed_note(
-        ActRecord(*NOWHERE, OFFICERS, replaces, body, "anna", "a reason", by.public_key, bytes(64)), by.sign
-    )
+    act = ActRecord(*NOWHERE, OFFICERS, replaces, body, "anna", "a reason", by.public_key, bytes(64))
+    return signed_note(act, LEDGER, by.sign)
 
 
 def registration(
@@ -38,10 +38,11 @@ def registration(
     by: FileSigner = ANNA,
     party: str = PARTY,
     before: int = 0,
+    ledger_id: bytes = LEDGER,
 ) -> RegistrationRecord:
     key = number.to_bytes(32, "big")
     record = RegistrationRecord(*NOWHERE, party, key, before, *period_us, "anna", by.public_key, bytes(64))
-    return signed_note(record, by.sign)
+    return signed_note(record, ledger_id, by.sign)
 
 
 def play(story: Callable[[World, Replica], Awaitable[None]]) -> None:
@@ -106,7 +107,9 @@ def test_what_would_have_no_effect_is_not_logged() -> None:
         )
         forged = replace(registration(3), until_us=7)
         assert (await refusal(replica, registration(2), forged)).code is Code.SIGNATURE_INVALID
-        no_list = signed_note(replace(officers(ANNA, replaces=1), body=b"x"), ANNA.sign)
+        foreign = registration(3, ledger_id=OTHER_LEDGER)
+        assert (await refusal(replica, registration(2), foreign)).code is Code.SIGNATURE_INVALID
+        no_list = signed_note(replace(officers(ANNA, replaces=1), body=b"x"), LEDGER, ANNA.sign)
         assert "no list of officers" in (await refusal(replica, no_list)).detail
         await asyncio.sleep(1)
         assert world.shared.topic.end_offset == end

@@ -26,6 +26,7 @@ from replica.notary.records import RegistrationRecord
 from tests.simulation.virtual import run_virtually
 from tests.unit.active.test_noting import ANNA, NOWHERE
 from tests.unit.active.test_worker import Late
+from tests.worlds.beginning import LEDGER
 from tests.worlds.core_world import KEY, PARTY, SIGNER, Replica, World, name_of, state, submission, until_led
 
 REQUESTS, SPREAD_S = 200, 0.4
@@ -34,7 +35,7 @@ SETTLED_S = 10.0  # virtual: until all that was answered is published
 
 def registration(from_us: int, until_us: int) -> RegistrationRecord:
     record = RegistrationRecord(*NOWHERE, PARTY, KEY, 1, from_us, until_us, "anna", ANNA.public_key, bytes(64))
-    return signed_note(record, ANNA.sign)
+    return signed_note(record, LEDGER, ANNA.sign)
 
 
 def newest_registration(replica: Replica) -> tuple[int, bool]:

@@ -15,9 +15,10 @@ from replica.notary.records import RequestRecord, decode_record
 from replica.notary.requests import Submission
 from replica.notary.terms import FOR_EVER_US
 from tests.simulation.virtual import run_virtually
+from tests.worlds.beginning import LEDGER
 from tests.worlds.core_world import BEGUN, PARTY, Replica, World, begun_topic, state
 
-BANK = Party(PARTY)
+BANK = Party(PARTY, LEDGER)
 
 
 def play(story: Callable[[World, Replica], Awaitable[None]]) -> None:

@@ -39,6 +39,7 @@ from replica.notary.requests import Submission
 from replica.notary.rules import Outcome
 from replica.store.interface import Command
 from tests.next_version.release import PRESENT
+from tests.worlds.beginning import LEDGER
 from tests.worlds.core_world import KEY, PARTY, state, submission
 from tests.worlds.notary_logs import IN_FORCE
 
@@ -56,7 +57,7 @@ class Log:
 
     def __init__(self, *first: Record) -> None:
         self.index = MemoryIndex()
-        self.position = begin("topic")
+        self.position = msgspec.structs.replace(begin("topic"), ledger_id=LEDGER)
         self.index.write({registration_id(PARTY, KEY) + bytes(8): IN_FORCE}, self.position)
         self.read(*[encode_record(record) for record in first])
 
@@ -123,7 +124,7 @@ def test_workers_write_and_never_after_a_release() -> None:
     """Goal: no worker writes where only the holder may, or nobody. Method: each kind of barrier."""
 
     def position(in_force: BarrierRecord | None) -> Position:
-        return Position(POSITION_VERSION, b"L" * 16, "topic", 5, b"", in_force)
+        return Position(POSITION_VERSION, LEDGER, "topic", 5, b"", in_force)
 
     assert writable(None) is None
     assert writable(position(None)) is None
@@ -135,7 +136,7 @@ def test_workers_write_and_never_after_a_release() -> None:
 def test_holes_ask_for_a_new_activation() -> None:
     """Goal: positions stay small. Method: at the bound, and above it."""
     ranges = tuple((2 * at, 2 * at + 1) for at in range(SEEN_RANGES_MAX + 1))
-    position = Position(POSITION_VERSION, b"L" * 16, "topic", 5, b"", barrier(1), 0, 0, ranges)
+    position = Position(POSITION_VERSION, LEDGER, "topic", 5, b"", barrier(1), 0, 0, ranges)
     assert is_fragmented(position)
     assert not is_fragmented(msgspec.structs.replace(position, seen=ranges[1:]))
 

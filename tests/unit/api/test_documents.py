@@ -26,6 +26,7 @@ from replica.notary.requests import Submission, TimeWindow
 from replica.notary.rules import Conflict, Usage
 from replica.notary.texts import format_time, parse_time
 from tests.worlds.api_world import BANK
+from tests.worlds.beginning import LEDGER
 
 YEAR_9999_US = 253_402_300_799_999_999
 ids = st.binary(min_size=32, max_size=32)
@@ -164,6 +165,6 @@ def test_a_problem_before_the_notary_stays_a_problem() -> None:
 
 def test_a_party_keeps_its_key_to_itself() -> None:
     """Goal: a private key does not get into logs. Method: the representation of a party."""
-    party = Party("O=Bank A,L=London,C=GB")
+    party = Party("O=Bank A,L=London,C=GB", LEDGER)
     assert bytes(party.key).hex() not in repr(party)
     assert "key" not in repr(party)

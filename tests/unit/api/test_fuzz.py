@@ -29,6 +29,7 @@ from replica.telemetry.counts import ApiCounts
 from tests.tokens import AUDIENCE, NOW_S, Issuer
 from tests.unit.link.test_frames import FRAME_MAX_BYTES, Collector
 from tests.worlds.api_world import make_submission
+from tests.worlds.beginning import LEDGER
 
 EXAMPLES = settings(max_examples=300, deadline=2_000)
 ISSUER = Issuer()
@@ -55,7 +56,7 @@ def damaged(good: bytes) -> st.SearchStrategy[bytes]:
 @pytest.fixture(scope="module")
 def validator() -> Validator:
     """A validator."""
-    return Validator(ApiCounts(), 100)
+    return Validator(ApiCounts(), 100, lambda: LEDGER)
 
 
 @EXAMPLES

@@ -16,6 +16,7 @@ from replica.notary.errors import BadRequest
 from replica.notary.requests import Submission
 from replica.telemetry.counts import ApiCounts
 from tests.worlds.api_world import make_submission
+from tests.worlds.beginning import LEDGER
 
 
 class CountingValidator(Validator):
@@ -24,7 +25,7 @@ class CountingValidator(Validator):
     def __init__(self) -> None:
         self.counts = ApiCounts()
         self.sizes: list[int] = []
-        super().__init__(self.counts, 100)
+        super().__init__(self.counts, 100, lambda: LEDGER)
 
     def signature_errors(self, submissions: Sequence[Submission]) -> list[BadRequest | None]:
         self.sizes.append(len(submissions))

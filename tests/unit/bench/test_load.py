@@ -13,6 +13,7 @@ from tests.bench import load
 from tests.bench.load import DOUBLINGS_MAX, LoadGenerator, Shape
 from tests.bench.workload import Bodies
 from tests.bench.wrk import LoadResult, OutOfBodies
+from tests.worlds.beginning import LEDGER
 
 ENDPOINT = Endpoint(host="127.0.0.1", port=1)
 SHAPE = Shape(path="/", connections=1)
@@ -48,7 +49,7 @@ class Fast:
 
 @pytest.fixture
 def generator(tmp_path: Path) -> LoadGenerator:
-    return LoadGenerator(tmp_path / "bodies", [Party("O=Bank,L=London,C=GB")])
+    return LoadGenerator(tmp_path / "bodies", [Party("O=Bank,L=London,C=GB", LEDGER)])
 
 
 def made_fast(monkeypatch: pytest.MonkeyPatch, rate: int) -> Fast:

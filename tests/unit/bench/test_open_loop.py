@@ -18,6 +18,7 @@ from tests.bench.http_message import is_whole
 from tests.bench.load import LoadGenerator
 from tests.bench.open_loop import null_server, run_open_loop
 from tests.bench.pictures import growth, latency_curve
+from tests.worlds.beginning import LEDGER
 
 PAUSE_S = 0.5
 
@@ -128,7 +129,7 @@ async def test_a_pause_is_felt_by_all_who_come_in_it(tmp_path: Path) -> None:
 @pytest.mark.thorough
 async def test_the_generator_runs_in_a_process_of_its_own(tmp_path: Path) -> None:
     """Goal: it does what the bench asks of it, on the loop that it uses there. Method: the server that does nothing."""
-    load = LoadGenerator(tmp_path, [Party("O=Bank,L=London,C=GB")])
+    load = LoadGenerator(tmp_path, [Party("O=Bank,L=London,C=GB", LEDGER)])
     async with null_server() as endpoint:
         result = await run_open_loop(endpoint, load, 200.0, 0.5)
     assert result.due == result.succeeded > 0

@@ -34,6 +34,7 @@ from replica.notary.codes import Code, Retry
 from replica.notary.requests import TimeWindow
 from replica.notary.terms import decode_canonical
 from tests.golden.samples import history
+from tests.worlds.beginning import LEDGER
 from tests.worlds.notary_logs import request_of, submission_of, tx
 
 ID = tx(1).hex()
@@ -155,7 +156,7 @@ def test_every_definite_refusal_is_held_against_something() -> None:
 def test_a_signature_that_covers_the_command_is_held_against_what_was_sent() -> None:
     """Goal: a refusal for a good signature is found. Method: refused for its signature; then what a
     relay sends with the same signature, and bytes that are not canonical."""
-    party = Party("O=A", SigningKey(b"\x01" * 32))
+    party = Party("O=A", LEDGER, SigningKey(b"\x01" * 32))
     submission = party.sign(ID, command_id="c", user_id="u")
     request, _, _ = decode_canonical(submission.request)
     sent = invoke_submission("p", 0, 10, request, submission)

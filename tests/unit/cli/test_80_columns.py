@@ -160,7 +160,7 @@ def test_a_log_without_parties_says_whose_keys_count(
 
     def answer(work: Any) -> PartyPage:
         work.close()
-        return PartyPage([], 0, 0, [], False)
+        return PartyPage("4c" * 16, [], 0, 0, [], False)
 
     monkeypatch.setattr(party, "load", lambda _: settings)
     monkeypatch.setattr(party, "find_config", lambda _: Path("notary.toml"))

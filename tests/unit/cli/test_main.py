@@ -20,6 +20,7 @@ from ledger_api.client.signing import Party, encode_submission
 from replica.cli.main import app
 from replica.notary.canonical import summarise
 from replica.notary.receipts import Place, make_receipts, receipt_to_document
+from tests.worlds.beginning import LEDGER
 
 Command = TyperCommand | TyperGroup
 ROOT = typer.main.get_command(app)
@@ -102,7 +103,7 @@ def test_a_receipt_is_shown_with_its_place(tmp_path: Path) -> None:
 def test_a_receipt_is_verified_offline(tmp_path: Path) -> None:
     """Goal: exit codes of `verify` distinguish true from false. Method: a right receipt, another key, another
     content."""
-    notary, party = SigningKey.generate(), Party("O=Bank A,L=London,C=GB")
+    notary, party = SigningKey.generate(), Party("O=Bank A,L=London,C=GB", LEDGER)
     submission = party.sign(bytes(32), [bytes(36)])
     tx_id, content_digest, _ = summarise(submission.request)
     key = bytes(notary.verify_key)

@@ -41,7 +41,7 @@ class Active:
     """The active's admin listener: it has these keys, and logs what is sent to it, or refuses."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *keys: PartyKey) -> None:
-        self.page = PartyPage(["ef" * 32], 1, 9, list(keys), False)
+        self.page = PartyPage("4c" * 16, ["ef" * 32], 1, 9, list(keys), False)
         self.refusal = ""
         self.effective = True
         self.noted: list[str] = []

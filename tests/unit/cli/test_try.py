@@ -12,6 +12,7 @@ from nacl.signing import SigningKey
 from typer.testing import CliRunner
 
 from ledger_api.client import NotaryClient, Party
+from ledger_api.wire.answers import NotaryDocument
 from replica.active.signer import create_key
 from replica.cli.init import write_config
 from replica.cli.main import app
@@ -22,6 +23,7 @@ from replica.notary.errors import ConfigError
 from replica.notary.receipts import make_receipts
 from replica.notary.requests import Submission
 from tests.tokens import Issuer
+from tests.worlds.beginning import LEDGER
 
 KEY = SigningKey(b"k" * 32)
 OTHER = SigningKey(b"o" * 32)
@@ -42,6 +44,10 @@ class ClientHere:
     async def user_id(self) -> str:
         return "anonymous"
 
+    async def describe(self) -> NotaryDocument:
+        of = {"version": "1", "replica": "r1", "batch_max": 1, "body_max_bytes": 1}
+        return NotaryDocument(ledger_id=LEDGER.hex(), notary_key=bytes(KEY.verify_key).hex(), **of)
+
     async def submit(self, submission: Submission) -> Notarised | Refused:
         self.answered += 1
         tx_id, digest, _ = summarise(submission.request)
@@ -53,7 +59,7 @@ class ClientHere:
 
 def test_what_try_prints_is_an_input_of_verify(tmp_path: Path) -> None:
     """Goal: a newcomer's next step works. Method: the document of --json as a file; the right key, another one."""
-    client, party = cast(NotaryClient, ClientHere()), Party("O=A,L=London,C=GB")
+    client, party = cast(NotaryClient, ClientHere()), Party("O=A,L=London,C=GB", LEDGER)
     played = asyncio.run(_play(client, party, bytes(KEY.verify_key).hex()))
     printed: dict[str, Any] = json.loads(json.dumps(played))
     assert printed["verified"]
@@ -89,9 +95,8 @@ def test_sign_signs_for_the_user_of_the_token(tmp_path: Path) -> None:
     token.write_text(Issuer().token(sub="treasury"))
 
     def user(*words: str) -> str:
-        told = CliRunner().invoke(
-            app, ["sign", "--key", str(key), "--party", "O=A,L=London,C=GB", "--input", f"{'ab' * 32}:0", *words]
-        )
+        of = ["--key", str(key), "--party", "O=A,L=London,C=GB", "--ledger", LEDGER.hex(), "--input", f"{'ab' * 32}:0"]
+        told = CliRunner().invoke(app, ["sign", *of, *words])
         assert told.exit_code == 0, told.output
         return str(json.loads(told.output).get("user_id", "anonymous"))
 

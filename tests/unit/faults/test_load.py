@@ -22,7 +22,7 @@ from tests.faults.client import ClientOrder
 from tests.faults.load import ClientLoad
 
 order = ClientOrder(endpoint="http://127.0.0.1:1", process="p", history=sys.argv[1], parties=[("A", bytes(32))],
-                    give_up_s=0.5)
+                    ledger_id=bytes(16), give_up_s=0.5)
 load = ClientLoad(order)
 load.start()
 print(load._process.pid, flush=True)

@@ -21,8 +21,9 @@ from replica.notary.receipts import make_receipts
 from replica.notary.requests import Submission, format_state_ref, state_ref
 from replica.notary.rules import Conflict, Usage, hash_of_tx_id
 from replica.notary.terms import decode_canonical
+from tests.worlds.beginning import LEDGER
 
-PARTY = Party("O=Importer,L=London,C=GB", SigningKey(bytes(32)))
+PARTY = Party("O=Importer,L=London,C=GB", LEDGER, SigningKey(bytes(32)))
 
 
 def tx_id(number: int) -> bytes:
@@ -219,4 +220,4 @@ def test_the_request_of_an_imported_transaction_never_changes(tmp_path: Path) ->
     assert sha256(submission.request + submission.signature).hexdigest() == KEPT
 
 
-KEPT = "05f8f5502dd63a687002b3e7005fc7b40006fe49304575407bd1ef4102d681bc"
+KEPT = "d99dd512d0e5b4167d05b61a7422c964f334da1d5ad9162ffc074c3ed41ccb70"

@@ -81,7 +81,7 @@ async def test_the_memory_link_answers_by_ticket() -> None:
     for at in (2, 0, 0):
         handler.answer(at)
     answers = await waiting
-    assert [a.tx_id for a in answers if isinstance(a, Notarised)] == [s.request[16:48] for s in submissions]
+    assert [a.tx_id for a in answers if isinstance(a, Notarised)] == [s.request[32:64] for s in submissions]
     assert await link.look_up(bytes(32)) == Refused("TX_NOT_FOUND", bytes(32))
     assert await link.submit([]) == []
     assert link.standing == ACTIVE

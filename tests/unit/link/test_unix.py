@@ -64,7 +64,7 @@ async def test_submissions_of_one_turn_share_a_frame(socket_path: Path) -> None:
     assert [len(batch) for batch in handler.batches] == [5]
     assert [submission for _, submission in handler.batches[0]] == submissions
     given = [answer.tx_id for part in answers for answer in part if isinstance(answer, Notarised)]
-    assert given == [bytes(submission.request[16:48]) for submission in submissions]
+    assert given == [bytes(submission.request[32:64]) for submission in submissions]
 
 
 async def test_answers_in_any_order_reach_who_asked(socket_path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_answers_in_any_order_reach_who_asked(socket_path: Path) -> None:
             for at in (3, 2, 0, 0):
                 handler.answer(at)
         answers = three.result() + one.result()
-    assert [a.tx_id for a in answers if isinstance(a, Notarised)] == [bytes(s.request[16:48]) for s in waiting]
+    assert [a.tx_id for a in answers if isinstance(a, Notarised)] == [bytes(s.request[32:64]) for s in waiting]
 
 
 async def test_look_ups_pass(socket_path: Path) -> None:

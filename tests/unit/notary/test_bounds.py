@@ -37,6 +37,7 @@ from replica.settings import CoreSettings
 from replica.telemetry.counts import ApiCounts
 from tests.simulation.virtual import run_virtually
 from tests.worlds.api_world import make_submission
+from tests.worlds.beginning import LEDGER
 from tests.worlds.core_world import World, state, submission
 
 NUMBERS = (math.inf, -math.inf, math.nan, 1e303, 1e13, 9_223_372_036_854_775_807.0, -1.0)
@@ -131,7 +132,7 @@ def test_frames_carry_no_odd_number(number: float) -> None:
 @pytest.mark.parametrize("text", ["1e303", "1e13", "9223372036854775807", "-1", "1e999", "Infinity", "NaN"])
 def test_the_gate_takes_no_odd_period(text: str) -> None:
     """Goal: a period beyond all bounds is refused with a code. Method: a good submission, but for the one number."""
-    validator = Validator(ApiCounts(), 100)
+    validator = Validator(ApiCounts(), 100, lambda: LEDGER)
     good = encode_submission(make_submission())
     validator.read(good)
     with pytest.raises(BadRequest) as refused:

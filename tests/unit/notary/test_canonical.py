@@ -11,10 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replica.notary import canonical
-from replica.notary.canonical import change_id, content_digest, decode_request, encode_request, summarise
+from replica.notary.canonical import (
+    CONTENT_AT,
+    REFS_AT,
+    change_id,
+    content_digest,
+    decode_request,
+    encode_request,
+    summarise,
+)
 from replica.notary.codes import Code
 from replica.notary.errors import BadRequest
 from replica.notary.requests import STATES_LIMIT, TIME_MAX_US, Request, TimeWindow, make_request
+from tests.worlds.beginning import LEDGER
 from tests.worlds.notary_logs import PARTY, request_of, state, tx
 
 _TWO = request_of(1, (1, 2))
@@ -30,7 +39,9 @@ def any_request(draw: st.DrawFn) -> Request:
         st.sampled_from([None, TimeWindow(start, None), TimeWindow(None, end), TimeWindow(start, end + 1)]),
     )
     party = draw(st.text(st.characters(blacklist_categories=("C", "Z")), min_size=1, max_size=40))
-    return make_request(draw(st.binary(min_size=32, max_size=32)), refs[:cut], refs[cut:], window, party)
+    return make_request(
+        draw(st.binary(min_size=32, max_size=32)), refs[:cut], refs[cut:], window, party, ledger_id=LEDGER
+    )
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
@@ -41,7 +52,7 @@ def test_a_request_survives_its_bytes(request: Request) -> None:
     decoded, digest = decode_request(raw)
     assert decoded == request
     assert encode_request(decoded) == raw
-    assert digest == content_digest(request) == sha256(b"notary/content/1" + raw[48 : -2 - len(_party(raw))]).digest()
+    assert digest == content_digest(request) == sha256(b"notary/content/2" + raw[64 : -2 - len(_party(raw))]).digest()
     assert summarise(raw) == (request.tx_id, digest, request.state_count)
 
 
@@ -91,7 +102,7 @@ def near_plain_bytes(draw: st.DrawFn) -> bytes:
         )
     )
     counts = draw(st.sampled_from([(len(refs), 0)] * 6 + [(len(refs) + 1, 0), (len(refs) + 256, 0), (len(refs), 1)]))
-    tag = draw(st.sampled_from([b"notary/request/1"] * 6 + [b"notary/request/2"]))
+    tag = draw(st.sampled_from([b"notary/request/3"] * 6 + [b"notary/request/2"]))
     window = draw(st.sampled_from([bytes(17)] * 6 + [b"\1" + bytes(16), bytes(16) + b"\1", b"\2" + bytes(15) + b"\1"]))
     size = min(len(party), 2**16 - 1) + draw(st.sampled_from([0] * 6 + [-1, 1]))
     length = max(0, min(size, 2**16 - 1)).to_bytes(2, "big")
@@ -130,17 +141,18 @@ def _patched(request: Request, at: int, patch: bytes) -> bytes:
 
 
 _LOW, _HIGH = sorted((state(1), state(2)))
-_WINDOW_AT = 52 + 72
+_WINDOW_AT = REFS_AT + 72
 
 
 @pytest.mark.parametrize(
     "raw",
     [
         _patched(_TWO, 0, b"notary/receipt/1"),
-        _patched(_TWO, 52, _HIGH + _LOW),
-        _patched(_TWO, 52, _LOW + _LOW),
-        _patched(request_of(1, (1,), (2,)), 52, state(1) + state(1)),
-        _patched(_TWO, 48, b"\x00\x03"),
+        _patched(_TWO, REFS_AT, _HIGH + _LOW),
+        _patched(_TWO, REFS_AT, _LOW + _LOW),
+        _patched(request_of(1, (1,), (2,)), REFS_AT, state(1) + state(1)),
+        _patched(_TWO, CONTENT_AT, b"\x00\x03"),
+        _patched(_TWO, CONTENT_AT + 4, b"\x00\x01"),
         _patched(_TWO, _WINDOW_AT, b"\x04"),
         _patched(_TWO, _WINDOW_AT, b"\x00" + (5).to_bytes(8, "big")),
         _patched(_TWO, _WINDOW_AT, b"\x01" + bytes(8) + (5).to_bytes(8, "big")),
@@ -161,30 +173,30 @@ def test_bytes_that_are_not_canonical_are_refused(raw: bytes) -> None:
 def test_the_number_of_states_stays_below_the_limit() -> None:
     """Goal: 9,999 pass, 10,000 do not, from parts and from bytes. Method: on both sides of the limit."""
     refs = [number.to_bytes(36, "big") for number in range(1, STATES_LIMIT + 1)]
-    largest = make_request(tx(1), refs[:6_000], refs[6_000:-1], None, PARTY)
+    largest = make_request(tx(1), refs[:6_000], refs[6_000:-1], None, PARTY, ledger_id=LEDGER)
     assert decode_request(encode_request(largest))[0] == largest
     with pytest.raises(BadRequest) as caught:
-        make_request(tx(1), refs[:6_000], refs[6_000:], None, PARTY)
+        make_request(tx(1), refs[:6_000], refs[6_000:], None, PARTY, ledger_id=LEDGER)
     assert caught.value.code is Code.TOO_MANY_STATES
     with pytest.raises(BadRequest):
-        decode_request(encode_request(Request(tx(1), tuple(refs), (), None, PARTY)))
+        decode_request(encode_request(Request(LEDGER, tx(1), tuple(refs), (), None, PARTY)))
 
 
 def test_the_content_digest_covers_inputs_references_and_window_and_nothing_else() -> None:
     """Goal: what an id stands for. Method: change each part."""
     window = TimeWindow(1, 2)
-    base = make_request(tx(1), [state(1)], [state(2)], window, PARTY)
+    base = make_request(tx(1), [state(1)], [state(2)], window, PARTY, ledger_id=LEDGER)
     digest = content_digest(base)
-    assert content_digest(make_request(tx(2), [state(1)], [state(2)], window, "O=Other")) == digest
+    assert content_digest(make_request(tx(2), [state(1)], [state(2)], window, "O=Other", ledger_id=LEDGER)) == digest
     others = [
-        make_request(tx(1), [state(2)], [state(1)], window, PARTY),
-        make_request(tx(1), [state(1), state(2)], [], window, PARTY),
-        make_request(tx(1), [state(1)], [], window, PARTY),
-        make_request(tx(1), [state(1)], [state(2)], None, PARTY),
-        make_request(tx(1), [state(1)], [state(2)], TimeWindow(1, 3), PARTY),
-        make_request(tx(1), [state(1)], [state(2)], TimeWindow(1, None), PARTY),
-        make_request(tx(1), [state(1)], [state(2)], TimeWindow(0, None), PARTY),
-        make_request(tx(1), [state(1)], [state(2)], TimeWindow(None, 2), PARTY),
+        make_request(tx(1), [state(2)], [state(1)], window, PARTY, ledger_id=LEDGER),
+        make_request(tx(1), [state(1), state(2)], [], window, PARTY, ledger_id=LEDGER),
+        make_request(tx(1), [state(1)], [], window, PARTY, ledger_id=LEDGER),
+        make_request(tx(1), [state(1)], [state(2)], None, PARTY, ledger_id=LEDGER),
+        make_request(tx(1), [state(1)], [state(2)], TimeWindow(1, 3), PARTY, ledger_id=LEDGER),
+        make_request(tx(1), [state(1)], [state(2)], TimeWindow(1, None), PARTY, ledger_id=LEDGER),
+        make_request(tx(1), [state(1)], [state(2)], TimeWindow(0, None), PARTY, ledger_id=LEDGER),
+        make_request(tx(1), [state(1)], [state(2)], TimeWindow(None, 2), PARTY, ledger_id=LEDGER),
     ]
     assert len({digest, *(content_digest(other) for other in others)}) == len(others) + 1
 

@@ -33,6 +33,7 @@ from tests.unit.api.test_fuzz import EXAMPLES, NESTED, damaged, only
 from tests.unit.link.test_frames import FRAME_MAX_BYTES, Collector
 from tests.worlds.api_world import NOTARY_KEY, make_submission
 from tests.worlds.archive_world import SIGNER, make_archive, some_log
+from tests.worlds.beginning import LEDGER
 
 SUBMISSION = make_submission()
 FRAME = encoder.encode(Submissions([(7, SUBMISSION)]))
@@ -50,7 +51,7 @@ def longer(array: bytes) -> bytes:
 @pytest.fixture(scope="module")
 def validator() -> Validator:
     """A validator."""
-    return Validator(ApiCounts(), 100)
+    return Validator(ApiCounts(), 100, lambda: LEDGER)
 
 
 @pytest.fixture(scope="module")

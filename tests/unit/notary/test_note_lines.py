@@ -26,6 +26,7 @@ from replica.notary.note_signatures import signed_note
 from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.notary.records import ActRecord, RegistrationRecord, SalvageRecord
+from tests.worlds.beginning import LEDGER
 from tests.worlds.notary_logs import TOPIC, Log
 from tests.worlds.party_logs import logs_with_parties
 
@@ -35,7 +36,7 @@ OF_KEY = (bytes(KEY.verify_key), bytes(64))
 
 
 def _signed(record: Any) -> Any:
-    return signed_note(record, lambda message: KEY.sign(message).signature)
+    return signed_note(record, LEDGER, lambda message: KEY.sign(message).signature)
 
 
 ACT = _signed(ActRecord(*HEAD, "pause", 0, b"body", "zoë", "line\u2028feed and \\ulong", *OF_KEY))
@@ -43,7 +44,7 @@ REGISTRATION = _signed(RegistrationRecord(*HEAD, "O=Bank A,L=London,C=GB", b"p" 
 FORGED = msgspec.structs.replace(ACT, reason="another")
 SALVAGE = SalvageRecord(2, b"a" * 16, 4, 0, 1, b"d" * 32)
 NOTES = [CountedNote(10 + at, record, 9) for at, record in enumerate([ACT, SALVAGE, REGISTRATION, REGISTRATION, ACT])]
-LINES = list(note_lines(NOTES))
+LINES = list(note_lines(NOTES, LEDGER))
 
 
 def broken_at(lines: list[bytes], previous: str = BEFORE_THE_FIRST) -> int | None:
@@ -72,9 +73,9 @@ def test_a_line_has_who_when_what_and_why() -> None:
 def test_an_export_may_be_made_in_parts() -> None:
     """Goal: an export goes on where the one before ended. Method: every cut."""
     for cut in range(len(NOTES) + 1):
-        head = list(note_lines(NOTES[:cut]))
+        head = list(note_lines(NOTES[:cut], LEDGER))
         newest = line_digest(head[-1]) if head else BEFORE_THE_FIRST
-        tail = list(note_lines(NOTES[cut:], newest))
+        tail = list(note_lines(NOTES[cut:], LEDGER, newest))
         assert head + tail == LINES
         assert why_broken(tail, newest) is None
     assert why_broken(LINES) is None
@@ -88,9 +89,10 @@ def test_an_export_of_a_log_goes_on_at_its_cursor(log: Log, cut: int) -> None:
     anywhere, with the cursor's bytes between; against reading the whole."""
     lines, done = read_on(Exported(begin(TOPIC)), log[:cut])
     more, end = read_on(decode_cursor(encode_cursor(done)), log[cut:])
-    counting = [one for one in read_records(begin(TOPIC), log).counted if isinstance(one, CountedNote)]
-    assert lines + more == list(note_lines(counting))
-    assert (end.position, end.lines) == (read_records(begin(TOPIC), log).position, len(lines + more))
+    whole = read_records(begin(TOPIC), log)
+    counting = [one for one in whole.counted if isinstance(one, CountedNote)]
+    assert lines + more == list(note_lines(counting, whole.position.ledger_id))
+    assert (end.position, end.lines) == (whole.position, len(lines + more))
     assert end.digest == (line_digest((lines + more)[-1]) if lines + more else BEFORE_THE_FIRST)
 
 
@@ -118,7 +120,7 @@ def test_a_change_is_found(at: int) -> None:
 def test_what_nobody_signed_is_exported_and_found() -> None:
     """Goal: an export hides nothing, and whoever verifies it learns of a bad signature. Method: a note under another
     reason than was signed."""
-    line = next(note_lines([CountedNote(1, FORGED, 9)]))
+    line = next(note_lines([CountedNote(1, FORGED, 9)], LEDGER))
     assert json.loads(line)["signed"] is False
     assert why_broken([line]) == (0, "has a signature that does not hold")
 
@@ -147,4 +149,4 @@ def test_what_is_no_line_is_found_there(line: bytes) -> None:
 
 def test_offsets_rise() -> None:
     """Goal: a chain that was made anew from records in another order is found. Method: a whole chain, not in order."""
-    assert broken_at(list(note_lines([NOTES[2], NOTES[0]]))) == 1
+    assert broken_at(list(note_lines([NOTES[2], NOTES[0]], LEDGER))) == 1

@@ -12,6 +12,7 @@ from nacl.signing import SigningKey
 
 from replica.notary.note_signatures import note_signature_holds, note_statement, signed_note
 from replica.notary.records import ActRecord, RegistrationRecord
+from tests.worlds.beginning import LEDGER, OTHER_LEDGER
 
 KEY = SigningKey(bytes([7]) * 32)
 PUBLIC = bytes(KEY.verify_key)
@@ -25,7 +26,7 @@ def sign(message: bytes) -> bytes:
     return KEY.sign(message).signature
 
 
-SIGNED: list[Any] = [signed_note(ACT, sign), signed_note(REGISTRATION, sign)]
+SIGNED: list[Any] = [signed_note(ACT, LEDGER, sign), signed_note(REGISTRATION, LEDGER, sign)]
 IDS = ["act", "registration"]
 
 
@@ -34,25 +35,28 @@ def test_the_signed_bytes_are_those_of_the_format() -> None:
     text = "zoë".encode()
     name = b"\xa4" + text
     key = b"\xc4\x20" + PUBLIC
-    assert note_statement(ACT) == b"notary/act/1" + b"\x96\xa5pause\x04\xc4\x04body" + name + b"\xabmaintenance" + key
+    act = b"\x96\xa5pause\x04\xc4\x04body" + name + b"\xabmaintenance" + key
+    assert note_statement(ACT, LEDGER) == b"notary/act/2" + LEDGER + act
     party = b"\xb6O=Bank A,L=London,C=GB"
     period = b"\x03\x05\xcf" + (2**40).to_bytes(8, "big")
-    assert note_statement(REGISTRATION) == b"notary/party/1\x97" + party + b"\xc4\x20" + b"p" * 32 + period + name + key
+    registration = b"\x97" + party + b"\xc4\x20" + b"p" * 32 + period + name + key
+    assert note_statement(REGISTRATION, LEDGER) == b"notary/party/2" + LEDGER + registration
 
 
 @pytest.mark.parametrize(("record", "kind"), list(zip(SIGNED, IDS, strict=True)), ids=IDS)
 def test_the_vectors_hold(record: Any, kind: str) -> None:
     """Goal: they never change. Method: bytes and signature of each kind."""
     case = VECTORS[kind]
-    assert (case["statement"], case["signature"]) == (note_statement(record).hex(), record.signature.hex())
+    assert (case["statement"], case["signature"]) == (note_statement(record, LEDGER).hex(), record.signature.hex())
 
 
 @pytest.mark.parametrize("record", SIGNED, ids=IDS)
 def test_every_field_from_the_fifth_element_on_is_covered(record: Any) -> None:
     """Goal: nothing that an operator decided can be changed. Method: another value of each field in turn."""
-    assert note_signature_holds(record)
+    assert note_signature_holds(record, LEDGER)
+    assert not note_signature_holds(record, OTHER_LEDGER)
     for field in record.__struct_fields__:
         value = getattr(record, field)
         other = value + 1 if isinstance(value, int) else value[:-1] + ("x" if isinstance(value, str) else b"x")
-        holds = note_signature_holds(msgspec.structs.replace(record, **{field: other}))
+        holds = note_signature_holds(msgspec.structs.replace(record, **{field: other}), LEDGER)
         assert holds is (field in ("format", "activation_id", "sequence", "stamp_us")), field

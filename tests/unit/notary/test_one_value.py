@@ -21,6 +21,7 @@ from replica.operators.admin import SwitchoverCall, read_call
 
 STATE = "7547ffaca5f21a3a9bbe8eac380a98fda5bbd58cdbe5774c1fbb4ad4255112d6:1"
 REQUEST = {
+    "ledger_id": "4d" * 16,
     "tx_id": "a8" * 32,
     "inputs": [STATE, STATE],
     "references": [STATE],
@@ -37,7 +38,9 @@ WHOLE = {
     "submission_id": ":",
     "deduplication": {"duration_s": 5.0, "after_offset": 0},
 }
-LEAST = {"request": {name: REQUEST[name] for name in ("tx_id", "inputs", "party", "public_key", "signature")}}
+LEAST = {
+    "request": {name: REQUEST[name] for name in ("ledger_id", "tx_id", "inputs", "party", "public_key", "signature")}
+}
 
 
 def document_of(raw: bytes) -> SubmissionDocument:

@@ -24,6 +24,7 @@ from replica.notary.records import (
     encode_record,
 )
 from replica.notary.requests import Submission, make_request
+from tests.worlds.beginning import LEDGER
 from tests.worlds.notary_logs import PARTY, activation, request_of, submission_of, tx
 
 BARRIER = BarrierRecord(7, activation(7), "R1", "postgres:1:1", 2, 3)
@@ -205,7 +206,7 @@ def test_a_changed_byte_is_undecodable_or_another_record(at: int, change: int) -
 def test_the_largest_records_fit_the_log() -> None:
     """Goal: RECORD_MAX_BYTES holds for every record that a writer makes. Method: the largest request."""
     refs = [number.to_bytes(36, "big") for number in range(1, 10_000)]
-    request = make_request(tx(1), refs, [], None, "p" * 512)
+    request = make_request(tx(1), refs, [], None, "p" * 512, ledger_id=LEDGER)
     act_as = tuple(f"{number:0512}" for number in range(16))
     submission = msgspec.structs.replace(submission_of(request, "c" * 255, "s" * 255), user_id="u" * 255, act_as=act_as)
     largest = _request_with(submission=submission)

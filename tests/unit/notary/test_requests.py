@@ -18,6 +18,7 @@ from replica.notary.requests import (
     parse_tx_id,
     state_ref,
 )
+from tests.worlds.beginning import LEDGER
 from tests.worlds.notary_logs import PARTY, state, tx
 
 HEX = "ab" * 32
@@ -78,30 +79,30 @@ def test_a_state_has_32_bytes_and_an_unsigned_index(tx_id: bytes, index: int) ->
 def test_parts_come_in_any_order_and_leave_in_one() -> None:
     """Goal: one request, one form. Method: shuffled inputs and references."""
     a, b, c, d = sorted(state(n) for n in range(4))
-    request = make_request(tx(1), [b, a], [d, c], None, PARTY)
+    request = make_request(tx(1), [b, a], [d, c], None, PARTY, ledger_id=LEDGER)
     assert (request.inputs, request.references, request.state_count) == ((a, b), (c, d), 4)
 
 
 @pytest.mark.parametrize(
     "request_",
     [
-        Request(b"t" * 31, (), (), None, PARTY),
-        Request(tx(1), (b"s" * 35,), (), None, PARTY),
-        Request(tx(1), (), (b"s" * 37,), None, PARTY),
-        Request(tx(1), (state(1), state(1)), (), None, PARTY),
-        Request(tx(1), (), (state(1), state(1)), None, PARTY),
-        Request(tx(1), tuple(sorted((state(1), state(2)), reverse=True)), (), None, PARTY),
-        Request(tx(1), (state(1),), (state(1),), None, PARTY),
-        Request(tx(1), (), (), TimeWindow(None, None), PARTY),
-        Request(tx(1), (), (), TimeWindow(-1, None), PARTY),
-        Request(tx(1), (), (), TimeWindow(None, TIME_MAX_US + 1), PARTY),
-        Request(tx(1), (), (), TimeWindow(5, 5), PARTY),
-        Request(tx(1), (), (), TimeWindow(6, 5), PARTY),
-        Request(tx(1), (), (), None, ""),
-        Request(tx(1), (), (), None, "p" * 513),
-        Request(tx(1), (), (), None, "é" * 257),
-        Request(tx(1), (), (), None, "a\tb"),
-        Request(tx(1), (), (), None, "a\ud800"),
+        Request(LEDGER, b"t" * 31, (), (), None, PARTY),
+        Request(LEDGER, tx(1), (b"s" * 35,), (), None, PARTY),
+        Request(LEDGER, tx(1), (), (b"s" * 37,), None, PARTY),
+        Request(LEDGER, tx(1), (state(1), state(1)), (), None, PARTY),
+        Request(LEDGER, tx(1), (), (state(1), state(1)), None, PARTY),
+        Request(LEDGER, tx(1), tuple(sorted((state(1), state(2)), reverse=True)), (), None, PARTY),
+        Request(LEDGER, tx(1), (state(1),), (state(1),), None, PARTY),
+        Request(LEDGER, tx(1), (), (), TimeWindow(None, None), PARTY),
+        Request(LEDGER, tx(1), (), (), TimeWindow(-1, None), PARTY),
+        Request(LEDGER, tx(1), (), (), TimeWindow(None, TIME_MAX_US + 1), PARTY),
+        Request(LEDGER, tx(1), (), (), TimeWindow(5, 5), PARTY),
+        Request(LEDGER, tx(1), (), (), TimeWindow(6, 5), PARTY),
+        Request(LEDGER, tx(1), (), (), None, ""),
+        Request(LEDGER, tx(1), (), (), None, "p" * 513),
+        Request(LEDGER, tx(1), (), (), None, "é" * 257),
+        Request(LEDGER, tx(1), (), (), None, "a\tb"),
+        Request(LEDGER, tx(1), (), (), None, "a\ud800"),
     ],
 )
 def test_each_rule_of_a_request_is_enforced(request_: Request) -> None:
@@ -113,8 +114,8 @@ def test_each_rule_of_a_request_is_enforced(request_: Request) -> None:
 @pytest.mark.parametrize("window", [None, TimeWindow(0, None), TimeWindow(None, TIME_MAX_US), TimeWindow(4, 5)])
 def test_the_edges_of_the_rules_pass(window: TimeWindow | None) -> None:
     """Goal: limits are not narrower than they say. Method: each edge."""
-    check_request(Request(tx(1), (), (), window, "p" * 512))
-    check_request(Request(tx(1), (bytes(35) + b"\x01",), (), window, "é" * 256))
+    check_request(Request(LEDGER, tx(1), (), (), window, "p" * 512))
+    check_request(Request(LEDGER, tx(1), (bytes(35) + b"\x01",), (), window, "é" * 256))
     check_command("u" * 255, "c", tuple(f"{n:0512}" for n in range(16)), "é" * 127)
 
 

@@ -21,8 +21,8 @@ from tests.worlds.notary_logs import PARTY, begun, request_of, requests, run_pro
 OTHER = "O=Bank B,L=Paris,C=FR"
 REQUEST = request_of(1, (1, 2), (3,))
 TERMS = Terms("user", "c", (PARTY,), 60)
-OTHER_TAG = b"notary/request/1" + encode_canonical(REQUEST, TERMS)[16:]
-VECTORS = json.loads((Path(__file__).parents[2] / "golden/vectors/canonical_2.json").read_text())
+OTHER_TAG = b"notary/request/2" + encode_canonical(REQUEST, TERMS)[16:]
+VECTORS = json.loads((Path(__file__).parents[2] / "golden/vectors/canonical_terms.json").read_text())
 
 _numbers = st.integers(0, 2**63 - 1)
 _texts = st.sampled_from(["a", "user", "Zürich", "x" * 255])
@@ -81,7 +81,7 @@ def test_terms_out_of_bounds_are_refused(broken: Terms) -> None:
 def test_a_deduplication_that_nobody_writes_is_refused(tail: tuple[int, int]) -> None:
     """Goal: exactly one encoding. Method: a value without a kind, unknown kinds, values that are too high."""
     kind, value = tail
-    raw = encode_canonical(REQUEST, TERMS)[:-9] + bytes([kind]) + value.to_bytes(8, "big")
+    raw = encode_canonical(REQUEST, TERMS)[:-10] + bytes([kind]) + value.to_bytes(8, "big") + b"\0"
     with pytest.raises(BadRequest):
         decode_canonical(raw)
 

@@ -52,9 +52,10 @@ def _by_hand(case: dict[str, Any]) -> str:
     flags = (case["from_us"] is not None) + 2 * (case["until_us"] is not None)
     party = case["party"].encode().hex()
     return (
-        b"notary/request/2".hex()
+        b"notary/request/3".hex()
+        + case["ledger_id"]
         + case["tx_id"]
-        + f"{len(case['inputs']):04x}{len(case['references']):04x}"
+        + f"{len(case['inputs']):04x}{len(case['references']):04x}0000"
         + refs(case["inputs"])
         + refs(case["references"])
         + f"{flags:02x}{case['from_us'] or 0:016x}{case['until_us'] or 0:016x}"
@@ -77,14 +78,15 @@ def test_canonical_bytes_and_digest_of_a_request(name: str) -> None:
         [parse_state_ref(text) for text in case["references"]],
         window,
         case["party"],
+        ledger_id=bytes.fromhex(case["ledger_id"]),
     )
     assert encode_request(request) == raw
     assert decode_request(raw)[0] == request
-    content = raw[48 : len(raw) - 2 - len(case["party"].encode())]
-    assert case["content_digest"] == sha256(b"notary/content/1" + content).hexdigest() == content_digest(request).hex()
+    content = raw[64 : len(raw) - 2 - len(case["party"].encode())]
+    assert case["content_digest"] == sha256(b"notary/content/2" + content).hexdigest() == content_digest(request).hex()
 
 
-SIGNED_COMMANDS = {case["name"]: case for case in _vectors("canonical_2_signed.json")}
+SIGNED_COMMANDS = {case["name"]: case for case in _vectors("canonical_signed.json")}
 
 
 @pytest.mark.parametrize("name", SIGNED_COMMANDS)
@@ -102,11 +104,11 @@ def test_canonical_bytes_and_their_signature(name: str) -> None:
     elif case["after_offset"] is not None:
         kind, value = 2, case["after_offset"]
     by_hand = _by_hand(case) + texts(case["user_id"], case["command_id"])
-    by_hand += f"{len(parties):02x}{texts(*parties)}{kind:02x}{value:016x}"
+    by_hand += f"{len(parties):02x}{texts(*parties)}{kind:02x}{value:016x}00"
     assert by_hand == case["canonical"]
     window = TimeWindow(case["from_us"], case["until_us"])
     period = Deduplication(case["duration_s"], case["after_offset"])
-    signed = Party(case["party"], SigningKey(bytes.fromhex(case["party_seed"]))).sign(
+    signed = Party(case["party"], bytes.fromhex(case["ledger_id"]), SigningKey(bytes.fromhex(case["party_seed"]))).sign(
         case["tx_id"],
         case["inputs"],
         case["references"],
@@ -128,10 +130,12 @@ def test_one_case_written_out_in_full() -> None:
     """Goal: a reader can follow the layout with a finger. Method: the bytes of "one input" as text."""
     assert REQUESTS["one input"]["request"] == "".join(
         [
-            "6e6f746172792f726571756573742f32",  # notary/request/2
+            "6e6f746172792f726571756573742f33",  # notary/request/3
+            "4c" * 16,  # ledger id
             "22" * 32,  # transaction id
             "0001",  # one input
             "0000",  # no reference
+            "0000",  # no owner
             "33" * 32 + "00000001",  # the input: id, index 1
             "00" + "00" * 8 + "00" * 8,  # no window
             "0016",  # 22 bytes of name

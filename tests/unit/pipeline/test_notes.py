@@ -13,10 +13,12 @@ from pipeline.audit.notes import bad_notes
 from pipeline.judging.columns import decode
 from replica.notary.counted import CountedNote
 from replica.notary.genesis import GenesisRecord
+from replica.notary.note_signatures import signed_note
 from replica.notary.parties import PartyNote
 from replica.notary.position import begin
 from replica.notary.reading import read_records
 from tests.pipeline.judged import plan_of
+from tests.worlds.beginning import OTHER_LEDGER
 from tests.worlds.notary_logs import TOPIC, Log, split
 from tests.worlds.party_logs import logs_with_parties
 from tests.worlds.signed_notes import ANNA, BERT, EVE, FINE, log_of, officers_act, registration
@@ -43,6 +45,12 @@ def test_a_bad_signature_is_found(at: int) -> None:
     notes = [*FINE[:at], forged, *FINE[at + 1 :]]
     assert found_in(notes) == [(FindingCode.NOTE_SIGNATURE_INVALID, at + 1)]
     assert found_in(notes, after=at + 1) == []
+
+
+def test_what_was_signed_for_another_ledger_is_found() -> None:
+    """Goal: nobody plays an officer's note in another ledger. Method: the first one, signed for that."""
+    foreign = signed_note(FINE[0], OTHER_LEDGER, lambda message: ANNA.sign(message).signature)
+    assert found_in([foreign, *FINE[1:]]) == [(FindingCode.NOTE_SIGNATURE_INVALID, 1)]
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,24 @@ from pipeline.judging.plan import (
 )
 from replica.notary.counted import CountedNote, CountedRequest
 from replica.notary.errors import FormatUnknown, InvariantBroken
+from replica.notary.genesis import NO_LEDGER
 from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM
 from replica.notary.position import Position, begin
-from replica.notary.reading import read_records
+from replica.notary.reading import VoidReason, read_records
 from replica.notary.records import SignOfLifeRecord, decode_record
 from tests.pipeline.judged import plan_of
-from tests.worlds.notary_logs import TOPIC, Log, LogMaker, activation, logs, request_of, split
+from tests.worlds.beginning import OTHER_LEDGER
+from tests.worlds.notary_logs import (
+    TOPIC,
+    Log,
+    LogMaker,
+    activation,
+    begun,
+    logs,
+    made,
+    request_of,
+    split,
+)
 
 
 def surveys_of(log: Log) -> list[Survey]:
@@ -68,8 +80,8 @@ def test_slices_of_mixed_logs_count_what_reading_counts(log: Log, cuts: list[int
     voids: list[tuple[int, str]] = []
     found: list[tuple[int, type, int | None]] = []
     for columns in slices:
-        part, first = counted(columns, plan.rules_of(columns)), columns.first_offset
-        voids += [(at, reason.value) for at, reason in void_reasons(columns, part, plan.barriers)]
+        part, first = counted(columns, plan), columns.first_offset
+        voids += [(at, reason.value) for at, reason in void_reasons(columns, part, plan)]
         rows = columns.rows[part.requests]
         found += [(first + r, CountedRequest, t) for r, t in zip(rows.tolist(), part.judged_us.tolist(), strict=True)]
         notes = [first + row for row in part.notes.tolist()]
@@ -88,32 +100,48 @@ def test_slices_of_mixed_logs_count_what_reading_counts(log: Log, cuts: list[int
 
 def test_a_usual_log_is_told_from_small_surveys() -> None:
     """Goal: surveys are tiny, and complete. Method: three stretches with a fail-over and a late record in between."""
-    maker = LogMaker()
-    maker.barrier(1)
+    maker = begun()
     for number in range(10):
         maker.submit(request_of(number), stamp_us=100 + number)
     maker.barrier(2)
     maker.submit(request_of(50), activation_id=activation(1), sequence=10)  # from the deposed
     for number in range(20, 30):
         maker.submit(request_of(number), stamp_us=200 + number)
-    surveys = [found for part in split(maker.log, [5, 12]) for found in surveys_of(part)]
+    surveys = [found for part in split(maker.log, [5, 13]) for found in surveys_of(part)]
     assert [sum(len(stretch.runs) for stretch in found.stretches) for found in surveys] == [1, 1, 2]
-    assert all(told == read for told, read in positions(maker.log, [5, 12]))
+    assert all(told == read for told, read in positions(maker.log, [5, 13]))
 
 
 def test_a_repeat_is_left_to_reading() -> None:
     """Goal: no guess at which record counted. Method: a stretch that begins with a number that was seen before."""
-    maker = LogMaker()
+    maker = made()
     maker.barrier(1)
     for sequence in (0, 1, 1, 2):
         maker.submit(request_of(sequence), sequence=sequence, stamp_us=10 + len(maker.values))
-    assert [told is None for told, _ in positions(maker.log, [3])] == [False, True]
+    assert [told is None for told, _ in positions(maker.log, [4])] == [False, True]
+
+
+def test_a_slice_that_seems_to_be_of_another_ledger_is_looked_at_again() -> None:
+    """Goal: slices judge as a reader of the whole log does. Method: a slice whose first request is for another ledger,
+    with the highest stamp and a number that a good request has later; its position is left to reading."""
+    maker = begun()
+    maker.submit(request_of(1, (1,)), stamp_us=5)
+    maker.submit(request_of(2, (2,), ledger_id=OTHER_LEDGER), sequence=7, stamp_us=900)
+    maker.submit(request_of(3, (2,)), sequence=7, stamp_us=9)
+    maker.submit(request_of(4, (3,), ledger_id=OTHER_LEDGER), sequence=8)
+    assert [told is None for told, _ in positions(maker.log, [4, 6])] == [False, True, True]
+    for cuts in ([], [4], [4, 6], [5], [6], [1, 2, 3, 4, 5, 6]):
+        slices = slices_of(maker.log, cuts)
+        plan, reading = plan_of(slices, TOPIC), read_records(begin(TOPIC), maker.log)
+        assert plan.position == reading.position
+        reasons = [found for columns in slices for found in void_reasons(columns, counted(columns, plan), plan)]
+        assert reasons == [(4, VoidReason.UNDECODABLE), (6, VoidReason.UNDECODABLE)]
 
 
 def test_a_gap_and_an_unknown_format_are_refused() -> None:
     """Goal: nothing is guessed. Method: advance over a gap, and over a newer format."""
     with pytest.raises(InvariantBroken):
-        advance(begin(TOPIC), [Survey(1, 1, b"", ())])
+        advance(begin(TOPIC), [Survey(NO_LEDGER, 1, 1, b"", ())])
     newer = LogMaker()
     newer.barrier(1, format=99)
     with pytest.raises(FormatUnknown):
@@ -121,18 +149,18 @@ def test_a_gap_and_an_unknown_format_are_refused() -> None:
 
 
 def leased(*, repeat: bool) -> LogMaker:
-    """R1 holds a lease, its newest record that counts is at offset 2. `repeat`: a copy of that comes after it."""
-    maker = LogMaker()
+    """R1 holds a lease, its newest record that counts is at offset 3. `repeat`: a copy of that comes after it."""
+    maker = made()
     maker.claim(1, -1)
     maker.live()
     maker.submit(request_of(1, (1,)))
     if repeat:
-        maker.raw(maker.values[2])
+        maker.raw(maker.values[3])
     return maker
 
 
-@pytest.mark.parametrize("cuts", [[], [1], [2], [3], [4], [5], [1, 2, 3, 4, 5]])
-@pytest.mark.parametrize(("witnessed", "epoch"), [(1, 1), (2, 2)])
+@pytest.mark.parametrize("cuts", [[], [1], [2], [3], [4], [5], [6], [1, 2, 3, 4, 5, 6]])
+@pytest.mark.parametrize(("witnessed", "epoch"), [(2, 1), (3, 2)])
 def test_a_claim_is_judged_by_what_earlier_slices_have_of_its_holder(
     cuts: list[int], witnessed: int, epoch: int
 ) -> None:
@@ -147,8 +175,8 @@ def test_a_claim_is_judged_by_what_earlier_slices_have_of_its_holder(
     assert plan.position.epoch == epoch
 
 
-@pytest.mark.parametrize("cuts", [[], [3], [4], [5], [3, 4, 5]])
-@pytest.mark.parametrize(("witnessed", "epoch"), [(2, 1), (4, 2)])
+@pytest.mark.parametrize("cuts", [[], [4], [5], [6], [4, 5, 6]])
+@pytest.mark.parametrize(("witnessed", "epoch"), [(3, 1), (5, 2)])
 def test_records_of_other_replicas_are_no_life_of_the_holder(cuts: list[int], witnessed: int, epoch: int) -> None:
     """Goal: the same where every replica serves. Method: others write before and after the holder's sign of life."""
     maker = leased(repeat=False)
@@ -160,12 +188,12 @@ def test_records_of_other_replicas_are_no_life_of_the_holder(cuts: list[int], wi
     assert plan.position.epoch == epoch
 
 
-@pytest.mark.parametrize("cuts", [[4], [4, 5], [4, 5, 6]])
+@pytest.mark.parametrize("cuts", [[5], [5, 6], [5, 6, 7]])
 def test_claims_that_depend_on_one_another_are_settled_in_rounds(cuts: list[int]) -> None:
     """Goal: a plan that was unclear in two places ends as reading does. Method: a repeat hides that a claim counts, and
     the next holder's repeat hides that the claim after that counts."""
     maker = leased(repeat=True)
-    second = maker.claim(2, 2)
+    second = maker.claim(2, 3)
     sign = maker.live()
     maker.raw(maker.values[sign])
     maker.claim(3, sign)
@@ -179,19 +207,19 @@ def test_a_late_claim_is_void_whatever_formats_it_names_and_no_plan_stops_for_it
     """Goal: no job stops for a record without effect. Method: the repeat makes the second claim look void, and so the
     third, of a format that nobody knows, as if it were in force."""
     maker = leased(repeat=True)
-    second = maker.claim(2, 2)
+    second = maker.claim(2, 3)
     maker.live()
     maker.claim(3, second, format=3, wins=False)
-    for cuts in ([3], [4], [5], [3, 4, 5, 6]):
+    for cuts in ([4], [5], [6], [4, 5, 6, 7]):
         assert plan_of(slices_of(maker.log, cuts), TOPIC).position == read_records(begin(TOPIC), maker.log).position
 
 
 def test_a_claim_that_nobody_judges_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: the comparisons see the rule. Method: plans without it, and plans that take a repeat for a sign of life."""
-    for repeat, witnessed in ((False, 1), (True, 2)):
+    for repeat, witnessed in ((False, 2), (True, 3)):
         maker = leased(repeat=repeat)
         maker.claim(2, witnessed, wins=False)
-        slices = slices_of(maker.log, [3])
+        slices = slices_of(maker.log, [4])
         expected = read_records(begin(TOPIC), maker.log).position
         assert plan_of(slices, TOPIC).position == expected
         with monkeypatch.context() as patch:

@@ -7,6 +7,7 @@ public enum Code {
     MALFORMED_JSON(Retry.NO),
     MALFORMED_REQUEST(Retry.NO),
     TOO_MANY_STATES(Retry.NO),
+    WRONG_LEDGER(Retry.NO),
     EMPTY_BATCH(Retry.NO),
     BATCH_TOO_LARGE(Retry.NO),
     BODY_TOO_LARGE(Retry.NO),

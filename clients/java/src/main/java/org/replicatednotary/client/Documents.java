@@ -27,6 +27,7 @@ final class Documents {
         Deduplication deduplication = submission.signedPeriod();
         ObjectNode found = MAPPER.createObjectNode();
         ObjectNode request = found.putObject("request");
+        request.put("ledger_id", submission.request().ledgerId());
         request.put("tx_id", submission.txId());
         submission.request().inputs().forEach(request.putArray("inputs")::add);
         submission.request().references().forEach(request.putArray("references")::add);

@@ -14,43 +14,51 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Set;
 
-/** Someone who asks the notary: an X.500 name, spelt as it is registered, and the key that signs for it. */
+/**
+ * Someone who asks the notary: an X.500 name, spelt as it is registered, the ledger that it signs for, by its id of 32 hexadecimal
+ * digits ({@link NotaryClient#describe} tells it), and the key that signs for it.
+ */
 public final class Party {
     private final String name;
+    private final String ledgerId;
     private final KeyPair keys;
 
-    private Party(String name, KeyPair keys) {
+    private Party(String name, String ledgerId, KeyPair keys) {
+        if (ledgerId == null) {
+            throw new NotaryException.BadRequest("the replica has not read its log yet: ask again for the ledger's id");
+        }
         this.name = name;
+        this.ledgerId = Bytes.toHex(Bytes.fromHex("a ledger id", ledgerId, 16));
         this.keys = keys;
     }
 
     /** From the key file that {@code notary keys create} makes, PKCS#8 PEM of mode 0600. Throws ConfigError. */
-    public static Party fromFile(String name, Path file) {
-        return fromPem(name, readSecret(file));
+    public static Party fromFile(String name, String ledgerId, Path file) {
+        return fromPem(name, ledgerId, readSecret(file));
     }
 
     /** From PKCS#8 PEM. Throws ConfigError. */
-    public static Party fromPem(String name, String pem) {
+    public static Party fromPem(String name, String ledgerId, String pem) {
         try {
-            return new Party(name, Ed25519.fromPkcs8(der(pem)));
+            return new Party(name, ledgerId, Ed25519.fromPkcs8(der(pem)));
         } catch (GeneralSecurityException | IllegalArgumentException error) {
             throw new NotaryException.ConfigError("the key is no Ed25519 private key in PKCS#8 PEM"); // never with what it holds
         }
     }
 
     /** From the 64 hexadecimal digits of a private key. */
-    public static Party fromSeed(String name, String seed) {
+    public static Party fromSeed(String name, String ledgerId, String seed) {
         try {
-            return new Party(name, Ed25519.fromSeed(Bytes.fromHex("a seed", seed, 32)));
+            return new Party(name, ledgerId, Ed25519.fromSeed(Bytes.fromHex("a seed", seed, 32)));
         } catch (GeneralSecurityException error) {
             throw new NotaryException.ConfigError(error.getMessage());
         }
     }
 
     /** With a new key, which the operator must register. */
-    public static Party generate(String name) {
+    public static Party generate(String name, String ledgerId) {
         try {
-            return new Party(name, Ed25519.generate());
+            return new Party(name, ledgerId, Ed25519.generate());
         } catch (GeneralSecurityException error) {
             throw new IllegalStateException(error); // every Java platform from 15 on has it
         }
@@ -78,7 +86,7 @@ public final class Party {
     public Submission sign(Transaction transaction, Deduplication period) {
         String txId = transaction.txId() == null ? Transaction.random(32) : transaction.txId().toLowerCase(Locale.ROOT);
         Request request =
-                new Request(txId, transaction.inputs(), transaction.references(), transaction.window(), name);
+                new Request(ledgerId, txId, transaction.inputs(), transaction.references(), transaction.window(), name);
         List<String> actAs = transaction.actAs() == null ? List.of(name) : Request.sortedTexts(transaction.actAs());
         String userId = transaction.userId() == null ? Transaction.ANONYMOUS : transaction.userId();
         String commandId = transaction.commandId() == null ? txId : transaction.commandId();

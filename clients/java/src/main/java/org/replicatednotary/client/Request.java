@@ -13,12 +13,12 @@ import java.util.regex.Pattern;
  * A notarisation request and its canonical bytes: what a party signs, and what the content digest covers. docs/formats.md has
  * the layout. States are {@code <64 hexadecimal digits>:<index>}, in any order; {@code window} may be null.
  */
-public record Request(String txId, List<String> inputs, List<String> references, TimeWindow window, String party) {
+public record Request(String ledgerId, String txId, List<String> inputs, List<String> references, TimeWindow window, String party) {
     static final int STATES_LIMIT = 10_000; // inputs and references together stay below it
     static final int PARTY_MAX_BYTES = 512;
     private static final int ID_MAX_BYTES = 255;
     private static final int ACT_AS_MAX = 16;
-    private static final int CONTENT_AT = 48;
+    private static final int CONTENT_AT = 64;
     private static final int STATE_REF_BYTES = 36;
     private static final long INDEX_MAX = 0xffff_ffffL;
     private static final Pattern STATE = Pattern.compile("([0-9a-fA-F]{64}):([0-9]{1,10})");
@@ -32,7 +32,12 @@ public record Request(String txId, List<String> inputs, List<String> references,
 
     /** What canonical bytes begin with: the request. Throws BadRequest naming the rule that is broken. */
     public byte[] encode() {
+        byte[] ledger = Bytes.fromHex("a ledger id", ledgerId, 16);
         byte[] id = Bytes.fromHex("a transaction id", txId, 32);
+        if (Arrays.equals(tag("/derived"), Arrays.copyOfRange(id, 24, 32))) {
+            throw new NotaryException.BadRequest(
+                    "a transaction id that ends in '/derived' is kept for ids that are derived from their content");
+        }
         int found = inputs.size() + references.size();
         if (found >= STATES_LIMIT) {
             throw new NotaryException.BadRequest(found + " states, the limit is " + (STATES_LIMIT - 1), Code.TOO_MANY_STATES);
@@ -46,8 +51,9 @@ public record Request(String txId, List<String> inputs, List<String> references,
             window.check();
         }
         byte[] name = checkText("party", party, PARTY_MAX_BYTES);
-        ByteBuffer raw = ByteBuffer.allocate(CONTENT_AT + 4 + STATE_REF_BYTES * found + 17 + 2 + name.length);
-        raw.put(tag("notary/request/2")).put(id).putShort((short) consumed.size()).putShort((short) referred.size());
+        ByteBuffer raw = ByteBuffer.allocate(CONTENT_AT + 6 + STATE_REF_BYTES * found + 17 + 2 + name.length);
+        raw.put(tag("notary/request/3")).put(ledger).put(id);
+        raw.putShort((short) consumed.size()).putShort((short) referred.size()).putShort((short) 0); // nobody owns a state yet
         consumed.forEach(raw::put);
         referred.forEach(raw::put);
         putWindow(raw);
@@ -62,6 +68,7 @@ public record Request(String txId, List<String> inputs, List<String> references,
         found.write(actAs.size());
         sortedTexts(actAs).forEach(text -> found.writeBytes(withLength(text)));
         found.writeBytes(Deduplication.encode(period));
+        found.write(0); // the request is not shown in parts
         return found.toByteArray();
     }
 
@@ -81,8 +88,8 @@ public record Request(String txId, List<String> inputs, List<String> references,
     public static byte[] contentDigest(byte[] canonical) {
         ByteBuffer raw = ByteBuffer.wrap(canonical);
         int states = Short.toUnsignedInt(raw.getShort(CONTENT_AT)) + Short.toUnsignedInt(raw.getShort(CONTENT_AT + 2));
-        int end = CONTENT_AT + 4 + STATE_REF_BYTES * states + 17;
-        return Bytes.sha256(tag("notary/content/1"), Arrays.copyOfRange(canonical, CONTENT_AT, end));
+        int end = CONTENT_AT + 6 + STATE_REF_BYTES * states + 17;
+        return Bytes.sha256(tag("notary/content/2"), Arrays.copyOfRange(canonical, CONTENT_AT, end));
     }
 
     /** SHA-256 that identifies a command. The submission id is no part of it. */

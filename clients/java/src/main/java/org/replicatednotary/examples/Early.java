@@ -20,8 +20,8 @@ public final class Early {
     private Early() {}
 
     public static void main(String[] words) throws Exception {
-        Party party = Party.fromFile(words[2], Path.of(words[3]));
         try (NotaryClient client = new NotaryClient(words[0])) {
+            Party party = Party.fromFile(words[2], client.describe().ledgerId(), Path.of(words[3]));
             for (int at = 0; at < Integer.parseInt(words[4]); at++) {
                 String state = Transaction.of().txId() + ":0";
                 Answer answer = client.submitEarly(party.sign(Transaction.of(state).withUserId("early")), null);

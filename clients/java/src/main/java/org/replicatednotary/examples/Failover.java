@@ -52,10 +52,10 @@ public final class Failover {
     }
 
     public static void main(String[] words) throws Exception {
-        Party party = Party.fromFile(words[2], Path.of(words[3]));
         RetryPolicy policy = RetryPolicy.defaults().withDeadlineS(60);
         try (NotaryClient client = new NotaryClient(words[0], policy, Access.open());
                 SubmissionStream stream = client.stream()) {
+            Party party = Party.fromFile(words[2], client.describe().ledgerId(), Path.of(words[3]));
             new Failover(words[1], party, client, stream).run(Integer.parseInt(words[4]));
         }
     }

@@ -13,10 +13,10 @@ public final class Notarise {
 
     public static void main(String[] words) {
         String notaryKey = words[1];
-        Party party = Party.fromFile(words[2], Path.of(words[3]));
         String state = Transaction.of().txId() + ":0"; // in earnest: an output of an earlier transaction
-        Submission submission = party.sign(Transaction.of(state).withUserId("treasury"));
         try (NotaryClient client = new NotaryClient(words[0])) {
+            Party party = Party.fromFile(words[2], client.describe().ledgerId(), Path.of(words[3]));
+            Submission submission = party.sign(Transaction.of(state).withUserId("treasury"));
             Answer.Notarised success = client.notarise(submission, notaryKey); // same ids each time, verifies the receipt
             System.out.println("notarised at offset " + success.logOffset());
             System.out.println("consumed by " + client.state(state).consumedByHash());

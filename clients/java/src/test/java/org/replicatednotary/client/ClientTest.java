@@ -29,7 +29,7 @@ import org.junit.jupiter.api.Test;
 class ClientTest {
     private static final RetryPolicy QUICK =
             RetryPolicy.defaults().withTimeoutS(0.01).withDeadlineS(5).withAttemptMaxS(2);
-    private static final Party PARTY = Party.fromSeed("O=Bank A,L=London,C=GB", "01".repeat(32));
+    private static final Party PARTY = Party.fromSeed("O=Bank A,L=London,C=GB", "4c".repeat(16), "01".repeat(32));
     private static final KeyPair NOTARY = notary();
     private static final String NOTARY_KEY = Bytes.toHex(Ed25519.publicBytes(NOTARY.getPublic()));
     private static final String TX_ID = "ab".repeat(32);

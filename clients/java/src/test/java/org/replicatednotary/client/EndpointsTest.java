@@ -136,7 +136,7 @@ class EndpointsTest {
         HttpServer broken = serve(seen, 0);
         HttpServer other = serve(seen, 404);
         RetryPolicy slow = RetryPolicy.defaults().withTimeoutS(60).withDeadlineS(5).withAttemptMaxS(2);
-        Party party = Party.fromSeed("O=Bank A,L=London,C=GB", "01".repeat(32));
+        Party party = Party.fromSeed("O=Bank A,L=London,C=GB", "4c".repeat(16), "01".repeat(32));
         String string = "http://127.0.0.1:" + broken.getAddress().getPort() + ",127.0.0.1:" + other.getAddress().getPort();
         try (NotaryClient client = new NotaryClient(string, slow, Access.open())) {
             client.submit(party.sign(Transaction.of()));

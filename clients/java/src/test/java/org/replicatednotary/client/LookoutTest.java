@@ -14,7 +14,7 @@ import org.junit.jupiter.api.Test;
 class LookoutTest {
     private static final RetryPolicy PATIENT =
             RetryPolicy.defaults().withTimeoutS(0.01).withDeadlineS(60).withAttemptMaxS(45);
-    private static final Party PARTY = Party.fromSeed("O=Bank A,L=London,C=GB", "01".repeat(32));
+    private static final Party PARTY = Party.fromSeed("O=Bank A,L=London,C=GB", "4c".repeat(16), "01".repeat(32));
     private static final double USUALLY_MUCH_LESS_S = 15; // a tenth of it, and attemptMaxS is 45
 
     private static String string(ReplicaDouble... replicas) {

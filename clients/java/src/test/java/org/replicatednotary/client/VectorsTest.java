@@ -37,7 +37,7 @@ class VectorsTest {
             Long until = vector.get("until_us").isNull() ? null : vector.get("until_us").asLong();
             TimeWindow window = from == null && until == null ? null : new TimeWindow(from, until);
             List<String> references = Golden.texts(vector.get("references"));
-            byte[] raw = new Request(vector.get("tx_id").asText(), inputs, references, window, vector.get("party").asText()).encode();
+            byte[] raw = new Request(vector.get("ledger_id").asText(), vector.get("tx_id").asText(), inputs, references, window, vector.get("party").asText()).encode();
             String name = vector.get("name").asText();
             assertEquals(vector.get("request").asText(), Bytes.toHex(raw), name);
             assertEquals(vector.get("content_digest").asText(), Bytes.toHex(Request.contentDigest(raw)), name);
@@ -46,7 +46,7 @@ class VectorsTest {
 
     @Test
     void canonicalBytesDigestAndSignature() {
-        JsonNode vectors = Golden.json("vectors/canonical_2_signed.json");
+        JsonNode vectors = Golden.json("vectors/canonical_signed.json");
         assertTrue(vectors.size() > 10);
         for (JsonNode vector : vectors) {
             Long from = vector.get("from_us").isNull() ? null : vector.get("from_us").asLong();
@@ -60,7 +60,7 @@ class VectorsTest {
                     .withUserId(vector.get("user_id").asText())
                     .withCommandId(vector.get("command_id").asText())
                     .withActAs(Golden.texts(vector.get("act_as")));
-            Party party = Party.fromSeed(vector.get("party").asText(), vector.get("party_seed").asText());
+            Party party = Party.fromSeed(vector.get("party").asText(), vector.get("ledger_id").asText(), vector.get("party_seed").asText());
             Submission signed = party.sign(transaction, period);
             String name = vector.get("name").asText();
             assertEquals(vector.get("canonical").asText(), Bytes.toHex(signed.canonical()), name);
@@ -75,7 +75,7 @@ class VectorsTest {
 
     @Test
     void anotherPeriodThanTheSignedOneIsNotSent() {
-        Submission signed = Party.generate("O=A").sign(Transaction.of(STATE), Deduplication.within(60));
+        Submission signed = Party.generate("O=A", "4c".repeat(16)).sign(Transaction.of(STATE), Deduplication.within(60));
         assertEquals("MALFORMED_REQUEST", codeOf(() -> Documents.submission(signed, Deduplication.within(61))));
         assertTrue(Documents.submission(signed, Deduplication.within(60)).has("deduplication"));
     }
@@ -229,7 +229,7 @@ class VectorsTest {
 
     @Test
     void whatTheNotaryWouldRefuseIsRefusedBeforeItIsSigned() {
-        Party party = Party.generate("O=Bank A,L=London,C=GB");
+        Party party = Party.generate("O=Bank A,L=London,C=GB", "4c".repeat(16));
         Transaction one = Transaction.of(STATE);
         List<Transaction> bad = List.of(
                 one.withTxId("cd"),
@@ -250,8 +250,8 @@ class VectorsTest {
         }
         List<String> many = IntStream.range(0, 10_000).mapToObj(at -> ID + ":" + at).toList();
         assertEquals("TOO_MANY_STATES", codeOf(() -> party.sign(Transaction.of().withInputs(many))));
-        assertEquals("MALFORMED_REQUEST", codeOf(() -> Party.generate("").sign(one)));
-        assertEquals("MALFORMED_REQUEST", codeOf(() -> Party.generate("é".repeat(257)).sign(one)));
+        assertEquals("MALFORMED_REQUEST", codeOf(() -> Party.generate("", "4c".repeat(16)).sign(one)));
+        assertEquals("MALFORMED_REQUEST", codeOf(() -> Party.generate("é".repeat(257), "4c".repeat(16)).sign(one)));
         assertEquals("MALFORMED_REQUEST", codeOf(() -> Deduplication.within(-1)));
         assertEquals("MALFORMED_REQUEST", codeOf(() -> Deduplication.within(Double.NaN)));
         assertEquals("MALFORMED_REQUEST", codeOf(() -> Deduplication.after(-1)));
@@ -260,7 +260,7 @@ class VectorsTest {
     @Test
     void thePartiesOfACommandAreSortedByTheirUtf8() {
         List<String> given = List.of("O=\ud83d\ude00", "O=\uff5e", "O=A");
-        assertEquals(List.of("O=A", "O=\uff5e", "O=\ud83d\ude00"), Party.generate("O=A").sign(Transaction.of().withActAs(given)).actAs());
+        assertEquals(List.of("O=A", "O=\uff5e", "O=\ud83d\ude00"), Party.generate("O=A", "4c".repeat(16)).sign(Transaction.of().withActAs(given)).actAs());
     }
 
     @Test
@@ -278,9 +278,9 @@ class VectorsTest {
     @Test
     void aKeyIsReadFromPem() {
         String pem = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f\n-----END PRIVATE KEY-----\n";
-        byte[] expected = Party.fromSeed("O=A", Golden.json("vectors/canonical_2_signed.json").get(0).get("party_seed").asText()).publicKey();
-        assertArrayEquals(expected, Party.fromPem("O=A", pem).publicKey());
-        assertEquals("CONFIG_INVALID", codeOf(() -> Party.fromPem("O=A", "secret")));
+        byte[] expected = Party.fromSeed("O=A", "4c".repeat(16), Golden.json("vectors/canonical_signed.json").get(0).get("party_seed").asText()).publicKey();
+        assertArrayEquals(expected, Party.fromPem("O=A", "4c".repeat(16), pem).publicKey());
+        assertEquals("CONFIG_INVALID", codeOf(() -> Party.fromPem("O=A", "4c".repeat(16), "secret")));
     }
 
     @Test
