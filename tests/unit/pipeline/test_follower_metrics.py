@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from http.client import HTTPConnection
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -75,9 +76,8 @@ def test_metrics_are_for_prometheus_and_no_foreign_page() -> None:
     def status(host: str) -> int:
         connection = HTTPConnection("127.0.0.1", port, timeout=10)
         connection.request("GET", "/metrics", headers={"Host": host})
-        found = connection.getresponse().status
-        connection.close()
-        return found
+        with closing(connection), connection.getresponse() as answer:
+            return answer.status
 
     for host in (f"127.0.0.1:{port}", "localhost", "notary-1.example:9102", "10.0.0.7:9102"):
         assert status(host) == 200, host
