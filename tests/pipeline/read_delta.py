@@ -15,17 +15,12 @@ from pathlib import Path
 from pipeline.session import spark_session
 
 JARS = Path(__file__).parents[2] / ".tools" / "delta" / "libs"
-SETTINGS = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-}
 
 if __name__ == "__main__":
     tables, out, *metastore = sys.argv[1:]
-    further = SETTINGS | {"spark.jars": ",".join(str(jar) for jar in sorted(JARS.glob("*.jar")))}
-    if metastore:
-        further |= {"spark.sql.catalogImplementation": "hive", "spark.hadoop.hive.metastore.uris": metastore[0]}
-    session = spark_session("read-delta", "local[1]", shuffle_partitions=1, further=further)
+    of_hive = {"spark.sql.catalogImplementation": "hive"}
+    further = of_hive | {"spark.hadoop.hive.metastore.uris": metastore[0]} if metastore else {}
+    session = spark_session("read-delta", "local[1]", shuffle_partitions=1, delta=True, further=further)
 
     def table(name: str) -> str:
         return f"{tables}.{name}" if metastore else f"delta.`{tables}/{name}`"
