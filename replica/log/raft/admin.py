@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Iterator
 
 from ha.raft.messages import Kind
 from replica.log.admin import LogSurvey, Stretch
-from replica.log.raft.client import LogClient
-from replica.log.raft.log import RaftLog, within
+from replica.log.raft.client import LogClient, within
+from replica.log.raft.log import RaftLog
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.raft.operating import change_members
 from replica.log.raft.signing import decode_signature

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar, cast
 
 from ha.raft.messages import Entry, NodeId, TxId
@@ -57,6 +57,7 @@ from replica.notary.errors import FormatUnknown, LogUnavailable, NotaryError
 from replica.notary.tasks import cancelled
 from replica.notary.words import NewWord, Word
 
+ResultT = TypeVar("ResultT")
 AnswerT = TypeVar(
     "AnswerT",
     Appended,
@@ -286,3 +287,12 @@ async def _greeted(reader: asyncio.StreamReader, frames: Frames) -> Hello:
                 raise LogUnavailable("whoever answers is no log node")
             return cast(Hello, hello)
     raise LogUnavailable("the log node closed the connection")
+
+
+async def within(call: Coroutine[Any, Any, ResultT], answer_max_s: float) -> ResultT:
+    """The answer to a call. Raises LogUnavailable when none comes in time."""
+    try:
+        async with asyncio.timeout(answer_max_s):
+            return await call
+    except TimeoutError:
+        raise LogUnavailable(f"a log node has not answered for {answer_max_s:g} s") from None

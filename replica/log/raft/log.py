@@ -7,42 +7,36 @@ shows only what is committed and on its disk; it may lag. Only a leader that a m
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from ha.raft.messages import Kind, TxId
-from replica.log.interface import LogEnd, LogRecords, RoundTrip
-from replica.log.raft.client import CallFailed, LogClient
+from replica.log.interface import LogEnd, RoundTrip
+from replica.log.raft.client import CallFailed, LogClient, within
 from replica.log.raft.identity import believed_log
 from replica.log.raft.lifelines import Lifelines, wait_for_end
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.log.raft.operating import Membership, membership_of
 from replica.log.raft.proof import LogProof, Prover, log_id_of
+from replica.log.raft.reader import WAIT_MAX_S, RaftReader
 from replica.log.raft.signing import decode_signature
-from replica.log.raft.wire import AppendedHere, name_of
+from replica.log.raft.wire import name_of
+from replica.log.raft.writer import FindLeader, RaftWriter
 from replica.notary.answers import CommitUnderstood, TxUnderstood
 from replica.notary.codes import Code
 from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable
-from replica.notary.records import check_sizes
 from replica.notary.tasks import cancelled
 from replica.notary.words import UNSAID, NewWord, Word, decode_word
 
-_RETRY_S = 0.01
-_RECONNECT_S = 0.05  # between two tries of a writer that nobody gives anything
 _CLOCK_MAX_S = 0.25  # for one node's answer; whoever compares clocks allows for the wait
 _LOOK_S = 0.01  # between two looks at who leads
 _NOMINATE_MAX_S = 0.1  # longest wait for the node beside the writer to have the whole log
 _LEAD_MAX_S = 0.5  # longest wait for the node beside the writer to take the lead; any other node may lead, too
 _GRACE_S = 0.05  # for nodes that answer after the first: a leader that was replaced may not know that yet
-_WAIT_MAX_S = 1.0  # of one question to a node
 _LOOK_AHEAD = 16  # entries that are read at once to find the signature after a record; a barrier's is the next one
-_RETURN_S = 1.0  # between two looks for the node beside a replica that reads from another one
 ResultT = TypeVar("ResultT")
-FindLeader = Callable[[], Coroutine[Any, Any, str]]
 
 
 class RaftLog:
@@ -135,7 +129,7 @@ class RaftLog:
                 raise LogTruncated(f"the log has offsets from 0 to below {end}, asked for is {offset}")
             prover = Prover(self._settings.group, await self.place(client, offset), offset)
             while True:
-                entries, _ = await self._within(client.read(prover.next_idx, wait_ms=int(_WAIT_MAX_S * 1_000)))
+                entries, _ = await self._within(client.read(prover.next_idx, wait_ms=int(WAIT_MAX_S * 1_000)))
                 if (proof := prover.read(entries)) is not None:
                     return proof
         finally:
@@ -228,7 +222,7 @@ class RaftLog:
         next_idx = await self.place(client, offset)
         while True:
             last_idx = next_idx + _LOOK_AHEAD - 1
-            entries, _ = await client.read(next_idx, last_idx, wait_ms=int(_WAIT_MAX_S * 1_000))
+            entries, _ = await client.read(next_idx, last_idx, wait_ms=int(WAIT_MAX_S * 1_000))
             for entry in entries:
                 if entry.kind is Kind.SIGNATURE:
                     return decode_signature(entry).at_ms * 1_000
@@ -284,7 +278,7 @@ class RaftLog:
             if not asked and offset > (end := await self.agreed_end_offset()):
                 raise LogTruncated(f"the log has offsets from 0 to below {end}, asked for is {offset}")
             asked = True
-            await client.read(placed.end_idx + 1, wait_ms=int(_WAIT_MAX_S * 1_000))
+            await client.read(placed.end_idx + 1, wait_ms=int(WAIT_MAX_S * 1_000))
 
     async def open_writer(self) -> RaftWriter:
         """See `RequestLog.open_writer`."""
@@ -295,7 +289,7 @@ class RaftLog:
         return await self._open_writer(self.any_leader)
 
     async def _open_writer(self, find_leader: FindLeader) -> RaftWriter:
-        writer = RaftWriter(self, self._settings, find_leader)
+        writer = RaftWriter(self.connect, self._settings, find_leader)
         await writer.start()
         self._open.add(writer)
         return writer
@@ -512,248 +506,3 @@ async def _newest_leader(asked: Sequence[asyncio.Task[_Standing | None]]) -> str
     if not leaders:
         raise LogUnavailable("none of the log's nodes leads, or none answers")
     return leaders[max(leaders)]
-
-
-async def within(call: Coroutine[Any, Any, ResultT], answer_max_s: float) -> ResultT:
-    """The answer to a call. Raises LogUnavailable when none comes in time."""
-    try:
-        async with asyncio.timeout(answer_max_s):
-            return await call
-    except TimeoutError:
-        raise LogUnavailable(f"a log node has not answered for {answer_max_s:g} s") from None
-
-
-class RaftReader:
-    """A `LogReader` over one connection to a node.
-
-    Where that is not the node beside the replica, the reader goes over to it as soon as it has as much. A machine that
-    falls silent then stops the reading of its own replica only.
-    """
-
-    def __init__(self, client: LogClient, next_idx: int, next_offset: int, answer_max_s: float) -> None:
-        self._client = client
-        self._next_idx = next_idx
-        self._next_offset = next_offset
-        self._answer_max_s = answer_max_s
-        self._read: deque[tuple[int, bytes]] = deque()
-        self._failure: LogUnavailable | None = None
-        self._own: LogClient | None = None
-        self._looking: asyncio.Task[None] | None = None
-
-    def look_for(self, connect: Callable[[], Coroutine[Any, Any, LogClient]]) -> None:
-        """Go over to the node beside the replica, which `connect` connects to, once it has what was read here."""
-        self._looking = asyncio.create_task(self._look_for(connect), name="log reader's own node")
-
-    async def _look_for(self, connect: Callable[[], Coroutine[Any, Any, LogClient]]) -> None:
-        while self._own is None:
-            await asyncio.sleep(_RETURN_S)
-            with suppress(LogUnavailable, LogRefused, CallFailed):
-                self._own = await self._with_as_much(await connect())
-
-    async def _with_as_much(self, client: LogClient) -> LogClient | None:
-        """None: the node lags; then the connection is closed."""
-        found = None
-        try:
-            _, commit_idx = await within(client.read(self._next_idx, self._next_idx), self._answer_max_s)
-            found = client if commit_idx >= self._next_idx - 1 else None
-        finally:
-            if found is None:
-                await client.close()
-        return found
-
-    async def read(self, max_records: int, wait_s: float) -> LogRecords:
-        """See `LogReader.read`."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + wait_s
-        while not self._read:
-            left_s = max(until_s - loop.time(), 0.0)
-            if not await self._fetch(min(left_s, _WAIT_MAX_S)) and loop.time() >= until_s:
-                break
-        return [self._read.popleft() for _ in range(min(max_records, len(self._read)))]
-
-    async def _fetch(self, wait_s: float) -> bool:
-        """Ask once; whether there was anything, even if no record."""
-        if self._failure is not None:
-            raise self._failure
-        if self._own is not None and self._own is not self._client:
-            await self._client.close()
-            self._client = self._own
-        try:
-            call = self._client.read(self._next_idx, wait_ms=int(wait_s * 1_000))
-            entries, _ = await within(call, wait_s + self._answer_max_s)
-        except LogUnavailable as error:
-            self._failure = self._failure or error
-            raise self._failure from None
-        for entry in entries:
-            if entry.kind is Kind.RAW:
-                self._read.append((self._next_offset, entry.body))
-                self._next_offset += 1
-        self._next_idx += len(entries)
-        return bool(entries)
-
-    async def close(self) -> None:
-        """See `LogReader.close`."""
-        self._failure = LogUnavailable("the reader is closed")
-        self._read.clear()
-        if self._looking is not None:
-            await cancelled(self._looking)
-        for client in filter(None, {self._client, self._own}):
-            await client.close()
-
-
-@dataclass(slots=True)
-class _Queued:
-    """A record that is not committed yet. `appended`: see `EarlyLogWriter`; `position` is its place in that call."""
-
-    value: bytes
-    at_s: float  # when it was handed over
-    appended: Callable[[Mapping[int, str]], None] | None = None
-    position: int = 0
-
-
-class RaftWriter:
-    """A `LogWriter`: records that arrive during one call make up the next one, so they keep their order.
-
-    Records without an answer are sent again, perhaps to another leader, and may then be in the log twice.
-    """
-
-    def __init__(self, log: RaftLog, settings: RaftLogSettings, find_leader: FindLeader) -> None:
-        self._log = log
-        self._settings = settings
-        self._find_leader = find_leader
-        self._queue: deque[_Queued] = deque()
-        self._gathered = asyncio.Event()
-        self._client: LogClient | None = None
-        self._writing: asyncio.Task[None] | None = None
-        self._is_closed = False
-        self._failed_count = 0
-
-    async def start(self) -> None:
-        """Connect to the leader. Raises LogUnavailable."""
-        await self._connect()
-        self._writing = asyncio.create_task(self._write_for_ever(), name="log writer")
-
-    @property
-    def failed_count(self) -> int:
-        """See `LogWriter.failed_count`."""
-        return self._failed_count
-
-    @property
-    def has_ended(self) -> bool:
-        """See `LogWriter.has_ended`."""
-        return self._is_closed
-
-    @property
-    def is_connected(self) -> bool:
-        """See `LogWriter.is_connected`."""
-        return self._client is not None and not self._client.has_ended
-
-    def append(self, value: bytes) -> None:
-        """See `LogWriter.append`."""
-        self.append_all((value,))
-
-    def append_all(self, values: Sequence[bytes]) -> None:
-        """See `LogWriter.append_all`."""
-        self._enqueue(values, None)
-
-    def append_early(self, values: Sequence[bytes], appended: Callable[[Mapping[int, str]], None]) -> None:
-        """See `EarlyLogWriter.append_early`."""
-        self._enqueue(values, appended)
-
-    def _enqueue(self, values: Sequence[bytes], appended: Callable[[Mapping[int, str]], None] | None) -> None:
-        if self._is_closed:
-            raise LogUnavailable("the writer is closed")
-        check_sizes(values)
-        if len(self._queue) + len(values) > self._settings.append_queue_max:
-            raise LogUnavailable(f"{len(self._queue)} records wait to be appended")
-        now_s = asyncio.get_running_loop().time()
-        self._queue.extend([_Queued(value, now_s, appended, position) for position, value in enumerate(values)])
-        if values:
-            self._gathered.set()
-
-    async def close(self) -> None:
-        """See `LogWriter.close`."""
-        self._is_closed = True
-        self._queue.clear()
-        if self._writing is not None:
-            await cancelled(self._writing)
-        if self._client is not None:
-            await self._client.close()
-
-    async def _write_for_ever(self) -> None:
-        while True:
-            await self._until_gathered()
-            batch = self._next_batch()
-            if not batch:
-                self._gathered.clear()
-            elif await self._append(batch):
-                for _ in batch:
-                    self._queue.popleft()
-            else:
-                self._give_up()
-                await asyncio.sleep(_RETRY_S)
-
-    async def _until_gathered(self) -> None:
-        """Wait for records, and meanwhile connect again when the connection ends: the next caller shall not wait."""
-        while not self._gathered.is_set():
-            if not self.is_connected:
-                try:
-                    await self._connect()
-                except (LogUnavailable, CallFailed):
-                    await asyncio.sleep(_RECONNECT_S)
-                continue
-            assert self._client is not None
-            waiting = [asyncio.create_task(self._gathered.wait()), asyncio.create_task(self._client.ended())]
-            try:
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                await cancelled(*waiting)
-
-    async def _connect(self) -> LogClient:
-        if self._client is not None:
-            await self._client.close()
-        self._client = None
-        self._client = await self._log.connect(await self._find_leader())
-        return self._client
-
-    def _next_batch(self) -> list[_Queued]:
-        batch: list[_Queued] = []
-        left = self._settings.append_batch_max_mib * 2**20
-        for queued in self._queue:
-            left -= len(queued.value)
-            if batch and (left < 0 or len(batch) == self._settings.append_batch_max):
-                break
-            batch.append(queued)
-        return batch
-
-    async def _append(self, batch: Sequence[_Queued]) -> bool:
-        """Whether the records are committed; if not, they may be committed later."""
-        try:
-            client = self._client or await self._connect()
-            early = any(queued.appended is not None for queued in batch)
-            on_appended = partial(_report_places, batch) if early else None
-            appending = client.append([queued.value for queued in batch], on_appended)
-            await within(appending, self._settings.answer_max_s)
-        except (LogUnavailable, CallFailed):
-            if self._client is not None:
-                await self._client.close()
-            self._client = None
-            return False
-        return True
-
-    def _give_up(self) -> None:
-        """Drop what has waited too long; it may still appear in the log."""
-        oldest_s = asyncio.get_running_loop().time() - self._settings.append_max_s
-        while self._queue and self._queue[0].at_s < oldest_s:
-            self._queue.popleft()
-            self._failed_count += 1
-
-
-def _report_places(batch: Sequence[_Queued], here: AppendedHere) -> None:
-    """Report where the leader has these records, together for each call that handed them over."""
-    places: dict[Callable[[Mapping[int, str]], None], dict[int, str]] = {}
-    for idx, queued in enumerate(batch, here.first_idx):
-        if queued.appended is not None:
-            places.setdefault(queued.appended, {})[queued.position] = f"{here.view}.{idx}"
-    for appended, found in places.items():
-        appended(found)

@@ -13,8 +13,8 @@ from itertools import islice
 
 from replica.log.admin import StoredRecord
 from replica.log.raft.admin import RaftLogAdmin
-from replica.log.raft.client import CallFailed, LogClient
-from replica.log.raft.log import RaftLog, within
+from replica.log.raft.client import CallFailed, LogClient, within
+from replica.log.raft.log import RaftLog
 from replica.log.raft.log_settings import RaftLogSettings
 from replica.notary.errors import LogUnavailable, RestoreRefused
 

@@ -11,7 +11,7 @@ import pytest
 from replica.link.interface import SubmitOptions, TicketedAnswer
 from replica.log.interface import EarlyLogWriter
 from replica.log.memory import MemoryWriter
-from replica.log.raft.log import RaftWriter
+from replica.log.raft.writer import RaftWriter
 from replica.notary.answers import Accepted, AcceptedEarly, Answer, NotNow
 from replica.notary.codes import Code
 from tests.simulation.virtual import run_virtually
