@@ -2,9 +2,17 @@
 
 import { checkOffset, sha256 } from "./bytes.js";
 import { BadRequest } from "./errors.js";
-import type { Completion, Update } from "./feeds.js";
 
 const FORM = /^([0-9]{1,16})-([0-9a-f]{32})$/;
+
+/** What a bookmark recognises of a completion or an update. */
+interface Published {
+  readonly offset: number;
+  readonly txId: string;
+  readonly contentDigest: string;
+  readonly logOffset: number;
+  readonly recordedAt: string;
+}
 
 /**
  * An offset with a digest of what is published there: enough to go on after it, in the same ledger only.
@@ -19,7 +27,7 @@ export class Bookmark {
   ) {}
 
   /** The bookmark at an entry that was processed. */
-  static of(entry: Completion | Update): Bookmark {
+  static of(entry: Published): Bookmark {
     // only what the log decided: which parties are shown depends on the reader's rights
     const parts = [entry.offset, entry.txId, entry.contentDigest, entry.logOffset, entry.recordedAt];
     return new Bookmark(entry.offset, sha256(Buffer.from(parts.join("\n"))).toString("hex").slice(0, 32));
@@ -35,7 +43,7 @@ export class Bookmark {
   }
 
   /** Whether this entry is the one that the bookmark was made of. */
-  marks(entry: Completion | Update): boolean {
+  marks(entry: Published): boolean {
     return this.toString() === Bookmark.of(entry).toString();
   }
 

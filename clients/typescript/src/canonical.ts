@@ -5,6 +5,7 @@
 
 import { fromHex, sha256, uint16, uint32, uint64 } from "./bytes.js";
 import { BadRequest } from "./errors.js";
+import type { TimeWindow } from "./window.js";
 
 export const STATES_LIMIT = 10_000; // inputs and references together stay below it
 export const PARTY_MAX_BYTES = 512;
@@ -26,12 +27,6 @@ const HAS_UNTIL = 2;
 // eslint-disable-next-line no-control-regex
 const UNPRINTABLE = /[\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]/;
 
-/** `[fromUs, untilUs)` in microseconds since 1970 UTC; at least one end is there. */
-export interface TimeWindow {
-  readonly fromUs?: bigint | undefined;
-  readonly untilUs?: bigint | undefined;
-}
-
 /** A request; states are `<64 hexadecimal digits>:<index>`, in any order. */
 export interface Request {
   /** 32 hexadecimal digits. */
@@ -41,11 +36,6 @@ export interface Request {
   readonly references: readonly string[];
   readonly window?: TimeWindow | undefined;
   readonly party: string;
-}
-
-/** Microseconds of a date, for a window's end. */
-export function microseconds(date: Date): bigint {
-  return BigInt(date.getTime()) * 1000n;
 }
 
 /** What canonical bytes begin with: the request. Throws BadRequest naming the rule that is broken. */

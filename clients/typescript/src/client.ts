@@ -1,13 +1,14 @@
 /** The client of the ledger API: submit, look up, follow, and keep on until an answer is final. */
 
 import { type Access, isOfToken } from "./access.js";
-import { type Accepted, type AcceptedEarly, integer, integerOrNull, type Json, type Notarised, type NotNow, parseJson, readAnswer, readDecision, readEarly, type Result, text, unknownOutcome } from "./answers.js";
+import type { Accepted, AcceptedEarly, Notarised, NotNow, Result } from "./answers.js";
 import { fromHex } from "./bytes.js";
 import { formatStateRef, parseStateRef } from "./canonical.js";
 import { Connection, type OnWait, whyNot } from "./connection.js";
 import type { Given } from "./endpoints.js";
 import { AnswerUnreadable, NotaryError, ReceiptInvalid, RequestRejected, successOf } from "./errors.js";
 import { type Completion, completionOf, type FeedOptions, follow, type Update, updateOf } from "./feeds.js";
+import { integer, integerOrNull, type Json, parseJson, readAnswer, readDecision, readEarly, text, unknownOutcome } from "./reading.js";
 import { certifies, notaryKeyBytes } from "./receipts.js";
 import { clockS, RetryPolicy, type RetrySettings, sleepS } from "./retry.js";
 import { type Deduplication, type Submission, submissionDocument } from "./signing.js";

@@ -4,11 +4,12 @@ import * as http from "node:http";
 import * as https from "node:https";
 
 import { type Access, bearerHeader, Bearer, isOfToken, tlsForAll, type TlsOptions } from "./access.js";
-import { integer, type Json, parseJson, type Problem, problemIn } from "./answers.js";
+import type { Problem } from "./answers.js";
 import { Endpoints, type Given, turns } from "./endpoints.js";
 import { NotActive, RequestRejected } from "./errors.js";
 import { limitOf, linesOf, readBody, toldBy } from "./exchange.js";
 import { Lookout, Waiting } from "./lookout.js";
+import { integer, type Json, parseJson, problemIn } from "./reading.js";
 import { clockS, type RetryPolicy, sleepS, timerMs } from "./retry.js";
 
 /** Is told, while a call waits, within how many seconds the notary expects to have its answer. */

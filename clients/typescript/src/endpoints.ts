@@ -4,8 +4,8 @@
  * A connection string names one endpoint, or several with one scheme: `https://a:8080,b:8080,c:8080/`.
  */
 
-import { problemIn, type Json } from "./answers.js";
 import { ConfigError } from "./errors.js";
+import { problemIn, type Json } from "./reading.js";
 
 const ENDPOINTS_MAX = 16;
 const FORM = /^(https?):\/\/([^/?#\s]+)((?:\/[^/?#\s,]+)*)\/?$/;

@@ -1,13 +1,14 @@
 /** Reading the streams of completions and updates without a gap and without a duplicate, across fail-overs. */
 
 import { bearerHeader, isOfToken } from "./access.js";
-import { type Conflict, integer, integerOrNull, type Json, parseJson, type Problem, problem as problemOfCode, problemIn, problemOf, text } from "./answers.js";
+import type { Conflict, Problem } from "./answers.js";
 import { Bookmark } from "./bookmark.js";
 import { checkOffset } from "./bytes.js";
 import type { Connection } from "./connection.js";
 import { AnswerUnreadable, NotaryError, StreamEnded } from "./errors.js";
 import { linesOf, readBody } from "./exchange.js";
 import { QUIET_MAX_S, Waiting } from "./lookout.js";
+import { integer, integerOrNull, type Json, parseJson, problem as problemOfCode, problemIn, problemOf, text } from "./reading.js";
 import { clockS, sleepS, timerMs } from "./retry.js";
 
 const SILENCE_MAX_S = 30; // above the interval of the server's checkpoints: who says nothing for so long is gone

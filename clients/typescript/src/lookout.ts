@@ -10,9 +10,9 @@ import * as http from "node:http";
 import * as https from "node:https";
 
 import { bearerHeader, type Bearer, type TlsOptions } from "./access.js";
-import { type Json, parseJson } from "./answers.js";
 import { type Endpoints, seesNobody, usable } from "./endpoints.js";
 import { readBody } from "./exchange.js";
+import { type Json, parseJson } from "./reading.js";
 import { clockS } from "./retry.js";
 
 const TICK_S = 0.25;

@@ -2,9 +2,9 @@
 
 import { createPublicKey, type KeyObject, verify } from "node:crypto";
 
+import type { Notarised, Place, Receipt } from "./answers.js";
 import { fromHex, sha256, uint32 } from "./bytes.js";
 import { contentDigest } from "./canonical.js";
-import type { Notarised } from "./answers.js";
 import type { Submission } from "./signing.js";
 
 const LEAF = Buffer.from([0]);
@@ -15,27 +15,6 @@ const LOG_ID = /^[\x21-\x7e]{1,255}$/;
 const ED25519_SPKI_HEAD = Buffer.from("302a300506032b6570032100", "hex");
 const P256_SPKI_HEAD = Buffer.from("3059301306072a8648ce3d020106082a8648ce3d030107034200", "hex");
 const P256_KEY_BYTES = 65; // the first is 4; a key of Ed25519 has 32
-
-/** Where and when a transaction was first notarised; `judged_us` is microseconds since 1970, UTC. */
-export interface Place {
-  readonly log_id: string;
-  readonly log_offset: number;
-  readonly epoch: number;
-  readonly judged_us: number;
-}
-
-/** The JSON form of a receipt, every byte string in hexadecimal. It proves its place as well, if it has one. */
-export interface Receipt {
-  readonly tx_id: string;
-  readonly content_digest: string;
-  readonly leaf_index: number;
-  readonly tree_size: number;
-  readonly path: readonly string[];
-  readonly notary_key: string;
-  readonly signature: string;
-  readonly version: number;
-  readonly place?: Place;
-}
 
 /** Hash of a tree's leaf: certifies the id and exactly its content, and the place. */
 export function leafHash(txId: Uint8Array, digest: Uint8Array, place: Uint8Array = new Uint8Array()): Buffer {

@@ -11,9 +11,9 @@ import {
   formatTime,
   type Request,
   sortedTexts,
-  type TimeWindow,
 } from "./canonical.js";
 import { BadRequest, ConfigError } from "./errors.js";
+import type { TimeWindow } from "./window.js";
 
 export const ANONYMOUS = "anonymous";
 const DEDUPLICATION_LIMIT_S = 100 * 366 * 86_400;

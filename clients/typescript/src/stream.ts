@@ -4,11 +4,12 @@ import { decode, encode } from "@msgpack/msgpack";
 import { WebSocket } from "ws";
 
 import { type Access, bearerHeader, Bearer, isOfToken, tlsForAll, type TlsOptions } from "./access.js";
-import { type Accepted, answerInFrame, decisionOf, type NotNow, problem, type Problem, type Result, unknownOutcome } from "./answers.js";
+import type { Accepted, NotNow, Problem, Result } from "./answers.js";
 import { Endpoints, type Given } from "./endpoints.js";
 import { AnswerUnreadable } from "./errors.js";
 import { toldBy } from "./exchange.js";
 import { Lookout, Waiting } from "./lookout.js";
+import { answerInFrame, decisionOf, problem, unknownOutcome } from "./reading.js";
 import { clockS, RetryPolicy, type RetrySettings, sleepS, timerMs } from "./retry.js";
 import { checkDeduplication, checkSignedPeriod, type Deduplication, type Submission } from "./signing.js";
 
