@@ -68,6 +68,10 @@ class Party:
     ledger_id: bytes
     key: SigningKey = field(default_factory=SigningKey.generate, repr=False)
 
+    def __post_init__(self) -> None:
+        """Raises BadRequest for no ledger id."""
+        object.__setattr__(self, "ledger_id", ledger_id_of(self.ledger_id))
+
     @classmethod
     def from_file(cls, name: str, ledger_id: bytes | str | None, path: Path | str) -> Self:
         """The party with the key that `notary keys create` made. `ledger_id`: its bytes, or the digits that

@@ -23,7 +23,6 @@ from replica.native.signatures import signatures_hold
 from replica.notary.canonical import ledger_id_in
 from replica.notary.codes import Code
 from replica.notary.errors import BadRequest
-from replica.notary.genesis import NO_LEDGER
 from replica.notary.requests import Submission, check_command
 from replica.notary.terms import Terms, decode_canonical, period_s_of, period_us_of
 from replica.telemetry.counts import ApiCounts
@@ -42,7 +41,7 @@ class Validator:
     """
 
     def __init__(self, counts: ApiCounts, batch_max: int, ledger_id: Callable[[], bytes]) -> None:
-        """`ledger_id`: of this notary; NO_LEDGER while it is not known, when nothing is served."""
+        """`ledger_id`: of this notary, which a replica that serves knows."""
         self._counts = counts
         self._ledger_id = ledger_id
         self._batch_max = batch_max
@@ -83,7 +82,7 @@ class Validator:
 
     def _check_ledger(self, signed_for: bytes) -> None:
         ledger_id = self._ledger_id()
-        if signed_for != ledger_id != NO_LEDGER:
+        if signed_for != ledger_id:
             found = f"it was signed for ledger {signed_for.hex()}, and this is {ledger_id.hex()}"
             raise BadRequest(found, Code.WRONG_LEDGER)
 

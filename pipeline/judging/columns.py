@@ -16,7 +16,7 @@ import pyarrow as pa
 from pipeline.judging.cursor import PADDING, Array, Walk, gather, printable, spread, text_in
 from replica.notary.canonical import CONTENT_AT, LEDGER_AT, REFS_AT, REQUEST_TAG, TX_ID_AT, change_id
 from replica.notary.errors import BadRequest
-from replica.notary.genesis import NO_LEDGER, decode_genesis
+from replica.notary.genesis import decode_genesis
 from replica.notary.records import (
     ACTIVATION_ID_BYTES,
     NO_OFFSET,
@@ -93,19 +93,21 @@ class Columns:
 
     @property
     def ledger_id(self) -> bytes:
-        """The ledger that the slice seems to be of: its genesis names it, or else its first request. NO_LEDGER: it has
+        """The ledger that the slice seems to be of: its genesis names it, or else its first request. Empty: it has
         neither."""
         if len(self) and self.kind[0] == GENESIS and (genesis := decode_genesis(self.value(0))) is not None:
             return genesis.ledger_id
-        return bytes(self._ledgers()[0]) if len(self.rows) else NO_LEDGER
+        return bytes(self._ledgers(slice(1))[0]) if len(self.rows) else b""
 
     def of_others(self, ledger_id: bytes) -> Array:
         """The rows of requests for other ledgers."""
-        found: Array = self.rows[self._ledgers() != np.void(ledger_id)]
+        if not len(self.rows):  # so `ledger_id` may be empty, which nothing can be compared with
+            return self.rows
+        found: Array = self.rows[self._ledgers(slice(None)) != np.void(ledger_id)]
         return found
 
-    def _ledgers(self) -> Array:
-        return self.at(self.canonical_at + LEDGER_AT, LEDGER_ID_BYTES)
+    def _ledgers(self, requests: slice) -> Array:
+        return self.at(self.canonical_at[requests] + LEDGER_AT, LEDGER_ID_BYTES)
 
     def tx_ids(self) -> Array:
         """Transaction id of each request, V32."""

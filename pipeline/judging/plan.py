@@ -27,7 +27,7 @@ from replica.index.compare import recorded_at
 from replica.index.interface import NOTHING
 from replica.notary.counted import CountedNote
 from replica.notary.errors import FormatUnknown, InvariantBroken
-from replica.notary.genesis import NO_LEDGER, GenesisRecord, decode_genesis
+from replica.notary.genesis import GenesisRecord, decode_genesis
 from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, is_leased, witness_in
 from replica.notary.parties import (
     OFFICERS_KEY,
@@ -251,7 +251,7 @@ def _own(columns: Columns, ledger_id: bytes) -> Array:
 
 
 def _is_of_another(found: Survey, ledger_id: bytes) -> bool:
-    return found.ledger_id not in (NO_LEDGER, ledger_id)
+    return found.ledger_id not in (b"", ledger_id)
 
 
 _Repeats = tuple[int, bytes, Ranges]

@@ -76,11 +76,10 @@ def sign(
 
     signer = find_party(key, party, config)
     named = ledger or run(_ledger_of(make_client(None, config)))
-    signer = replace(signer, ledger_id=ledger_id_of(named))
     if token_file is None and (config is not None or key is None or party is None):
         token_file = load(find_config(config)).client.token_file
     try:
-        submission = signer.sign(
+        submission = replace(signer, ledger_id=ledger_id_of(named)).sign(
             tx_id,
             inputs or (),
             references or (),

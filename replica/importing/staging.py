@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from replica.importing.sources import Consumed
 from replica.notary.errors import ConfigError
-from replica.notary.requests import STATES_LIMIT, format_state_ref
+from replica.notary.requests import DERIVED, STATES_LIMIT, format_state_ref
 
 CHUNK_ROWS = 50_000
 _SCHEMA = """
@@ -27,6 +27,7 @@ CREATE TABLE IF NOT EXISTS refused (tx_id BLOB PRIMARY KEY, code TEXT NOT NULL, 
 _DOUBLE = """
 SELECT state, min(tx_id), max(tx_id) FROM consumed WHERE state != x'' GROUP BY state HAVING count(*) > 1 LIMIT 1
 """
+_DERIVED = "SELECT tx_id FROM consumed WHERE substr(tx_id, -8) = ? LIMIT 1"
 _TOO_MANY = "SELECT tx_id, count(*) FROM consumed GROUP BY tx_id HAVING count(*) >= ? LIMIT 1"
 
 
@@ -134,6 +135,9 @@ class Staging:
                 f"the source says that {format_state_ref(state)} was consumed by {one.hex()} and by {other.hex()}:"
                 " find out which is true before anything is imported"
             )
+        derived = self._db.execute(_DERIVED, (DERIVED,)).fetchone()
+        if derived is not None:
+            raise ConfigError(f"{derived[0].hex()} ends in '/derived', which no transaction's id may do")
         large = self._db.execute(_TOO_MANY, (STATES_LIMIT,)).fetchone()
         if large is not None:
             raise ConfigError(

@@ -120,11 +120,11 @@ def previous_of(line: bytes) -> str:
 def why_broken(lines: Iterable[bytes], previous: str = BEFORE_THE_FIRST) -> tuple[int, str] | None:
     """The number, from 0, of the first line that is not as it was made, and what is wrong; None: the chain is whole.
 
-    A line is in its one spelling, names the digest of the line before, has a higher log offset, and says by itself
-    whether it is signed. `previous`: the digest that the first line must name. Lines that are missing at the end are
-    found only by who kept the newest digest.
+    A line is in its one spelling, names the digest of the line before and its ledger, has a higher log offset, and says
+    by itself whether it is signed. `previous`: the digest that the first line must name. Lines that are missing at the
+    end are found only by who kept the newest digest.
     """
-    offset = -1
+    offset, ledger_id = -1, ""
     for number, line in enumerate(lines):
         try:
             decoded = _decoder.decode(line)
@@ -132,6 +132,9 @@ def why_broken(lines: Iterable[bytes], previous: str = BEFORE_THE_FIRST) -> tupl
             return number, "is no line of an export"
         if why := _why_not(line, decoded, previous, offset):
             return number, why
+        if ledger_id not in ("", decoded.ledger_id):
+            return number, "is of another ledger than the line before"
+        ledger_id = decoded.ledger_id
         previous, offset = line_digest(line), decoded.log_offset
     return None
 

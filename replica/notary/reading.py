@@ -65,7 +65,8 @@ def decoded_request(record: RequestRecord) -> DecodedRequest:
 
 
 class Void(msgspec.Struct, frozen=True):
-    """A record without effect. `record`: set if the request record could be decoded, but not the request in it."""
+    """A record without effect. `record`: set if the request record could be decoded, but the request in it is none of
+    this ledger."""
 
     offset: int
     reason: VoidReason

@@ -37,6 +37,7 @@ from replica.notary.terms import decode_canonical
 from replica.operators.front_ends import FrontEnds
 from replica.store.postgres.arrays import byteas, register
 from replica.wiring import front_end_argv
+from tests.worlds.beginning import LEDGER
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS alternative_spent (state bytea PRIMARY KEY, tx_id bytea NOT NULL);
@@ -68,7 +69,7 @@ class Alternative:
 
     def standing(self) -> Standing:
         """Always active: there is one of it."""
-        return Standing(True, 1, 1.0)
+        return Standing(True, 1, 1.0, ledger_id=LEDGER)
 
     def submit(
         self, replies: Replies, batch: list[tuple[int, Submission]], options: SubmitOptions = DEFAULT_OPTIONS

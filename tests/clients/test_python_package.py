@@ -84,7 +84,8 @@ def test_programs_are_checked_by_its_types(tmp_path: Path) -> None:
     programs = [*map(str, sorted(tmp_path.glob("*.py"))), str(CLIENTS / "python/examples/failover.py")]
     run(*mypy, "--cache-dir", str(PYTHON_HOME / "mypy"), *programs)
     wrong = tmp_path / "wrong.py"
-    wrong.write_text("from replicated_notary_client import Party\nParty.from_file('O=A', 'a.key').sign(inputs=[1])\n")
+    program = "from replicated_notary_client import Party\nParty.from_file('O=A', None, 'a.key').sign(inputs=[1])\n"
+    wrong.write_text(program)
     with pytest.raises(AssertionError, match="list-item"):
         run(*mypy, "--cache-dir", str(PYTHON_HOME / "mypy"), str(wrong))
 

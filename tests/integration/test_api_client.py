@@ -348,7 +348,7 @@ def test_a_party_signs_with_the_file_that_keys_create_makes(tmp_path: Path) -> N
     """Goal: nothing to convert. Method: a key file; then open to others, of another kind, no key, and not there."""
     path = tmp_path / "bank.key"
     public_key = create_key(path)
-    party = Party.from_file("O=Bank A,L=London,C=GB", str(path))
+    party = Party.from_file("O=Bank A,L=London,C=GB", LEDGER.hex(), str(path))
     state = "ab" * 32 + ":7"
     submission = party.sign(inputs=[state], references=[bytes(36)])
     assert (party.public_key, submission.public_key) == (public_key, public_key)
@@ -356,6 +356,9 @@ def test_a_party_signs_with_the_file_that_keys_create_makes(tmp_path: Path) -> N
     assert (request.inputs, request.references) == ((parse_state_ref(state),), (bytes(36),))
     assert party.sign().request != party.sign().request  # a random transaction id each
     assert party.sign("cd" * 32).command_id == "cd" * 32
+    for wrong in ("12", b"12", 12, None):
+        with pytest.raises(BadRequest):
+            Party("O=Bank A", wrong)
     for wrong in ("12", b"12", 12):
         with pytest.raises(BadRequest):
             party.sign(wrong)
@@ -363,7 +366,7 @@ def test_a_party_signs_with_the_file_that_keys_create_makes(tmp_path: Path) -> N
             party.sign(inputs=[wrong])
     path.chmod(0o644)
     with pytest.raises(ConfigError) as unsafe:
-        Party.from_file("O=Bank A", path)
+        Party.from_file("O=Bank A", LEDGER, path)
     assert unsafe.value.code is Code.KEY_UNSAFE
     secret = "-----BEGIN PRIVATE KEY-----\nsecret\n"
     for name, content in (("text.key", secret), ("missing.key", None)):
@@ -372,7 +375,7 @@ def test_a_party_signs_with_the_file_that_keys_create_makes(tmp_path: Path) -> N
             other.touch(mode=0o600)
             other.write_text(content)
         with pytest.raises(ConfigError) as refused:
-            Party.from_file("O=Bank A", other)
+            Party.from_file("O=Bank A", LEDGER, other)
         assert "secret" not in refused.value.detail
 
 

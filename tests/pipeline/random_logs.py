@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from replica.notary.genesis import NO_LEDGER
 from replica.notary.records import NO_OFFSET, RegistrationRecord, RequestRecord, SignOfLifeRecord, encode_record
 from replica.notary.requests import TIME_MAX_US, Submission, TimeWindow, make_request, state_ref
 from replica.notary.terms import FOR_EVER_US, Terms, encode_canonical
@@ -64,7 +65,7 @@ def requests(draw: st.DrawFn) -> bytes:
         states[inputs_n:],
         windows[window],
         draw(st.sampled_from(PARTIES)),
-        ledger_id=draw(st.sampled_from([LEDGER] * 11 + [OTHER_LEDGER])),
+        ledger_id=draw(st.sampled_from([LEDGER] * 11 + [OTHER_LEDGER, NO_LEDGER])),
     )
     acting = draw(st.sampled_from([(PARTIES[0],), (PARTIES[1],), (PARTIES[0], PARTIES[2]), tuple("abcdefghijklmnop")]))
     user, command = draw(TEXTS), draw(TEXTS)

@@ -16,7 +16,7 @@ from replica.index.interface import NOTHING, Index
 from replica.index.memory import MemoryIndex
 from replica.index.newest import newest_acceptances, newest_registrations, noted, officers_of
 from replica.notary.counted import Counted, CountedNote, CountedRequest
-from replica.notary.genesis import GenesisRecord, encode_genesis
+from replica.notary.genesis import NO_LEDGER, GenesisRecord, encode_genesis
 from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM
 from replica.notary.parties import Officers
 from replica.notary.position import Position, begin, decode_position, encode_position
@@ -314,7 +314,7 @@ def requests(draw: st.DrawFn) -> Request:
     states = draw(st.lists(st.integers(0, 5), unique=True, max_size=4))
     cut = draw(st.integers(0, len(states)))
     of = (draw(st.integers(0, 5)), tuple(states[:cut]), tuple(states[cut:]), draw(_windows))
-    return request_of(*of, ledger_id=draw(st.sampled_from([LEDGER] * 15 + [OTHER_LEDGER])))
+    return request_of(*of, ledger_id=draw(st.sampled_from([LEDGER] * 14 + [OTHER_LEDGER, NO_LEDGER])))
 
 
 @st.composite

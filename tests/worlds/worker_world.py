@@ -41,6 +41,7 @@ from replica.notary.requests import Submission
 from replica.notary.salvage import NO_SALVAGES
 from replica.store.memory import MemoryDesk
 from replica.telemetry.core_spans import UNTRACED
+from tests.worlds.beginning import LEDGER
 from tests.worlds.core_world import SIGNER, Shared, signed_for
 from tests.worlds.ha_world import LoopClock
 
@@ -148,7 +149,7 @@ class WorkerReplica:
             raise StoreUnavailable("the database is away")
 
     def standing(self) -> Standing:
-        return Standing(self.worker.is_serving, 1, 0.1, self.worker.ledger_end, self.worker.pruned_to)
+        return Standing(self.worker.is_serving, 1, 0.1, self.worker.ledger_end, self.worker.pruned_to, ledger_id=LEDGER)
 
 
 class _Door:

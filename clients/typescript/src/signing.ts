@@ -69,12 +69,12 @@ export class Party {
     this.publicKey = createPublicKey(key).export({ type: "spki", format: "der" }).subarray(SPKI_HEAD_BYTES);
   }
 
-  /** From the key file that `notary keys create` makes, PKCS#8 PEM of mode 0600. Throws ConfigError. */
+  /** From the key file that `notary keys create` makes, PKCS#8 PEM of mode 0600. Throws ConfigError, and BadRequest for no ledger id. */
   static fromFile(name: string, ledgerId: string | null, path: string): Party {
     return Party.fromPem(name, ledgerId, readSecret(path));
   }
 
-  /** From PKCS#8 PEM. Throws ConfigError. */
+  /** From PKCS#8 PEM. Throws ConfigError, and BadRequest for no ledger id. */
   static fromPem(name: string, ledgerId: string | null, pem: string): Party {
     let key: KeyObject;
     try {
@@ -86,13 +86,13 @@ export class Party {
   }
 
   /** From the 64 hexadecimal digits of a private key. */
-  static fromSeed(name: string, ledgerId: string, seed: string): Party {
+  static fromSeed(name: string, ledgerId: string | null, seed: string): Party {
     const der = Buffer.concat([PKCS8_HEAD, fromHex("a seed", seed, 32)]);
     return new Party(name, known(ledgerId), createPrivateKey({ key: der, format: "der", type: "pkcs8" }));
   }
 
   /** With a new key, which the operator must register. */
-  static generate(name: string, ledgerId: string): Party {
+  static generate(name: string, ledgerId: string | null): Party {
     return new Party(name, known(ledgerId), generateKeyPairSync("ed25519").privateKey);
   }
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from replica.notary.canonical import REFS_AT, TX_ID_AT
 from replica.notary.records import NO_OFFSET, RequestRecord, encode_record
 from replica.notary.requests import STATE_REF_BYTES, Request, Submission, TimeWindow
 from replica.notary.terms import Terms, encode_canonical
@@ -68,8 +69,8 @@ class _Template:
         self.sequence_at = 22
         self.stamp_at = 27
         canonical_at = raw.index(canonical)
-        self.tx_at = canonical_at + 16
-        self.refs_at = canonical_at + 52
+        self.tx_at = canonical_at + TX_ID_AT
+        self.refs_at = canonical_at + REFS_AT
         self.until_at = self.refs_at + STATE_REF_BYTES * len(refs) + 9
         self.commands_at = [found.start() for found in re.finditer(_TX_MARK.hex().encode(), raw)]
         self.parties_at = [found.start() for found in re.finditer(re.escape(_PARTY_MARK), raw)]

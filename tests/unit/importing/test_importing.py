@@ -152,6 +152,8 @@ def test_a_source_that_no_notary_can_have_decided_is_refused_as_a_whole(tmp_path
     assert not staging.is_filled("test")
     with pytest.raises(ConfigError, match="at most 9999"):
         staging.fill([Consumed(tx_id(1), state_ref(tx_id(2), at)) for at in range(10_000)], "test")
+    with pytest.raises(ConfigError, match="ends in '/derived'"):
+        staging.fill([*many(10), Consumed(b"d" * 24 + b"/derived", state_ref(tx_id(500), 1))], "test")
     staging.fill(many(1), "test")
     with pytest.raises(ConfigError, match="another source"):
         staging.is_filled("other")

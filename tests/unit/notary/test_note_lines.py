@@ -26,7 +26,7 @@ from replica.notary.note_signatures import signed_note
 from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.notary.records import ActRecord, RegistrationRecord, SalvageRecord
-from tests.worlds.beginning import LEDGER
+from tests.worlds.beginning import LEDGER, OTHER_LEDGER
 from tests.worlds.notary_logs import TOPIC, Log
 from tests.worlds.party_logs import logs_with_parties
 
@@ -51,6 +51,15 @@ def broken_at(lines: list[bytes], previous: str = BEFORE_THE_FIRST) -> int | Non
     """The number of the first line that is not as it was made."""
     found = why_broken(lines, previous)
     return None if found is None else found[0]
+
+
+def test_lines_of_two_ledgers_are_no_export() -> None:
+    """Goal: a note of a rehearsal's ledger does not pass for one of ours. Method: one that is signed for that, chained
+    to ours."""
+    foreign = signed_note(ACT, OTHER_LEDGER, lambda message: KEY.sign(message).signature)
+    (line,) = note_lines([CountedNote(99, foreign, 9)], OTHER_LEDGER, line_digest(LINES[-1]))
+    assert why_broken([line], line_digest(LINES[-1])) is None
+    assert why_broken([*LINES, line]) == (len(LINES), "is of another ledger than the line before")
 
 
 def test_a_line_has_who_when_what_and_why() -> None:

@@ -121,14 +121,15 @@ def test_a_repeat_is_left_to_reading() -> None:
     assert [told is None for told, _ in positions(maker.log, [4])] == [False, True]
 
 
-def test_a_slice_that_seems_to_be_of_another_ledger_is_looked_at_again() -> None:
+@pytest.mark.parametrize("other", [OTHER_LEDGER, NO_LEDGER], ids=["another", "none"])
+def test_a_slice_that_seems_to_be_of_another_ledger_is_looked_at_again(other: bytes) -> None:
     """Goal: slices judge as a reader of the whole log does. Method: a slice whose first request is for another ledger,
     with the highest stamp and a number that a good request has later; its position is left to reading."""
     maker = begun()
     maker.submit(request_of(1, (1,)), stamp_us=5)
-    maker.submit(request_of(2, (2,), ledger_id=OTHER_LEDGER), sequence=7, stamp_us=900)
+    maker.submit(request_of(2, (2,), ledger_id=other), sequence=7, stamp_us=900)
     maker.submit(request_of(3, (2,)), sequence=7, stamp_us=9)
-    maker.submit(request_of(4, (3,), ledger_id=OTHER_LEDGER), sequence=8)
+    maker.submit(request_of(4, (3,), ledger_id=other), sequence=8)
     assert [told is None for told, _ in positions(maker.log, [4, 6])] == [False, True, True]
     for cuts in ([], [4], [4, 6], [5], [6], [1, 2, 3, 4, 5, 6]):
         slices = slices_of(maker.log, cuts)
@@ -141,7 +142,7 @@ def test_a_slice_that_seems_to_be_of_another_ledger_is_looked_at_again() -> None
 def test_a_gap_and_an_unknown_format_are_refused() -> None:
     """Goal: nothing is guessed. Method: advance over a gap, and over a newer format."""
     with pytest.raises(InvariantBroken):
-        advance(begin(TOPIC), [Survey(NO_LEDGER, 1, 1, b"", ())])
+        advance(begin(TOPIC), [Survey(b"", 1, 1, b"", ())])
     newer = LogMaker()
     newer.barrier(1, format=99)
     with pytest.raises(FormatUnknown):

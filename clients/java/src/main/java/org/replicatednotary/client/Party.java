@@ -32,12 +32,12 @@ public final class Party {
         this.keys = keys;
     }
 
-    /** From the key file that {@code notary keys create} makes, PKCS#8 PEM of mode 0600. Throws ConfigError. */
+    /** From the key file that {@code notary keys create} makes, PKCS#8 PEM of mode 0600. Throws ConfigError, and BadRequest for no ledger id. */
     public static Party fromFile(String name, String ledgerId, Path file) {
         return fromPem(name, ledgerId, readSecret(file));
     }
 
-    /** From PKCS#8 PEM. Throws ConfigError. */
+    /** From PKCS#8 PEM. Throws ConfigError, and BadRequest for no ledger id. */
     public static Party fromPem(String name, String ledgerId, String pem) {
         try {
             return new Party(name, ledgerId, Ed25519.fromPkcs8(der(pem)));
@@ -66,6 +66,11 @@ public final class Party {
 
     public String name() {
         return name;
+    }
+
+    /** The ledger that it signs for, 32 hexadecimal digits. */
+    public String ledgerId() {
+        return ledgerId;
     }
 
     /** The public key, to be registered. */
