@@ -20,7 +20,7 @@ from replica.log.open import refill_log
 from replica.log.raft import refill
 from replica.log.settings import LogSettings
 from replica.notary.errors import LogCopyRefused, RestoreRefused
-from tests.lognode.test_log import NodesHere
+from tests.lognode.nodes_here import NodesHere
 from tests.unit.log.test_contract import read_all
 from tests.worlds.archive_world import SIGNER, make_archive, some_log
 
