@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -78,6 +78,10 @@ class Party:
         `NotaryClient.describe` gives. Raises ConfigError, also if others can read it, and BadRequest for no ledger id.
         """
         return cls(name, ledger_id_of(ledger_id), read_signing_key(Path(path)))
+
+    def for_ledger(self, ledger_id: bytes | str | None) -> Self:
+        """The same party, which signs for this ledger. Raises BadRequest for no ledger id."""
+        return replace(self, ledger_id=ledger_id_of(ledger_id))
 
     @property
     def public_key(self) -> bytes:

@@ -38,7 +38,7 @@ _OF_SUBMISSIONS = {
 }
 # No submission and no look-up of a transaction can cause these.
 _OF_OTHER_CALLS = {Code.EMPTY_BATCH, Code.OFFSET_PRUNED, Code.NO_LOG_NODES}
-UNCHECKED = {  # they are about bytes in transit, terms, the ledger and the kind of log; a history has none of them
+UNCHECKED = {  # they are about bytes in transit, terms, the ledger and the kind of log, which a history does not tell
     Code.DEDUPLICATION_PERIOD_TOO_LONG,
     Code.EARLY_NOT_OFFERED,
     Code.BODY_TOO_LARGE,

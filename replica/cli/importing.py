@@ -17,7 +17,7 @@ from replica.notary.exit_codes import EXIT_FAILED, EXIT_OK
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ledger_api.client import NotaryClient
+    from ledger_api.client import NotaryClient, Party
     from replica.importing.sources import Columns, Consumed
     from replica.importing.staging import Progress, Staging
 
@@ -57,17 +57,20 @@ def import_states(
 
     The source is checked as a whole before anything is written. Exit code 1: the notary knew some of it otherwise.
     """
+    from ledger_api.client import Party
     from replica.importing.sources import CORDA, parse_columns
     from replica.importing.staging import Staging
+    from replica.notary.genesis import NO_LEDGER
 
     if (file is None) == (database is None):
         raise ConfigError("name one source: a CSV file, or --database")
     client = make_client(None, config, GIVE_UP_S)
+    importer = Party.from_file(party, NO_LEDGER, key)
     staging = Staging(work)
     try:
         _fill(staging, file, database, table, CORDA if columns is None else parse_columns(columns))
         began_s = monotonic()
-        progress = run(_submit(staging, client, party, key))
+        progress = run(_submit(staging, client, importer))
         _show(staging, progress, monotonic() - began_s, as_json)
     finally:
         staging.close()
@@ -93,8 +96,7 @@ def _fill(staging: Staging, file: Path | None, database: Path | None, table: str
     err.print(f"{progress.transactions:,} transactions, {progress.states:,} consumed states, {progress.done:,} done")
 
 
-async def _submit(staging: Staging, client: NotaryClient, party: str, key: Path) -> Progress:
-    from ledger_api.client import Party
+async def _submit(staging: Staging, client: NotaryClient, party: Party) -> Progress:
     from replica.importing.submit import submit_staged
 
     with err.status("importing") as status:
@@ -103,7 +105,7 @@ async def _submit(staging: Staging, client: NotaryClient, party: str, key: Path)
             status.update(f"importing: {progress.done:,} of {progress.transactions:,} transactions")
 
         async with client:
-            importer = Party.from_file(party, (await client.describe()).ledger_id, key)
+            importer = party.for_ledger((await client.describe()).ledger_id)
             return await submit_staged(staging, client, importer, show_progress)
 
 

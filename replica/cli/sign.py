@@ -72,14 +72,13 @@ def sign(
     Keep the line until its outcome is final. `notary submit -` reads it, and so does curl with --data-binary @-.
     """
     from ledger_api.client import Deduplication, encode_submission
-    from ledger_api.client.signing import ledger_id_of
 
     signer = find_party(key, party, config)
     named = ledger or run(_ledger_of(make_client(None, config)))
     if token_file is None and (config is not None or key is None or party is None):
         token_file = load(find_config(config)).client.token_file
     try:
-        submission = replace(signer, ledger_id=ledger_id_of(named)).sign(
+        submission = signer.for_ledger(named).sign(
             tx_id,
             inputs or (),
             references or (),

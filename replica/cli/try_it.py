@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -85,7 +84,6 @@ async def _play(client: NotaryClient, party: Party, notary_key: str | None) -> d
     import msgspec
 
     from ledger_api.client import certifies, encode_submission, success_of
-    from ledger_api.client.signing import ledger_id_of
     from ledger_api.wire.answers import answer_to_document
     from ledger_api.wire.problems import ProblemDocument
 
@@ -93,7 +91,7 @@ async def _play(client: NotaryClient, party: Party, notary_key: str | None) -> d
     async with client:
         user_id = await client.user_id()
         described = await client.describe()
-        party = replace(party, ledger_id=ledger_id_of(described.ledger_id))
+        party = party.for_ledger(described.ledger_id)
         first, second = (party.sign(inputs=[state], user_id=user_id) for _ in range(2))
         success = success_of(await client.submit(first))
         refused = await client.submit(second)

@@ -121,7 +121,7 @@ def _end(terms: Terms) -> bytes:
 
 
 def _deduplication_in(raw: bytes) -> tuple[int | None, int | None]:
-    """The period and the ledger offset that canonical bytes end with. Raises BadRequest."""
+    """The period and the ledger offset that canonical bytes end with. Raises BadRequest, for a tear-off as well."""
     if len(raw) != _END.size:
         raise BadRequest("not canonical bytes of a request: wrong length")
     kind, value, parts = _END.unpack(raw)
