@@ -55,23 +55,36 @@ def sessions(cluster: LocalCluster, *, end: bool = False) -> dict[int, str]:
     return found
 
 
-async def ended_and_back(cluster: LocalCluster) -> None:
-    """End them all, and wait until there is a new one for each that was there for longer than a question."""
-    lasting = sessions(cluster)
-    await asyncio.sleep(QUESTION_MAX_S)
+async def lasting(cluster: LocalCluster) -> Counter[str]:
+    """How many there are of each kind while nothing happens. While a lead changes, an old active's last ones are there
+    for longer than a question, and nobody opens those anew."""
+    found = Counter[str]()
+
+    async def settled() -> bool:
+        nonlocal found
+        before = sessions(cluster)
+        await asyncio.sleep(QUESTION_MAX_S)
+        found = _kinds(before)
+        return await well(cluster) and sessions(cluster) == before
+
+    await eventually(settled)
+    assert found.total() >= 8
+    return found
+
+
+async def ended_and_back(cluster: LocalCluster, before: Counter[str]) -> None:
+    """End them all, and wait until there are as many new ones of each kind as there were `before`."""
     ended = sessions(cluster, end=True)
-    before = {pid: name for pid, name in ended.items() if pid in lasting}
-    assert len(before) >= 8
 
     async def back() -> bool:
         now = sessions(cluster)
-        return not ended.keys() & now.keys() and not _kinds(before) - _kinds(now)
+        return not ended.keys() & now.keys() and not before - _kinds(now)
 
     try:
         await eventually(back)
     except TimeoutError:
         now = sessions(cluster)
-        missing, kept = _kinds(before) - _kinds(now), ended.keys() & now.keys()
+        missing, kept = before - _kinds(now), ended.keys() & now.keys()
         raise AssertionError(f"not opened anew: {missing}; not ended: {kept}; there: {now}") from None
 
 
@@ -95,9 +108,9 @@ async def test_what_an_idle_replica_has_lost_no_caller_finds_out(cluster: LocalC
     async with NotaryClient(cluster.endpoint, ONCE) as client:
         assert isinstance(await client.submit(cluster.parties[0].sign()), Notarised)
         await eventually(lambda: well(cluster))
-        before = await epochs_of(cluster)
+        before, sessions_before = await epochs_of(cluster), await lasting(cluster)
         for _ in range(3):
-            await ended_and_back(cluster)
+            await ended_and_back(cluster, sessions_before)
             await eventually(lambda: well(cluster))
             answer = await client.submit(cluster.parties[0].sign())
             assert isinstance(answer, Notarised), answer
@@ -115,10 +128,11 @@ async def test_what_a_busy_replica_has_lost_it_opens_anew(cluster: LocalCluster)
             count += 1
         return count
 
+    before = await lasting(cluster)
     async with NotaryClient(cluster.endpoint) as client:
         callers = [asyncio.create_task(caller(client)) for _ in range(4)]
         for _ in range(2):
-            await ended_and_back(cluster)
+            await ended_and_back(cluster, before)
         stopping.set()
         assert min(await asyncio.gather(*callers)) > 0
     await eventually(lambda: well(cluster))
