@@ -30,6 +30,7 @@ from replica.notary.requests import (
     Submission,
     TimeWindow,
     check_command,
+    check_submission_id,
     make_request,
     parse_ledger_id,
     parse_state_ref,
@@ -117,7 +118,8 @@ class Party:
         command_id = tx_id.hex() if command_id is None else command_id
         parties = (self.name,) if act_as is None else tuple(sorted(act_as))
         submission_id = os.urandom(SUBMISSION_ID_BYTES).hex() if submission_id is None else submission_id
-        check_command(user_id, command_id, parties, submission_id)
+        check_command(user_id, command_id, parties)
+        check_submission_id(submission_id)
         terms = terms_from_document(user_id, command_id, parties, deduplication)
         raw = encode_canonical(request, terms)
         signature = self.key.sign(raw).signature
@@ -135,7 +137,7 @@ def encode_submission(submission: Submission, deduplication: Deduplication | Non
 
 def check_signed_period(submission: Submission, deduplication: Deduplication) -> None:
     """Raises BadRequest where the submission's signature covers another period, or none."""
-    _, _, signed = decode_canonical(submission.request)
+    signed = decode_canonical(submission.request).terms
     if signed != terms_from_document(signed.user_id, signed.command_id, signed.act_as, deduplication):
         raise BadRequest("the submission was signed for another deduplication period")
 

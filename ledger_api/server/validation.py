@@ -23,7 +23,7 @@ from replica.native.signatures import signatures_hold
 from replica.notary.canonical import ledger_id_in
 from replica.notary.codes import Code
 from replica.notary.errors import BadRequest
-from replica.notary.requests import Submission, check_command
+from replica.notary.requests import Submission, check_command, check_submission_id
 from replica.notary.terms import Terms, decode_canonical, period_s_of, period_us_of
 from replica.telemetry.counts import ApiCounts
 
@@ -63,9 +63,10 @@ class Validator:
     ) -> tuple[Submission, SubmitOptions]:
         """As `read`, of a submission that came in canonical bytes. A deduplication period that was signed for goes
         before the one `asked` for: those two must agree."""
-        request, _, terms = decode_canonical(submission.request)
+        request, _, terms, _ = decode_canonical(submission.request)
         self._check_ledger(request.ledger_id)
-        check_command(submission.user_id, submission.command_id, submission.act_as, submission.submission_id)
+        check_command(submission.user_id, submission.command_id, submission.act_as)
+        check_submission_id(submission.submission_id)
         if len(submission.act_as) > 1 and list(submission.act_as) != sorted(submission.act_as):
             raise BadRequest("act_as is not in ascending order")
         check_may_submit(caller, submission.user_id, request.party, submission.act_as)

@@ -22,6 +22,7 @@ from replica.notary.requests import (
     Submission,
     TimeWindow,
     check_command,
+    check_submission_id,
     format_state_ref,
     make_request,
     parse_ledger_id,
@@ -114,7 +115,8 @@ def submission_from_document(document: SubmissionDocument, new_id: Callable[[], 
     command_id = request.tx_id.hex() if document.command_id is None else document.command_id
     act_as = (parts.party,) if document.act_as is None else tuple(sorted(document.act_as))
     submission_id = new_id() if document.submission_id is None else document.submission_id
-    check_command(document.user_id, command_id, act_as, submission_id)
+    check_command(document.user_id, command_id, act_as)
+    check_submission_id(submission_id)
     terms = terms_from_document(document.user_id, command_id, act_as, document.deduplication)
     return Submission(
         encode_canonical(request, terms),
@@ -152,7 +154,7 @@ def submission_to_document(submission: Submission) -> SubmissionDocument:
 
     Raises BadRequest for a window beyond the year 9999.
     """
-    request, _, terms = decode_canonical(submission.request)
+    request, _, terms, _ = decode_canonical(submission.request)
     return SubmissionDocument(
         request=RequestDocument(
             ledger_id=request.ledger_id.hex(),

@@ -20,13 +20,12 @@ from pipeline.jobs.slices import LogSlices
 from pipeline.jobs.tasks import Batches, numbered_batches
 from pipeline.judging.columns import Columns
 from pipeline.judging.plan import Counted, Plan, counted
-from replica.notary.canonical import change_id, summarise
 from replica.notary.codes import Code
 from replica.notary.errors import InvariantBroken
 from replica.notary.outcomes import DEDUPLICATED, NOTARISED
 from replica.notary.records import RequestRecord, decode_record, format_named
-from replica.notary.requests import Submission
 from replica.notary.rules import Conflict, Usage
+from replica.notary.terms import Terms, signed_in
 from replica.store.interface import Completion
 from replica.store.open import export_range
 
@@ -49,15 +48,16 @@ _PUBLISHED = pa.schema(
 )
 
 
-def facts_digest(
-    command: Submission | Completion,
+def facts_digest(  # noqa: PLR0917 - what a completion has
+    command: Terms | Completion,
+    submission_id: str,
     tx_id: bytes,
     content_digest: bytes,
     recorded_us: int,
     change: bytes,
 ) -> bytes:
     """SHA-256 of everything in a completion but its offsets and the verdict."""
-    texts = (command.user_id, command.command_id, tuple(command.act_as), command.submission_id)
+    texts = (command.user_id, command.command_id, tuple(command.act_as), submission_id)
     return sha256(msgspec.msgpack.encode((change, *texts, tx_id, content_digest, recorded_us))).digest()
 
 
@@ -178,13 +178,9 @@ def _logged(columns: Columns, found: Counted) -> Iterator[dict[str, Any]]:
         record = decode_record(value, format_named(value))
         if not isinstance(record, RequestRecord):
             raise InvariantBroken(f"the record at offset {columns.first_offset + row} was judged as a request")
-        command = record.submission
-        tx_id, digest, _ = summarise(command.request)
-        change = change_id(command.user_id, command.command_id, command.act_as)
-        yield {
-            "log_offset": columns.first_offset + row,
-            "facts": facts_digest(command, tx_id, digest, judged_us, change),
-        }
+        request, digest, terms, change = signed_in(record)
+        facts = facts_digest(terms, record.submission_id, request.tx_id, digest, judged_us, change)
+        yield {"log_offset": columns.first_offset + row, "facts": facts}
 
 
 def _published(conninfo: str, after: int, until: int) -> Iterator[dict[str, Any]]:
@@ -212,9 +208,8 @@ def _published(conninfo: str, after: int, until: int) -> Iterator[dict[str, Any]
 
 
 def _facts_of(completion: Completion) -> bytes:
-    return facts_digest(
-        completion, completion.tx_id, completion.content_digest, completion.recorded_us, completion.change_id
-    )
+    of_transaction = (completion.tx_id, completion.content_digest, completion.recorded_us, completion.change_id)
+    return facts_digest(completion, completion.submission_id, *of_transaction)
 
 
 def _details(batches: Batches) -> Batches:

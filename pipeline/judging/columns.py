@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.judging.cursor import PADDING, Array, Walk, gather, printable, spread, text_in
-from replica.notary.canonical import CONTENT_AT, LEDGER_AT, REFS_AT, REQUEST_TAG, TX_ID_AT, change_id
+from pipeline.judging.cursor import PADDING, Array, Walk, gather, printable, spread
+from replica.notary.canonical import CHANGE_TAG, CONTENT_AT, LEDGER_AT, REFS_AT, REQUEST_TAG, TX_ID_AT
 from replica.notary.errors import BadRequest
 from replica.notary.genesis import decode_genesis
 from replica.notary.records import (
@@ -34,7 +35,7 @@ from replica.notary.requests import (
     STATE_REF_BYTES,
     STATES_LIMIT,
 )
-from replica.notary.terms import FOR_EVER_US, request_in
+from replica.notary.terms import FOR_EVER_US, signed_in
 
 UNDECODABLE, BARRIER, REQUEST, BAD_REQUEST, NOTE, GENESIS = range(6)
 """Kinds of record. BAD_REQUEST: a request record whose request is not canonical. NOTE: it counts without a verdict, as
@@ -43,7 +44,7 @@ signs of life do, too."""
 ACTIVATION = f"S{ACTIVATION_ID_BYTES + 1}"
 _BLOCK_RECORDS = 1 << 13  # of 600 bytes, say: what is known of them stays in a processor's caches
 _USUAL_FORMAT = 2
-_FORMAT_2_HEAD = 0x980102C410  # two elements more
+_REQUEST_HEAD = 0x9E0102C410  # an array of 14, a request of format 2, an activation id
 _WINDOW_BYTES, _END_BYTES = 17, 10
 _SIGNED_MIN_BYTES = 3 + 3 + 1 + 3 + _END_BYTES  # what follows the party: two texts, a party that acts, the end
 
@@ -75,7 +76,6 @@ class Columns:
     until_us: Array  # the largest number where it is
     public_key_at: Array
     signature_at: Array
-    texts_at: Array  # user id, command id and the one party that acts, one after the other; -1 where several act
     deduplication_us: Array
     after_offset: Array  # likewise
 
@@ -125,29 +125,17 @@ class Columns:
         return at + 2, gather(self.raw, at, ">u2").astype(np.int64)
 
     def commands(self, pick: Array) -> Iterator[tuple[bytes, str]]:
-        """Change id and command id of each request picked."""
+        """Change id and command id of each request picked, from what follows the party in its canonical bytes."""
         data = self.raw.tobytes()
-        user_at, user_bytes = text_in(self.raw, np.maximum(self.texts_at[pick], 0))
-        command_at, command_bytes = text_in(self.raw, np.minimum(user_at + user_bytes, len(data) - PADDING))
-        act_at, act_bytes = text_in(self.raw, np.minimum(command_at + command_bytes + 1, len(data) - PADDING))
-        edges = (user_at, user_at + user_bytes, command_at, command_at + command_bytes, act_at, act_at + act_bytes)
-        of_usual = zip(*[edge.tolist() for edge in edges], strict=True)
-        for number, at, (user, user_end, command, command_end, act, act_end) in zip(
-            pick.tolist(), self.texts_at[pick].tolist(), of_usual, strict=True
-        ):
-            if at < 0:
-                yield self._decoded_command(number)
-            else:
-                command_id = data[command:command_end].decode()
-                acting = (data[act:act_end].decode(),)
-                yield change_id(data[user:user_end].decode(), command_id, acting), command_id
-
-    def _decoded_command(self, number: int) -> tuple[bytes, str]:
-        value = self.value(int(self.rows[number]))
-        record = decode_record(value, format_named(value))
-        assert isinstance(record, RequestRecord)
-        submission = record.submission
-        return change_id(submission.user_id, submission.command_id, submission.act_as), submission.command_id
+        party_at, party_bytes = self.parties(pick)
+        user_at = party_at + party_bytes
+        command_at = user_at + 2 + gather(self.raw, user_at, ">u2").astype(np.int64)
+        actors_at = command_at + 2 + gather(self.raw, command_at, ">u2").astype(np.int64)
+        end = self.canonical_at[pick] + self.canonical_bytes[pick] - _END_BYTES
+        edges = (user_at.tolist(), command_at.tolist(), actors_at.tolist(), end.tolist())
+        for user, command, actors, last in zip(*edges, strict=True):
+            named = CHANGE_TAG + data[user:actors] + data[actors + 1 : last]
+            yield sha256(named).digest(), data[command + 2 : actors].decode()
 
     def refs(self, pick: Array, *, references: bool = False) -> tuple[Array, Array]:
         """Inputs (or references) of the requests picked: for each state, which of the picked, and its 36 bytes."""
@@ -161,7 +149,7 @@ class Columns:
 
 _DECODED = (
     "kind", "activation", "sequence", "stamp_us", "rows", "canonical_at", "canonical_bytes", "inputs_n", "references_n",
-    "from_us", "until_us", "public_key_at", "signature_at", "texts_at", "deduplication_us", "after_offset",
+    "from_us", "until_us", "public_key_at", "signature_at", "deduplication_us", "after_offset",
 )  # fmt: skip
 
 
@@ -220,7 +208,6 @@ class _Decoding:
     canonical_bytes: Array = field(init=False)
     public_key_at: Array = field(init=False)
     signature_at: Array = field(init=False)
-    texts_at: Array = field(init=False)
     deduplication_us: Array = field(init=False)
     after_offset: Array = field(init=False)
     inputs_n: Array = field(init=False)
@@ -246,22 +233,19 @@ class _Decoding:
         """Take in the request records of the usual shape: one party acts, all texts are printable ASCII."""
         walk = Walk(self.raw, self.value_at)
         head = walk.words(0) >> np.uint64(24)
-        walk.expect(head == _FORMAT_2_HEAD, 5)
+        walk.expect(head == _REQUEST_HEAD, 5)
         activation_at = walk.skip(16)
         sequence, stamp_us = walk.uint(), walk.uint()
-        walk.expect(walk.bytes() == 0x97, 1)
         canonical_at, canonical_bytes = walk.binary()
+        self.deduplication_us, self.after_offset = walk.uint(), walk.uint_or_minus_one()
+        walk.text(ID_MAX_BYTES)
         walk.expect(walk.pairs() == 0xC420, 2)
         public_key_at = walk.skip(32)
         walk.expect(walk.pairs() == 0xC440, 2)
         signature_at = walk.skip(64)
-        texts_at = walk.at
-        walk.text(ID_MAX_BYTES)
-        walk.text(ID_MAX_BYTES)
-        walk.expect(walk.bytes() == 0x91, 1)
-        walk.text(PARTY_MAX_BYTES)
-        walk.text(ID_MAX_BYTES)
-        self.deduplication_us, self.after_offset = walk.uint(), walk.uint_or_minus_one()
+        walk.expect(walk.pairs() == 0xC420, 2)
+        walk.expect(walk.words(0) | walk.words(8) | walk.words(16) | walk.words(24) == 0, 32)
+        walk.expect(walk.pairs() == 0x9090, 2)
         usual: Array = walk.fits & (walk.at == self.value_at + self.value_bytes)
         self.kind[usual] = REQUEST
         packed = np.empty((int(usual.sum()), ACTIVATION_ID_BYTES + 1), np.uint8)
@@ -272,7 +256,6 @@ class _Decoding:
         self.stamp_us[usual] = stamp_us[usual]
         self.canonical_at, self.canonical_bytes = canonical_at, canonical_bytes
         self.public_key_at, self.signature_at = public_key_at, signature_at
-        self.texts_at = np.where(usual, texts_at, -1)
         return usual
 
     def _decode_one(self, row: int) -> None:
@@ -291,12 +274,11 @@ class _Decoding:
         self.activation[row] = record.activation_id + bytes([record.format])
         self.sequence[row] = record.sequence
         if isinstance(record, RequestRecord):
-            submission = record.submission
             self.kind[row], self.stamp_us[row] = REQUEST, record.stamp_us
-            self.canonical_at[row] = at + value.index(submission.request)  # they are in there verbatim
-            self.canonical_bytes[row] = len(submission.request)
-            self.public_key_at[row] = at + value.index(submission.public_key)
-            self.signature_at[row] = at + value.index(submission.signature)
+            self.canonical_at[row] = at + value.index(record.request)  # they are in there verbatim
+            self.canonical_bytes[row] = len(record.request)
+            self.public_key_at[row] = at + value.index(record.public_key)
+            self.signature_at[row] = at + value.index(record.signature)
             self.deduplication_us[row], self.after_offset[row] = record.deduplication_us, record.after_offset
 
     def _requests(self) -> None:
@@ -304,14 +286,14 @@ class _Decoding:
         rows = np.flatnonzero(self.kind == REQUEST)
         at, size = self.canonical_at[rows], self.canonical_bytes[rows]
         found = _Canonical(self.raw, at, size)
-        fits = found.check(self.texts_at[rows], self.deduplication_us[rows], self.after_offset[rows])
+        fits = found.check(self.deduplication_us[rows], self.after_offset[rows])
         for i in np.flatnonzero(~fits).tolist():
             start = int(self.value_at[rows[i]])
             value = self.raw[start : start + int(self.value_bytes[rows[i]])].tobytes()
             try:
                 record = decode_record(value, format_named(value))
                 assert isinstance(record, RequestRecord)
-                request_in(record)
+                signed_in(record)
                 fits[i] = True
             except BadRequest:
                 self.kind[rows[i]], self.stamp_us[rows[i]] = BAD_REQUEST, 0
@@ -323,7 +305,6 @@ class _Decoding:
             "canonical_bytes",
             "public_key_at",
             "signature_at",
-            "texts_at",
             "deduplication_us",
             "after_offset",
         ):
@@ -352,9 +333,9 @@ class _Canonical:
     def _number(self, at: Array, dtype: str) -> Array:
         return gather(self._raw, at, dtype).astype(np.int64)
 
-    def check(self, texts_at: Array, deduplication_us: Array, after_offset: Array) -> Array:
-        """Whether the bytes are canonical and were signed for the record's command and period, for certain; most that
-        are not certain are not. `texts_at`: those of the record, as `Columns` has them."""
+    def check(self, deduplication_us: Array, after_offset: Array) -> Array:
+        """Whether the bytes are canonical and were signed for the record's period, for certain; most that are not
+        certain are not. Certain are those of one party that acts, with texts of printable ASCII."""
         states = self.inputs_n + self.references_n
         fits = (self._size >= REFS_AT + _WINDOW_BYTES + 2 + _SIGNED_MIN_BYTES) & (states < STATES_LIMIT)
         fits &= self._party_at + self._party_bytes < self._at + self._size
@@ -365,35 +346,27 @@ class _Canonical:
         fits &= self._owners_n == 0
         fits &= self._window_fits()
         fits &= printable(self._raw, np.where(fits, self._party_at, 0), np.where(fits, self._party_bytes, 0))
-        fits &= self._is_signed_for(np.where(fits, texts_at, -1), deduplication_us, after_offset)
+        fits &= self._terms_fit(fits, deduplication_us, after_offset)
         return self._refs_fit(fits)
 
-    def _is_signed_for(self, texts_at: Array, deduplication_us: Array, after_offset: Array) -> Array:
-        """Whether what follows the party is the command of the record, of which one party acts, and its period."""
-        fits = texts_at >= 0
+    def _terms_fit(self, fits: Array, deduplication_us: Array, after_offset: Array) -> Array:
+        """Whether a user, a command, one party that acts and the record's period follow the party, and nothing else."""
         last = len(self._raw) - PADDING
-        at, text_at = np.minimum(self._party_at + self._party_bytes, last), np.maximum(texts_at, 0)
-        for is_act_as in (False, False, True):
-            if is_act_as:  # one party, after the head of an array of one
-                fits &= self._raw[at] == 1
-                at, text_at = at + 1, text_at + 1
-            text_at, size = text_in(self._raw, np.minimum(text_at, last))
-            fits &= self._number(np.minimum(at, last), ">u2") == size
-            fits &= self._are_equal(np.minimum(at + 2, last), text_at, np.where(fits, size, 0))
-            at, text_at = np.minimum(at + 2 + size, last), text_at + size
+        at = np.minimum(self._party_at + self._party_bytes, last)
+        for size_max in (ID_MAX_BYTES, ID_MAX_BYTES, PARTY_MAX_BYTES):
+            if size_max == PARTY_MAX_BYTES:
+                fits = fits & (self._raw[at] == 1)
+                at = at + 1
+            size = self._number(at, ">u2")
+            fits = fits & (size > 0) & (size <= size_max)
+            fits &= printable(self._raw, at + 2, np.where(fits, size, 0))
+            at = np.minimum(at + 2 + size, last)
         fits &= (at + _END_BYTES == self._at + self._size) & (self._raw[at + 9] == 0)
         kind, value = self._raw[at], self._number(at + 1, ">u8")
         of_period = (value == np.where(kind == 0, 0, deduplication_us)) & (after_offset == NO_OFFSET)
         of_offset = (value >= 0) & (deduplication_us == FOR_EVER_US)
         signed: Array = fits & np.where(kind == 2, of_offset, of_period & (kind < 2))
         return signed
-
-    def _are_equal(self, one_at: Array, other_at: Array, size: Array) -> Array:
-        """Whether the `size` bytes at the one position are those at the other."""
-        owner, ones = spread(one_at, size, 1)
-        fits = np.ones(len(size), np.bool_)
-        fits[owner[self._raw[ones] != self._raw[ones + (other_at - one_at)[owner]]]] = False
-        return fits
 
     def _window_fits(self) -> Array:
         has_from, has_until = self._flags & 1 != 0, self._flags & 2 != 0

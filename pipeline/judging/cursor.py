@@ -116,12 +116,6 @@ def printable(raw: Array, at: Array, size: Array) -> Array:
     return fits
 
 
-def text_in(raw: Array, at: Array) -> tuple[Array, Array]:
-    """Where the text is that begins at each position, and how many bytes it has. Undefined where none begins."""
-    head_bytes, size = _text_head(raw, at)
-    return at + head_bytes, size
-
-
 def _text_head(raw: Array, at: Array) -> tuple[Array, Array]:
     """Of the text that begins at each position: the bytes of its head (0: none begins there), and its size."""
     head = raw[at]

@@ -7,7 +7,7 @@ from typing import Any
 from replica.notary.records import RequestRecord, decode_record, format_named, record_digest
 from replica.notary.requests import format_state_ref
 from replica.notary.signatures import signature_holds
-from replica.notary.terms import request_in
+from replica.notary.terms import signed_in
 
 
 def evidence(offset: int, value: bytes) -> dict[str, Any]:
@@ -15,8 +15,7 @@ def evidence(offset: int, value: bytes) -> dict[str, Any]:
     record = decode_record(value, format_named(value))
     if not isinstance(record, RequestRecord):
         raise TypeError(f"the record at offset {offset} is no request")
-    submission = record.submission
-    request, digest = request_in(record)
+    request, digest, terms, _ = signed_in(record)
     return {
         "offset": offset,
         "tx_id": request.tx_id.hex(),
@@ -24,17 +23,17 @@ def evidence(offset: int, value: bytes) -> dict[str, Any]:
         "inputs": [format_state_ref(ref) for ref in request.inputs],
         "references": [format_state_ref(ref) for ref in request.references],
         "party": request.party,
-        "user_id": submission.user_id,
-        "command_id": submission.command_id,
-        "act_as": list(submission.act_as),
-        "submission_id": submission.submission_id,
+        "user_id": terms.user_id,
+        "command_id": terms.command_id,
+        "act_as": list(terms.act_as),
+        "submission_id": record.submission_id,
         "deduplication_us": record.deduplication_us,
         "after_offset": record.after_offset,
         "submitted_us": record.stamp_us,
-        "public_key": submission.public_key.hex(),
-        "signature": submission.signature.hex(),
-        "signature_holds": signature_holds(submission.public_key, submission.request, submission.signature),
-        "signed_bytes": submission.request.hex(),
+        "public_key": record.public_key.hex(),
+        "signature": record.signature.hex(),
+        "signature_holds": signature_holds(record.public_key, record.request, record.signature),
+        "signed_bytes": record.request.hex(),
         "record": value.hex(),
         "record_sha256": record_digest(value).hex(),
     }

@@ -23,15 +23,11 @@ from replica.log.interface import LogRecords
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import BadRequest, InvariantBroken
 from replica.notary.position import Position
-from replica.notary.reading import DecodedRequest, Reading, RunReader, decoded_request
-from replica.notary.records import (
-    RequestRecord,
-    Undecodable,
-    decode_record,
-    format_named,
-)
-from replica.notary.requests import Request, Submission, TimeWindow
+from replica.notary.reading import Reading, RunReader
+from replica.notary.records import NO_PARTS, RequestRecord, Undecodable, decode_record, format_named
+from replica.notary.requests import Request, TimeWindow
 from replica.notary.rules import Conflict, Outcome, Verdict
+from replica.notary.terms import Signed, Terms, signed_in
 
 if TYPE_CHECKING:
     from pipeline.tables.write import Judged, OrderedJudge  # a worker has neither an index nor Delta's library
@@ -104,10 +100,10 @@ def _packed(value: bytes) -> bytes | None:
         record = decode_record(value, format_named(value))
         if not isinstance(record, RequestRecord):
             return None
-        _, request, digest, command = decoded_request(record)
+        request, digest, terms, command = signed_in(record)
     except (Undecodable, BadRequest):
         return None
-    submission, window = record.submission, request.window or TimeWindow()
+    window = request.window or TimeWindow()
     return _encoder.encode(
         _Packed(
             record.format,
@@ -116,8 +112,8 @@ def _packed(value: bytes) -> bytes | None:
             record.stamp_us,
             record.deduplication_us,
             record.after_offset,
-            submission.public_key,
-            submission.command_id == request.tx_id.hex(),
+            record.public_key,
+            terms.command_id == request.tx_id.hex(),
             request.ledger_id,
             request.tx_id,
             request.inputs,
@@ -131,17 +127,17 @@ def _packed(value: bytes) -> bytes | None:
     )
 
 
-def _unpacked(packed: bytes) -> DecodedRequest:
+def _unpacked(packed: bytes) -> tuple[RequestRecord, Signed]:
     """The request as void rule and rules see it; what they do not ask for is empty."""
     one = _packed_decoder.decode(packed)
-    command_id = one.tx_id.hex() if one.is_named_after else ""
-    submission = Submission(b"", one.public_key, b"", "", command_id, (), "")
     head = (one.format, one.activation_id, one.sequence, one.stamp_us)
-    record = RequestRecord(*head, submission, one.deduplication_us, one.after_offset)
+    period = (one.deduplication_us, one.after_offset)
+    record = RequestRecord(*head, b"", *period, "", one.public_key, b"", NO_PARTS, (), ())
+    terms = Terms("", one.tx_id.hex() if one.is_named_after else "", ())
     is_open = one.from_us is None and one.until_us is None
     window = None if is_open else TimeWindow(one.from_us, one.until_us)
     request = Request(one.ledger_id, one.tx_id, one.inputs, one.references, window, one.party)
-    return DecodedRequest(record, request, one.content_digest, one.change_id)
+    return record, Signed(request, one.content_digest, terms, one.change_id)
 
 
 def dense_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -161,7 +157,7 @@ def read_dense(position: Position, records: Iterable[DenseRecord]) -> Reading:
     run = RunReader(position)
     for offset, packed, value in records:
         if packed is not None:
-            run.take_decoded(offset, _unpacked(packed))
+            run.take_decoded(offset, *_unpacked(packed))
         else:
             run.take(offset, value or b"")
     return run.reading()
@@ -260,9 +256,8 @@ def _decided(row: tuple[Any, ...], value: bytes) -> tuple[CountedRequest, Verdic
     record = decode_record(value, format_named(value))
     if not isinstance(record, RequestRecord):
         raise InvariantBroken(f"the record at offset {offset} was judged as a request")
-    request = decoded_request(record)
     named = _conflicts_decoder.decode(conflicts) if conflicts else ()
     return (
-        CountedRequest(offset, *request[:3], judged_us, rules_version, request.change_id),
+        CountedRequest(offset, record, *signed_in(record), judged_us, rules_version),
         Verdict(_OUTCOMES[place], notarised_offset, named),
     )

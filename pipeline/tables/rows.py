@@ -185,7 +185,7 @@ def _lost(one: LostRecord) -> dict[str, Any]:
 
 
 def _request(entry: CountedRequest) -> dict[str, Any]:
-    request, submission = entry.request, entry.record.submission
+    request, terms = entry.request, entry.terms
     return {
         "stamp_at": entry.record.stamp_us,
         "tx_id": request.tx_id,
@@ -193,10 +193,10 @@ def _request(entry: CountedRequest) -> dict[str, Any]:
         "inputs": [format_state_ref(ref) for ref in request.inputs],
         "referenced_states": [format_state_ref(ref) for ref in request.references],
         "party": request.party,
-        "user_id": submission.user_id,
-        "command_id": submission.command_id,
-        "submission_id": submission.submission_id,
-        "public_key": submission.public_key,
+        "user_id": terms.user_id,
+        "command_id": terms.command_id,
+        "submission_id": entry.record.submission_id,
+        "public_key": entry.record.public_key,
         "sequence": entry.record.sequence,
     }
 

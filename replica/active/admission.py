@@ -287,7 +287,7 @@ class Admission:
 def _registration_of(waiting: Waiting) -> bytes | None:
     """What the registrations of the request's key have in common; None for a request that no reader can read."""
     try:
-        request, _, _ = decode_canonical(waiting.submission.request)
+        request = decode_canonical(waiting.submission.request).request
     except BadRequest:
         return None
     return registration_id(request.party, waiting.submission.public_key)

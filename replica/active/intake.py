@@ -17,7 +17,7 @@ from replica.link.interface import Replies, SubmitOptions
 from replica.notary.answers import Answer, NotNow
 from replica.notary.canonical import change_id, summarise
 from replica.notary.codes import Code
-from replica.notary.requests import Submission, check_command
+from replica.notary.requests import Submission, check_command, check_submission_id
 from replica.store.interface import Command
 
 PIPELINE_STATES_MIN = 8_000  # held also by a slow machine, and while no throughput is known: batches stay worth it
@@ -168,7 +168,8 @@ def _waiting(replies: Replies, ticket: int, submission: Submission, options: Sub
     """
     tx_id, digest, states_count = summarise(submission.request)
     user, command_id, act_as = submission.user_id, submission.command_id, submission.act_as
-    check_command(user, command_id, act_as, submission.submission_id)
+    check_command(user, command_id, act_as)
+    check_submission_id(submission.submission_id)
     command = Command(
         change_id(user, command_id, act_as),
         user,

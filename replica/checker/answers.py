@@ -257,7 +257,7 @@ class AnswerCheck:
         # a decision that no client received: of an operation whose outcome is unknown
         tx_id = judged.request.tx_id
         content = tx_id + judged.content_digest
-        possible = self._open.get(command_of(judged.record.submission) + content) or self._open.get(content)
+        possible = self._open.get(command_of(judged.command) + content) or self._open.get(content)
         if possible is not None and possible.left > 0:
             possible.left -= 1
         elif judged.offset >= self._first_offset and self._complete:
@@ -286,5 +286,5 @@ def _is_submission_of(operation: Operation, judged: JudgedRequest) -> bool:
     return (
         operation.tx_id == judged.request.tx_id
         and operation.content_digest == judged.content_digest
-        and (operation.command is None or operation.command == command_of(judged.record.submission))
+        and (operation.command is None or operation.command == command_of(judged.command))
     )

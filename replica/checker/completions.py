@@ -41,7 +41,7 @@ def completions_of(judged: Judged, ledger_offset: int) -> list[CompletionRow]:
 
 
 def _of_request(judged: JudgedRequest, ledger_offset: int) -> CompletionRow:
-    submission = judged.record.submission
+    command = judged.command
     detail = b""
     if judged.conflicts:
         named = [[c.state, sha256(c.consumed_by).digest(), c.usage] for c in judged.conflicts]
@@ -49,11 +49,11 @@ def _of_request(judged: JudgedRequest, ledger_offset: int) -> CompletionRow:
     return CompletionRow(
         ledger_offset,
         judged.offset,
-        change_id(submission.user_id, submission.command_id, submission.act_as),
-        submission.user_id,
-        submission.command_id,
-        submission.act_as,
-        submission.submission_id,
+        change_id(command.user_id, command.command_id, command.act_as),
+        command.user_id,
+        command.command_id,
+        command.act_as,
+        command.submission_id,
         judged.request.tx_id,
         judged.content_digest,
         judged.outcome,

@@ -16,6 +16,7 @@ from replica.notary.requests import (
     Request,
     TimeWindow,
     check_command,
+    check_submission_id,
     make_request,
     parse_state_ref,
 )
@@ -90,7 +91,7 @@ def _signed_bytes(sent: Invoke, content: Content, signed: Signed) -> bytes | Non
     The terms are believed, because the client sends the very terms that it signs."""
     try:
         raw = bytes.fromhex(signed.canonical)
-        found, _, terms = decode_canonical(raw)
+        found, _, terms, _ = decode_canonical(raw)
     except (ValueError, BadRequest):
         raise BadRequest("canonical of a history holds no canonical bytes") from None
     ids = sent.command
@@ -116,7 +117,8 @@ def _problem_of_format(sent: Invoke) -> str | None:
     if ids is None:
         return None
     try:
-        check_command(ids.user_id, ids.command_id, ids.act_as, ids.submission_id)
+        check_command(ids.user_id, ids.command_id, ids.act_as)
+        check_submission_id(ids.submission_id)
     except BadRequest:
         return None
     return "the request and its command keep to the format"

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from replica.checker.history import CommandIds
 from replica.notary.canonical import decode_request
 from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
 from replica.notary.genesis import NO_LEDGER
@@ -27,7 +28,7 @@ from replica.notary.records import (
     Undecodable,
     decode_record,
 )
-from replica.notary.requests import Request, Submission, TimeWindow
+from replica.notary.requests import Request, TimeWindow, check_command
 from replica.notary.salvage import NO_SALVAGES, TX_KEY, Salvages, salvage_named
 
 PARTY_UNKNOWN = "PARTY_UNKNOWN"
@@ -111,6 +112,7 @@ class JudgedRequest(msgspec.Struct, frozen=True, gc=False):
     outcome: str
     notarised_offset: int | None
     conflicts: tuple[ConsumedState, ...]
+    command: CommandIds
     change_id: bytes
     acceptance: Acceptance | None
 
@@ -251,17 +253,19 @@ class ReferenceJudge:
             self.officers = named
             self.acts_on_officers += 1
 
-    def _request(self, record: RequestRecord, barrier: BarrierRecord, request: Request, digest: bytes) -> Judged:
+    def _request(
+        self, record: RequestRecord, barrier: BarrierRecord, request: Request, digest: bytes, ids: CommandIds
+    ) -> Judged:
         if request.ledger_id != self.ledger_id:
             return JudgedVoid(self.offset, UNDECODABLE)
         if record.sequence in self.sequences:
             return JudgedVoid(self.offset, REPEAT)
         self._count(record.sequence)
         self.stamp_us = max(self.stamp_us, record.stamp_us)
-        command = _change_id(record.submission)
+        command = _change_id(ids)
         before = self.accepted.get(command)
         conflicts: list[ConsumedState] = []
-        outcome = RULES[barrier.rules_version].before_states(self, record, request, digest, before)
+        outcome = RULES[barrier.rules_version].before_states(self, record, request, digest, ids.command_id, before)
         if outcome is None:
             outcome, conflicts = self._by_states(request, digest)
         if outcome == NOTARISED:
@@ -277,23 +281,24 @@ class ReferenceJudge:
             outcome,
             self.notarised[request.tx_id][1] if is_success else None,
             tuple(conflicts),
+            ids,
             command,
             before,
         )
 
     def before_states(
-        self, record: RequestRecord, request: Request, digest: bytes, accepted: Acceptance | None
+        self, record: RequestRecord, request: Request, digest: bytes, command_id: str, accepted: Acceptance | None
     ) -> str | None:
         """Steps 1 to 3 of the rules; None: step 4 decides."""
         if accepted is not None and not self._counts(accepted, record):
             accepted = None
         if accepted is not None and (accepted.tx_id, accepted.content_digest) == (request.tx_id, digest):
             return DEDUPLICATED
-        if (refusal := self._by_key(request.party, record.submission.public_key)) is not None:
+        if (refusal := self._by_key(request.party, record.public_key)) is not None:
             return refusal
         if accepted is None:
             return None
-        is_named_after_it = record.submission.command_id == "".join(f"{byte:02x}" for byte in request.tx_id)
+        is_named_after_it = command_id == "".join(f"{byte:02x}" for byte in request.tx_id)
         return None if accepted.tx_id == request.tx_id and is_named_after_it else COMMAND_ID_REUSED
 
     def _counts(self, accepted: Acceptance, record: RequestRecord) -> bool:
@@ -335,7 +340,7 @@ class Rules(NamedTuple):
     """A version of the rules: the record format that it comes with, and what may decide before states are looked at."""
 
     record_format: int
-    before_states: Callable[[ReferenceJudge, RequestRecord, Request, bytes, Acceptance | None], str | None]
+    before_states: Callable[[ReferenceJudge, RequestRecord, Request, bytes, str, Acceptance | None], str | None]
 
 
 RULES = {3: Rules(2, ReferenceJudge.before_states)}
@@ -388,19 +393,36 @@ def _is_inside(window: TimeWindow | None, time_us: int) -> bool:
     return window.until_us is None or time_us < window.until_us
 
 
-def _request_in(record: RequestRecord) -> tuple[Request, bytes]:
-    """The request and its content digest. What follows the party is written out and compared."""
-    raw = record.submission.request
+def _request_in(record: RequestRecord) -> tuple[Request, bytes, CommandIds]:
+    """The request, its content digest and its command: party, user, command and who acts, each text after its length;
+    then one byte, a number and a zero about deduplication."""
+    raw = record.request
     states = int.from_bytes(raw[64:66], "big") + int.from_bytes(raw[66:68], "big")
-    length_at = 70 + 36 * states + 1 + 8 + 8
-    end = length_at + 2 + int.from_bytes(raw[length_at : length_at + 2], "big")
-    submission = record.submission
-    parties = sorted(submission.act_as)
-    command = _lengths_and(submission.user_id, submission.command_id) + bytes([len(parties)]) + _lengths_and(*parties)
-    asked, value = raw[-10:-9], int.from_bytes(raw[-9:-1], "big")
-    if raw[end:-10] != command or raw[-1:] != b"\0" or not _is_period_of(record, asked[0] if asked else 9, value):
-        raise BadRequest("nobody signed for this command with this period")
-    return decode_request(raw[:end])
+    _, end = _text_at(raw, 70 + 36 * states + 1 + 8 + 8)
+    user_id, at = _text_at(raw, end)
+    command_id, at = _text_at(raw, at)
+    act_as: list[str] = []
+    number, at = int.from_bytes(raw[at : at + 1], "big"), at + 1
+    while len(act_as) < number:
+        party, at = _text_at(raw, at)
+        act_as.append(party)
+    kind, value = raw[at : at + 1], int.from_bytes(raw[at + 1 : at + 9], "big")
+    is_whole = len(raw) == at + 10 and raw[-1:] == b"\0" and act_as == sorted(act_as)
+    if not is_whole or not _is_period_of(record, kind[0], value):
+        raise BadRequest("nobody signed for a command with this period")
+    check_command(user_id, command_id, tuple(act_as))
+    return *decode_request(raw[:end]), CommandIds(user_id, command_id, tuple(act_as), record.submission_id)
+
+
+def _text_at(raw: bytes, at: int) -> tuple[str, int]:
+    """A text after its length in two bytes, and where it ends."""
+    end = at + 2 + int.from_bytes(raw[at : at + 2], "big")
+    if end > len(raw):
+        raise BadRequest("a text goes beyond the end")
+    try:
+        return raw[at + 2 : end].decode(), end
+    except UnicodeDecodeError as error:
+        raise BadRequest(str(error)) from None
 
 
 def _is_period_of(record: RequestRecord, asked: int, value: int) -> bool:
@@ -419,7 +441,7 @@ def _lengths_and(*texts: str) -> bytes:
     return b"".join(len(text.encode()).to_bytes(2, "big") + text.encode() for text in texts)
 
 
-def _change_id(submission: Submission) -> bytes:
+def _change_id(ids: CommandIds) -> bytes:
     """What identifies a command: user id, command id, and the parties that act."""
-    texts = _lengths_and(submission.user_id, submission.command_id, *sorted(submission.act_as))
+    texts = _lengths_and(ids.user_id, ids.command_id, *ids.act_as)
     return sha256(b"notary/command/1" + texts).digest()

@@ -17,7 +17,7 @@ from replica.notary.canonical import change_id, content_digest
 from replica.notary.codes import Code, Retry
 from replica.notary.errors import BadRequest
 from replica.notary.receipts import Receipt, ReceiptDocument, receipt_from_document
-from replica.notary.requests import Submission, parse_state_ref
+from replica.notary.requests import parse_state_ref
 
 NOT_FOUND = "TX_NOT_FOUND"
 COMMAND_ID_REUSED = "COMMAND_ID_REUSED"
@@ -74,7 +74,7 @@ class Operation(msgspec.Struct, gc=False):
         return f"{self.process}/{self.op}"
 
 
-def command_of(ids: CommandIds | Submission) -> bytes:
+def command_of(ids: CommandIds) -> bytes:
     """The identity of a submission of a command: a hash of all four ids."""
     return sha256(change_id(ids.user_id, ids.command_id, ids.act_as) + ids.submission_id.encode()).digest()
 

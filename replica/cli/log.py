@@ -119,7 +119,7 @@ def describe(offset: int, value: bytes) -> Line:
         decode_record,
         format_named,
     )
-    from replica.notary.terms import request_in
+    from replica.notary.terms import signed_in
 
     if offset == 0 and (genesis := decode_genesis(value)) is not None:
         text = f"ledger {genesis.ledger_id.hex()}, first officers {', '.join(key.hex() for key in genesis.officers)}"
@@ -131,10 +131,9 @@ def describe(offset: int, value: bytes) -> Line:
             return Line(offset, "barrier", record.activation_id.hex()[:8], None, None, text)
         activation = record.activation_id.hex()[:8]
         if isinstance(record, RequestRecord):
-            submission = record.submission
-            request, _ = request_in(record)
+            request, _, terms, _ = signed_in(record)
             states = f"{len(request.inputs)} inputs, {len(request.references)} references"
-            text = f"tx {request.tx_id.hex()}, {states}, by {request.party}, command {submission.command_id!r}"
+            text = f"tx {request.tx_id.hex()}, {states}, by {request.party}, command {terms.command_id!r}"
             tx_ids = (request.tx_id.hex(),)
             return Line(offset, "request", activation, record.sequence, record.stamp_us, text, tx_ids)
         if isinstance(record, SignOfLifeRecord):

@@ -53,7 +53,7 @@ def newest_registrations(
     A pair that several requests have is asked for once, below the last of them. Only where that finds a registration
     among them are the earlier ones asked for by themselves.
     """
-    pairs = [(entry.request.party, entry.record.submission.public_key) for entry in requests]
+    pairs = [(entry.request.party, entry.record.public_key) for entry in requests]
     last = {pair: entry.offset for pair, entry in zip(pairs, requests, strict=True)}
     ids = {pair: registration_id(*pair) for pair in last}
     of_pair = dict(zip(ids, index.newest(list(ids.values()), list(last.values())), strict=True))

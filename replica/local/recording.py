@@ -84,7 +84,7 @@ class Attempts:
     def _invocation(self, number: int, asked: Submission | bytes) -> Invoke:
         if isinstance(asked, bytes):
             return Invoke(self._process, number, monotonic_ns(), asked.hex())
-        request, _, _ = decode_canonical(asked.request)
+        request = decode_canonical(asked.request).request
         return invoke_submission(self._process, number, monotonic_ns(), request, asked)
 
 

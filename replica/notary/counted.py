@@ -7,19 +7,21 @@ import msgspec
 from replica.notary.genesis import GenesisRecord
 from replica.notary.records import NoteRecord, RequestRecord
 from replica.notary.requests import Request
+from replica.notary.terms import Terms
 
 
 class CountedRequest(msgspec.Struct, frozen=True, gc=False):
     """A request record that counts. `judged_us` is the highest stamp so far, its own included. `change_id` identifies
-    its command."""
+    its command, which is among its terms."""
 
     offset: int
     record: RequestRecord
     request: Request
     content_digest: bytes
+    terms: Terms
+    change_id: bytes
     judged_us: int
     rules_version: int
-    change_id: bytes
 
 
 class CountedNote(msgspec.Struct, frozen=True):

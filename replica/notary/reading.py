@@ -14,11 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import NamedTuple
 
 import msgspec
 
-from replica.notary.canonical import change_id
 from replica.notary.counted import Counted, CountedNote, CountedRequest
 from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
 from replica.notary.genesis import decode_genesis
@@ -33,8 +31,7 @@ from replica.notary.records import (
     decode_record,
     record_digest,
 )
-from replica.notary.requests import Request
-from replica.notary.terms import request_in
+from replica.notary.terms import Signed, signed_in
 
 
 class VoidReason(Enum):
@@ -45,23 +42,6 @@ class VoidReason(Enum):
     REPEAT = "repeat"  # the log's client sent a record twice
     BARRIER_NOT_HIGHER = "barrier_not_higher"  # a barrier whose epoch is not above that of the one in force
     HOLDER_WROTE = "holder_wrote"  # a claim to a lease whose holder wrote after what the claimant had read
-
-
-class DecodedRequest(NamedTuple):
-    """A request record with what its canonical bytes say, their content digest, and the id of its command."""
-
-    record: RequestRecord
-    request: Request
-    content_digest: bytes
-    change_id: bytes
-
-
-def decoded_request(record: RequestRecord) -> DecodedRequest:
-    """Raises BadRequest as `request_in` does."""
-    request, digest = request_in(record)
-    submission = record.submission
-    command = change_id(submission.user_id, submission.command_id, submission.act_as)
-    return DecodedRequest(record, request, digest, command)
 
 
 class Void(msgspec.Struct, frozen=True):
@@ -163,18 +143,17 @@ class RunReader:
             unreadable = record if void is VoidReason.UNDECODABLE and isinstance(record, RequestRecord) else None
             self.voids.append(Void(offset, void, unreadable))
 
-    def take_decoded(self, offset: int, decoded: DecodedRequest) -> None:
+    def take_decoded(self, offset: int, record: RequestRecord, signed: Signed) -> None:
         """The same for a request record that was decoded elsewhere, in the format that it names. Not for the last
         record of a run, whose bytes the position after it needs."""
         self._next(offset)
         self.last = None
-        record = decoded.record
         if self.barrier is None or record.format != self.barrier.record_format:
             void: VoidReason | None = VoidReason.UNDECODABLE
         elif record.activation_id != self.barrier.activation_id:
             void = VoidReason.NOT_IN_FORCE
         else:
-            void = self.count_request(decoded, self.barrier.rules_version)
+            void = self.count_request(record, signed, self.barrier.rules_version)
         if void is not None:
             self.voids.append(Void(offset, void))
 
@@ -201,18 +180,17 @@ class RunReader:
         return None if record == in_force else VoidReason.BARRIER_NOT_HIGHER
 
     def read_request(self, record: RequestRecord, rules_version: int) -> VoidReason | None:
-        return self.count_request(decoded_request(record), rules_version)
+        return self.count_request(record, signed_in(record), rules_version)
 
-    def count_request(self, decoded: DecodedRequest, rules_version: int) -> VoidReason | None:
+    def count_request(self, record: RequestRecord, signed: Signed, rules_version: int) -> VoidReason | None:
         """A canonical request of the activation in force counts unless it is for another ledger, or its number was met
         before."""
-        record, request, digest, command = decoded
-        if request.ledger_id != self.ledger_id:
+        if signed.request.ledger_id != self.ledger_id:
             return VoidReason.UNDECODABLE
         if not self.is_first(record.sequence):
             return VoidReason.REPEAT
         self.stamp_us = max(self.stamp_us, record.stamp_us)
-        self.counted.append(CountedRequest(self.offset, record, request, digest, self.stamp_us, rules_version, command))
+        self.counted.append(CountedRequest(self.offset, record, *signed, self.stamp_us, rules_version))
         return None
 
     def read_note(self, record: NoteRecord) -> VoidReason | None:

@@ -24,9 +24,9 @@ from replica.notary.requests import (
     PublicKey,
     Signature,
     Submission,
-    check_command,
     check_note,
     check_party,
+    check_submission_id,
 )
 from replica.notary.untrusted import UNREADABLE
 
@@ -36,6 +36,7 @@ RECORD_MAX_BYTES = 1_000_000  # the largest value a writer makes; a request of 9
 BARRIER_TEXT_MAX = 255  # characters of a barrier's replica name and database
 BODY_MAX_BYTES = 65_536  # of an act
 NO_OFFSET = -1  # acceptances at any log offset count
+NO_PARTS = bytes(DIGEST_BYTES)  # the disclosure root of a request that is not shown in parts
 
 ActivationId = Annotated[bytes, msgspec.Meta(min_length=ACTIVATION_ID_BYTES, max_length=ACTIVATION_ID_BYTES)]
 BarrierText = Annotated[str, msgspec.Meta(max_length=BARRIER_TEXT_MAX)]
@@ -45,6 +46,8 @@ StampUs = Annotated[int, msgspec.Meta(ge=0, le=TIME_MAX_US)]
 AfterOffset = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
 Body = Annotated[bytes, msgspec.Meta(max_length=BODY_MAX_BYTES)]
 Digest = Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+NoneYet = Annotated[tuple[bytes, ...], msgspec.Meta(max_length=0)]
+"""For what a later release has here."""
 
 
 class BarrierRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=0):
@@ -62,7 +65,8 @@ class BarrierRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class RequestRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False, tag=1):
-    """One submission. `stamp_us` is the submission time by the active's clock, in microseconds UTC.
+    """One submission. `stamp_us` is the submission time by the active's clock, in microseconds UTC. `request` has the
+    canonical bytes, which name party, command and terms (replica/notary/terms.py).
 
     An acceptance of its command counts if it was judged at most `deduplication_us` microseconds before this record, at
     a log offset above `after_offset` (-1: at any).
@@ -72,9 +76,15 @@ class RequestRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     activation_id: ActivationId
     sequence: SequenceNumber
     stamp_us: StampUs
-    submission: Submission
+    request: bytes
     deduplication_us: StampUs
     after_offset: AfterOffset
+    submission_id: str
+    public_key: PublicKey
+    signature: Signature
+    disclosure_root: Digest  # NO_PARTS
+    openings: NoneYet
+    consents: NoneYet
 
 
 class SignOfLifeRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
@@ -143,6 +153,33 @@ _barrier_decoder = msgspec.msgpack.Decoder(BarrierRecord)
 _InForce = RequestRecord | SignOfLifeRecord | NoteRecord
 
 
+def request_record(  # noqa: PLR0917 - the fields of a record, in its order
+    format: int,
+    activation_id: bytes,
+    sequence: int,
+    stamp_us: int,
+    submission: Submission,
+    deduplication_us: int,
+    after_offset: int,
+) -> RequestRecord:
+    """The record of a submission: what it signed, and what the replica that appends it adds."""
+    return RequestRecord(
+        format,
+        activation_id,
+        sequence,
+        stamp_us,
+        submission.request,
+        deduplication_us,
+        after_offset,
+        submission.submission_id,
+        submission.public_key,
+        submission.signature,
+        NO_PARTS,
+        (),
+        (),
+    )
+
+
 class RecordFormat(NamedTuple):
     """What makes a request record of a format, and what reads all its records but barriers."""
 
@@ -151,7 +188,7 @@ class RecordFormat(NamedTuple):
 
 
 RECORD_FORMATS: dict[int, RecordFormat] = {
-    2: RecordFormat(RequestRecord, msgspec.msgpack.Decoder(RequestRecord | SignOfLifeRecord | NoteRecord)),
+    2: RecordFormat(request_record, msgspec.msgpack.Decoder(RequestRecord | SignOfLifeRecord | NoteRecord)),
 }
 """Every record format that this release reads, by its number."""
 
@@ -197,8 +234,9 @@ def decode_record(value: bytes, format_in_force: int) -> Record:
         if record.format != format_in_force:
             raise Undecodable(f"format {record.format}, in force is {format_in_force}")
         if isinstance(record, RequestRecord):
-            submission = record.submission
-            check_command(submission.user_id, submission.command_id, submission.act_as, submission.submission_id)
+            check_submission_id(record.submission_id)
+            if record.disclosure_root != NO_PARTS:
+                raise BadRequest("a disclosure root, and no request is shown in parts yet")
         elif not isinstance(record, SignOfLifeRecord):
             _check_note(record)
         return record

@@ -70,9 +70,10 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
 
 class Submission(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """A signed request and the command it was submitted under; this is what a request record carries.
+    """A signed request, on its way to the log, and the command it was submitted under, which was signed as well.
 
-    `request` holds the canonical bytes, verbatim as signed. The rest is bounded by `check_command`; `act_as` is sorted.
+    `request` holds the canonical bytes, verbatim as signed. The texts are bounded by `check_command` and
+    `check_submission_id`; `act_as` is sorted.
     """
 
     request: bytes
@@ -182,15 +183,25 @@ def check_note(name: str, text: str) -> None:
     _check_text(name, text, NOTE_MAX_BYTES)
 
 
-def check_command(user_id: str, command_id: str, act_as: tuple[str, ...], submission_id: str) -> None:
-    """Bound the texts of a command. Raises BadRequest."""
-    _check_text("command_id", command_id, ID_MAX_BYTES)
+def check_submission_id(submission_id: str) -> None:
+    """Bound the id of a submission. Raises BadRequest."""
     _check_text("submission_id", submission_id, ID_MAX_BYTES)
-    _check_actors(user_id, act_as)
+
+
+def check_command(user_id: str, command_id: str, act_as: tuple[str, ...]) -> None:
+    """Bound the texts of a command. Raises BadRequest."""
+    check_command_id(command_id)
+    check_actors(user_id, act_as)
+
+
+def check_command_id(command_id: str) -> None:
+    """Bound the id of a command. Raises BadRequest."""
+    _check_text("command_id", command_id, ID_MAX_BYTES)
 
 
 @lru_cache(1_024)  # few users have most commands; what is refused is not kept
-def _check_actors(user_id: str, act_as: tuple[str, ...]) -> None:
+def check_actors(user_id: str, act_as: tuple[str, ...]) -> None:
+    """Bound the names of who submits a command and of the parties that act. Raises BadRequest."""
     check_user_id(user_id)
     if not 1 <= len(act_as) <= ACT_AS_MAX:
         raise BadRequest(f"act_as names 1 to {ACT_AS_MAX} parties, not {len(act_as)}")

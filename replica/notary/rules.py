@@ -225,7 +225,7 @@ def is_named_after_transaction(entry: CountedRequest, newest: Acceptance) -> boo
     id: that is TX_ID_REUSED.
     """
     tx_id = entry.request.tx_id
-    return newest.tx_id == tx_id and entry.record.submission.command_id == tx_id.hex()
+    return newest.tx_id == tx_id and entry.terms.command_id == tx_id.hex()
 
 
 def _notarised_at(entry: CountedRequest, recorded: Recorded) -> int:

@@ -1,6 +1,6 @@
 """The canonical bytes that a party signs: a request, and the command and terms that it is for (docs/formats.md).
 
-What was signed must be what the record has, or nobody signed for that record.
+Records name none of it again. The period in force must be the one that was signed for, or nobody signed for the record.
 """
 
 from __future__ import annotations
@@ -8,13 +8,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
+from hashlib import sha256
+from typing import NamedTuple
 
 import msgspec
 
-from replica.notary.canonical import CONTENT_AT, REFS_AT, decode_request, encode_request
+from replica.notary.canonical import CHANGE_TAG, CONTENT_AT, REFS_AT, decode_request, encode_request
 from replica.notary.errors import BadRequest
 from replica.notary.records import NO_OFFSET, RequestRecord
-from replica.notary.requests import STATE_REF_BYTES, TIME_MAX_US, Request, check_command
+from replica.notary.requests import STATE_REF_BYTES, TIME_MAX_US, Request, check_actors, check_command_id
 
 FOR_EVER_US = TIME_MAX_US  # the period of a record whose caller named a ledger offset
 _WINDOW_BYTES = 17
@@ -41,28 +43,36 @@ def encode_canonical(request: Request, terms: Terms) -> bytes:
     return encode_request(request) + command + _end(terms)
 
 
-def decode_canonical(raw: bytes) -> tuple[Request, bytes, Terms]:
-    """The request, its content digest and its terms. Raises BadRequest unless the bytes are exactly
-    canonical."""
+class Signed(NamedTuple):
+    """What canonical bytes say, the digest of their content, and the id of the command."""
+
+    request: Request
+    content_digest: bytes
+    terms: Terms
+    change_id: bytes
+
+
+def decode_canonical(raw: bytes) -> Signed:
+    """Raises BadRequest unless the bytes are exactly canonical.
+
+    Every reader of the log uses this function, so a request that it refuses is void for everyone.
+    """
+    end = len(raw) - _END.size
     try:
         inputs_n, references_n, _ = _COUNTS.unpack_from(raw, CONTENT_AT)
-        at = REFS_AT + STATE_REF_BYTES * (inputs_n + references_n) + _WINDOW_BYTES
-        _, at = _text(raw, at)
-        request, digest = decode_request(raw[:at])
-        user_id, at = _text(raw, at)
-        command_id, at = _text(raw, at)
-        act_as = []
-        count, at = raw[at], at + 1
-        for _ in range(count):
-            party, at = _text(raw, at)
-            act_as.append(party)
+        user_at = _end_of_text(raw, REFS_AT + STATE_REF_BYTES * (inputs_n + references_n) + _WINDOW_BYTES)
+        command_at = _end_of_text(raw, user_at)
+        actors_at = _end_of_text(raw, command_at)
+        user_id, act_as = _known_actors(raw[user_at:command_at], raw[actors_at:end])
+        command_id = raw[command_at + _LENGTH.size : actors_at].decode()
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise BadRequest(f"not canonical bytes of a request: {error}") from None
-    period_us, offset = _deduplication_in(raw[at:])
-    check_command(user_id, command_id, tuple(act_as), command_id)
-    if act_as != sorted(act_as):
-        raise BadRequest("not canonical bytes of a request: act_as is out of order")
-    return request, digest, Terms(user_id, command_id, tuple(act_as), period_us, offset)
+    check_command_id(command_id)
+    request, digest = decode_request(raw[:user_at])
+    terms = Terms(user_id, command_id, act_as, *_deduplication_in(raw[end:]))
+    return Signed(
+        request, digest, terms, sha256(CHANGE_TAG + raw[user_at:actors_at] + raw[actors_at + 1 : end]).digest()
+    )
 
 
 def period_us_of(period_s: float) -> int:
@@ -75,37 +85,41 @@ def period_s_of(period_us: int) -> float:
     return period_us / 1e6
 
 
-def request_in(record: RequestRecord) -> tuple[Request, bytes]:
-    """The request in a record, and its content digest. Raises BadRequest unless its bytes are canonical, and signed for
-    the record's command and terms."""
-    submission = record.submission
-    raw, end = submission.request, len(submission.request) - _END.size
-    command = _command(submission.user_id, submission.command_id, tuple(sorted(submission.act_as)))
-    command_at = end - len(command)
-    if command_at < 0 or raw[command_at:end] != command:  # written out and compared: much less work than reading it
-        raise BadRequest("the request was signed for another command, or its bytes are not canonical")
-    request, digest = decode_request(raw[:command_at])
-    period_us, ledger_offset = _deduplication_in(raw[end:])
-    if ledger_offset is not None:
+def signed_in(record: RequestRecord) -> Signed:
+    """What a record's canonical bytes say. Raises BadRequest unless they are canonical, and were signed for the period
+    that the record has."""
+    signed = decode_canonical(record.request)
+    if signed.terms.ledger_offset is not None:
         is_signed = record.deduplication_us == FOR_EVER_US
     else:
+        period_us = signed.terms.deduplication_us
         is_signed = period_us in (None, record.deduplication_us) and record.after_offset == NO_OFFSET
     if not is_signed:
         raise BadRequest("the request was signed for another deduplication period")
-    return request, digest
+    return signed
 
 
 def _command(user_id: str, command_id: str, act_as: tuple[str, ...]) -> bytes:
     """What stands between the request and its deduplication; `act_as` ascends."""
-    before, after = _around(user_id, act_as)
-    command = command_id.encode()
-    return before + _LENGTH.pack(len(command)) + command + after
+    return b"".join([*_texts((user_id, command_id)), bytes([len(act_as)]), *_texts(act_as)])
 
 
-@lru_cache(1_024)  # few users have most commands
-def _around(user_id: str, act_as: tuple[str, ...]) -> tuple[bytes, bytes]:
-    """What stands before and after the command id."""
-    return b"".join(_texts((user_id,))), b"".join([bytes([len(act_as)]), *_texts(act_as)])
+@lru_cache(1_024)  # few users have most commands; what is refused is not kept
+def _known_actors(user: bytes, actors: bytes) -> tuple[str, tuple[str, ...]]:
+    """The user id and the parties that act, of what stands before and after the command id. Raises BadRequest,
+    IndexError and UnicodeDecodeError."""
+    count, at, act_as = actors[0], 1, []
+    for _ in range(count):
+        end = _end_of_text(actors, at)
+        act_as.append(actors[at + _LENGTH.size : end].decode())
+        at = end
+    if at != len(actors):
+        raise BadRequest("not canonical bytes of a request: wrong length")
+    if act_as != sorted(act_as):
+        raise BadRequest("not canonical bytes of a request: act_as is out of order")
+    user_id = user[_LENGTH.size :].decode()
+    check_actors(user_id, tuple(act_as))
+    return user_id, tuple(act_as)
 
 
 def _texts(texts: Sequence[str]) -> list[bytes]:
@@ -132,10 +146,9 @@ def _deduplication_in(raw: bytes) -> tuple[int | None, int | None]:
     return (value if kind == _PERIOD else None), (value if kind == _LEDGER_OFFSET else None)
 
 
-def _text(raw: bytes, at: int) -> tuple[str, int]:
-    """The text whose length stands at this place, and where it ends. Raises IndexError where the bytes end first."""
-    (size,) = _LENGTH.unpack_from(raw, at)
-    end = at + _LENGTH.size + size
+def _end_of_text(raw: bytes, at: int) -> int:
+    """Where the text ends whose length stands at this place. Raises IndexError where the bytes end first."""
+    end: int = at + _LENGTH.size + _LENGTH.unpack_from(raw, at)[0]
     if end > len(raw):
         raise IndexError("a text goes beyond the end")
-    return raw[at + _LENGTH.size : end].decode(), end
+    return end

@@ -17,14 +17,14 @@ def of_request(
     deduplication_after: int | None = None,
 ) -> Completion:
     """The completion of a request. The deduplication period is that of `Completion`, where it is known."""
-    submission = entry.record.submission
+    terms = entry.terms
     return Completion(
         entry.offset,
         entry.change_id,
-        submission.user_id,
-        submission.command_id,
-        submission.act_as,
-        submission.submission_id,
+        terms.user_id,
+        terms.command_id,
+        terms.act_as,
+        entry.record.submission_id,
         entry.request.tx_id,
         entry.content_digest,
         CODE_OF[verdict.outcome],

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from ledger_api.client import Party
 from replica.log.kafka.settings import KafkaSettings
 from replica.notary.formats import Formats
-from replica.notary.records import BarrierRecord, RequestRecord, encode_record
+from replica.notary.records import BarrierRecord, encode_record, request_record
 from tests.bench.workload import unsigned_submission
 
 FLUSH_MAX_S = 120.0
@@ -59,7 +59,7 @@ def filling(epoch: int, count: int, inputs: int, party: Party) -> Iterator[bytes
         stamp_us = time.time_ns() // 1_000
         submission = unsigned_submission(source, inputs, party)
         yield encode_record(
-            RequestRecord(formats.records, activation_id, sequence, stamp_us, submission, DEDUPLICATION_US, -1)
+            request_record(formats.records, activation_id, sequence, stamp_us, submission, DEDUPLICATION_US, -1)
         )
 
 

@@ -100,7 +100,7 @@ class Mix:
         """An earlier one: the same command, the same transaction under a new command, or its id with other inputs."""
         if chance < 0.05:
             return submission
-        request, _, _ = decode_canonical(submission.request)
+        request = decode_canonical(submission.request).request
         inputs = list(request.inputs) if chance < 0.11 else [self._fresh()]
         (party,) = [party for party in self._parties if party.name == request.party]
         return party.sign(request.tx_id, inputs, command_id=self._random.randbytes(16).hex())

@@ -41,6 +41,7 @@ from replica.notary.records import (
     Undecodable,
     decode_record,
     encode_record,
+    request_record,
 )
 from replica.notary.requests import (
     TIME_MAX_US,
@@ -142,8 +143,8 @@ BARRIER_2 = BarrierRecord(9, ACTIVATION_2, "R2", "postgres:7564028173911205913:1
 
 RECORDS = {
     "barrier": BARRIER_2,
-    "request": RequestRecord(*_OF_2, 0, 1_000, submission(REQUESTS["one input"]), 604_800_000_000, -1),
-    "request-after-an-offset": RequestRecord(*_OF_2, 1, 1_001, submission(REQUESTS["window"]), 2**63 - 1, 1_000),
+    "request": request_record(*_OF_2, 0, 1_000, submission(REQUESTS["one input"]), 604_800_000_000, -1),
+    "request-after-an-offset": request_record(*_OF_2, 1, 1_001, submission(REQUESTS["window"]), 2**63 - 1, 1_000),
     "sign-of-life": SignOfLifeRecord(*_OF_2, 2, 1_002),
     "act": ActRecord(*_OF_2, 3, 1_002, "pause", 4, b"body", "zoë", "maintenance", *_OPERATOR),
     "registration": RegistrationRecord(*_OF_2, 4, 1_003, PARTY, bytes([0x61]) * 32, 7, 5, 6, "zoë", *_OPERATOR),
@@ -216,12 +217,12 @@ def log() -> list[bytes]:
 
     def first(sequence: int, request: Request, command: str, stamp_us: int = 1_000) -> bytes:
         sent = submission(request, command)
-        return encode_record(RequestRecord(2, ACTIVATION_1, sequence, stamp_us, sent, 0, NO_OFFSET))
+        return encode_record(request_record(2, ACTIVATION_1, sequence, stamp_us, sent, 0, NO_OFFSET))
 
     def second(
         sequence: int, sent: Submission, stamp_us: int, period_us: int = day_us, after: int = NO_OFFSET
     ) -> bytes:
-        return encode_record(RequestRecord(2, ACTIVATION_2, sequence, stamp_us, sent, period_us, after))
+        return encode_record(request_record(2, ACTIVATION_2, sequence, stamp_us, sent, period_us, after))
 
     terms = Terms("alice", "signed", (PARTY,), 500)
     at_offset = msgspec.structs.replace(terms, command_id="at-offset", deduplication_us=None, ledger_offset=3)
@@ -279,7 +280,7 @@ def leased_log() -> list[bytes]:
 
     def of(activation_id: bytes, sequence: int, number: int) -> bytes:
         sent = submission(_request(number, (state(number),)), f"c-{number}")
-        return encode_record(RequestRecord(2, activation_id, sequence, 1_000 + number, sent, 3_600_000_000, NO_OFFSET))
+        return encode_record(request_record(2, activation_id, sequence, 1_000 + number, sent, 3_600_000_000, NO_OFFSET))
 
     first, second = ACTIVATION_1, ACTIVATION_2
     return [
@@ -299,7 +300,7 @@ def leased_log() -> list[bytes]:
 
 
 def _late(sent: Submission) -> RequestRecord:
-    return RequestRecord(2, ACTIVATION_2, 23, 9_000, sent, 0, NO_OFFSET)
+    return request_record(2, ACTIVATION_2, 23, 9_000, sent, 0, NO_OFFSET)
 
 
 def _noted(record: Record, sequence: int) -> Record:

@@ -28,6 +28,7 @@ from replica.notary.formats import known
 from replica.notary.outcomes import NOTARISED
 from replica.notary.records import RequestRecord, decode_record
 from replica.notary.requests import Submission, state_ref
+from replica.notary.terms import signed_in
 from tests.faults.applications import Applications, check, ledger_end
 from tests.faults.audit import wait_until_published
 from tests.integration.feed_reader import HttpFollower, read_all
@@ -159,6 +160,6 @@ def logged_offsets(cluster: LocalCluster, commands: set[str]) -> dict[str, list[
         if offset == 0:  # the genesis
             continue
         record = decode_record(value, known().newest.records)
-        if isinstance(record, RequestRecord) and record.submission.command_id in commands:
-            found.setdefault(record.submission.command_id, []).append(offset)
+        if isinstance(record, RequestRecord) and (named := signed_in(record).terms.command_id) in commands:
+            found.setdefault(named, []).append(offset)
     return found

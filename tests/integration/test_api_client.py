@@ -352,7 +352,7 @@ def test_a_party_signs_with_the_file_that_keys_create_makes(tmp_path: Path) -> N
     state = "ab" * 32 + ":7"
     submission = party.sign(inputs=[state], references=[bytes(36)])
     assert (party.public_key, submission.public_key) == (public_key, public_key)
-    request, _, _ = decode_canonical(submission.request)
+    request = decode_canonical(submission.request).request
     assert (request.inputs, request.references) == ((parse_state_ref(state),), (bytes(36),))
     assert party.sign().request != party.sign().request  # a random transaction id each
     assert party.sign("cd" * 32).command_id == "cd" * 32

@@ -71,7 +71,7 @@ class Beaten:
 
     def submit(self, replies: Replies, batch: list[TicketedSubmission], options: Any = DEFAULT_OPTIONS) -> None:
         for ticket, submission in batch:
-            request, _, _ = decode_canonical(submission.request)
+            request = decode_canonical(submission.request).request
             if len(request.inputs) < 100:
                 replies.send([(ticket, notarise(submission))])
                 continue

@@ -20,7 +20,7 @@ from replica.notary import reading, records, rules
 from replica.notary.acceptances import Acceptance
 from replica.notary.counted import CountedRequest
 from replica.notary.formats import Formats, known
-from replica.notary.records import NoteRecord, RecordFormat, RequestRecord, SignOfLifeRecord
+from replica.notary.records import NoteRecord, RecordFormat, RequestRecord, SignOfLifeRecord, request_record
 from replica.notary.requests import Request, Submission
 from replica.notary.rules import Outcome, Recorded, Verdict
 
@@ -48,7 +48,8 @@ def make_request(
 ) -> NextRequest:
     """The writer's part. The lot depends on what was signed, so a seed of the simulator can be replayed."""
     lot = sha256(submission.request).digest()[0] % LOTS
-    return NextRequest(format, activation_id, sequence, stamp_us, submission, deduplication_us, after_offset, lot)
+    made = request_record(format, activation_id, sequence, stamp_us, submission, deduplication_us, after_offset)
+    return NextRequest(*msgspec.structs.astuple(made), lot)
 
 
 def judge(entry: CountedRequest, recorded: Recorded, newest: Acceptance | None, registration: bytes | None) -> Verdict:
@@ -59,11 +60,9 @@ def judge(entry: CountedRequest, recorded: Recorded, newest: Acceptance | None, 
     return Verdict(Outcome.TIME_WINDOW_CLOSED) if is_first and entry.record.lot == REFUSED_LOT else verdict
 
 
-def before_states(
-    judge: reference.ReferenceJudge, record: RequestRecord, request: Request, digest: bytes, newest: Any
-) -> str | None:
+def before_states(judge: reference.ReferenceJudge, record: RequestRecord, request: Request, *more: Any) -> str | None:
     """The same for the reference judge."""
-    outcome = _before_states(judge, record, request, digest, newest)
+    outcome = _before_states(judge, record, request, *more)
     assert isinstance(record, NextRequest)
     if outcome is not None or record.lot != REFUSED_LOT or request.tx_id in judge.notarised:
         return outcome

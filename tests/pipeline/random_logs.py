@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from replica.notary.genesis import NO_LEDGER
-from replica.notary.records import NO_OFFSET, RegistrationRecord, RequestRecord, SignOfLifeRecord, encode_record
+from replica.notary.records import NO_OFFSET, RegistrationRecord, SignOfLifeRecord, encode_record, request_record
 from replica.notary.requests import TIME_MAX_US, Submission, TimeWindow, make_request, state_ref
 from replica.notary.terms import FOR_EVER_US, Terms, encode_canonical
 from tests.worlds.beginning import LEDGER, OFFICER, OTHER_LEDGER, beginning, next_barrier
@@ -77,7 +77,7 @@ def requests(draw: st.DrawFn) -> bytes:
     key = draw(st.sampled_from([KEY] * 7 + [OTHER_KEY]))
     submission = Submission(canonical, key, b"s" * 64, user, command, acting, draw(TEXTS))
     return encode_record(
-        RequestRecord(
+        request_record(
             draw(st.sampled_from([2, 2, 2, 2, 2, 2, 2, 1])),
             *draw(_head()),
             draw(TIMES),
@@ -147,5 +147,5 @@ def chain() -> list[bytes]:
         request = make_request(TX_IDS[number], inputs, [], None, PARTIES[0], ledger_id=LEDGER)
         canonical = encode_canonical(request, Terms("alice", f"c{number}", (PARTIES[0],)))
         submission = Submission(canonical, KEY, b"s" * 64, "alice", f"c{number}", (PARTIES[0],), "s")
-        values.append(encode_record(RequestRecord(2, ACTIVATIONS[1], number, number, submission, 0, -1)))
+        values.append(encode_record(request_record(2, ACTIVATIONS[1], number, number, submission, 0, -1)))
     return values

@@ -32,7 +32,7 @@ from replica.notary.records import (
 from replica.notary.requests import Request
 from replica.notary.rules import STATE_KEY, TX_KEY, Outcome
 from replica.notary.salvage import NO_SALVAGES, Salvage, Salvages
-from replica.notary.terms import request_in
+from replica.notary.terms import signed_in
 from tests.golden import samples
 from tests.golden.make import FOLDER
 from tests.pipeline.judged import Judged, by_replica, by_tables, in_slices, resolve_naively
@@ -238,20 +238,19 @@ def test_columns_say_what_the_decoders_say(values: list[bytes]) -> None:
         assert columns.kind[row] == kind, value.hex()
         if isinstance(record, RequestRecord) and kind == REQUEST:
             at = rows.index(row)
-            request, _ = request_in(record)
+            request, _, terms, change = signed_in(record)
             window = request.window
             of_2 = (record.deduplication_us, record.after_offset) if isinstance(record, RequestRecord) else (0, 0)
             assert (columns.deduplication_us[at], columns.after_offset[at]) == of_2
-            submission = record.submission
-            command = change_id(submission.user_id, submission.command_id, submission.act_as)
-            assert list(columns.commands(np.array([at]))) == [(command, submission.command_id)]
+            assert list(columns.commands(np.array([at]))) == [(change, terms.command_id)]
+            assert change == change_id(terms.user_id, terms.command_id, terms.act_as)
             (start,), (size,) = columns.parties(np.array([at]))
             assert columns.raw[start : start + size].tobytes().decode() == request.party
             assert bytes(columns.activation[row]) == record.activation_id + bytes([record.format])
             assert (columns.sequence[row], columns.stamp_us[row]) == (record.sequence, record.stamp_us)
             assert columns.tx_ids()[at].tobytes() == request.tx_id
-            assert columns.at(columns.public_key_at, 32)[at].tobytes() == record.submission.public_key
-            assert columns.at(columns.signature_at, 64)[at].tobytes() == record.submission.signature
+            assert columns.at(columns.public_key_at, 32)[at].tobytes() == record.public_key
+            assert columns.at(columns.signature_at, 64)[at].tobytes() == record.signature
             assert columns.from_us[at] == (window.from_us or 0 if window else 0)
             until_us = None if window is None else window.until_us
             assert columns.until_us[at] == (2**63 - 1 if until_us is None else until_us)
@@ -261,7 +260,7 @@ def _kind_of(value: bytes) -> tuple[int, object]:
     try:
         record = decode_record(value, 2)
         if isinstance(record, RequestRecord):
-            request_in(record)
+            signed_in(record)
     except Undecodable:
         return UNDECODABLE, None
     except BadRequest:

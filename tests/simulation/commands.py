@@ -38,7 +38,7 @@ class Acceptance:
 
 def change_of(judged: JudgedRequest) -> bytes:
     """The command of a record."""
-    return _change_of(judged.record.submission)
+    return judged.change_id
 
 
 def _change_of(submission: Submission) -> bytes:
@@ -99,7 +99,7 @@ def _check_outcome(
 
 
 def _check_terms(world: World, judged: JudgedRequest, record: RequestRecord) -> None:
-    options = world.options.get(record.submission.submission_id, DEFAULT_OPTIONS)
+    options = world.options.get(record.submission_id, DEFAULT_OPTIONS)
     if (record.deduplication_us, record.after_offset) not in _terms(world, options, judged.barrier.replica):
         world.blame(
             f"record {judged.offset} has the period {record.deduplication_us} us after offset {record.after_offset},"

@@ -25,6 +25,7 @@ from replica.notary.salvage import (
     decode_salvage,
     encode_salvage,
 )
+from replica.notary.terms import signed_in
 from replica.store.adopt import position_in
 from tests.simulation.doubles.database import Tables
 from tests.simulation.doubles.disk import Disk
@@ -112,7 +113,7 @@ def submissions_in(records: Sequence[bytes]) -> set[tuple[str, str]]:
         with suppress(Undecodable):
             record = decode_record(value, 2)
             if isinstance(record, RequestRecord):
-                found.add((record.submission.command_id, record.submission.submission_id))
+                found.add((signed_in(record).terms.command_id, record.submission_id))
     return found
 
 

@@ -352,7 +352,7 @@ def check_workers(world: World, walked: Sequence[Judged]) -> None:
     if not world.plan.lease:
         check_pauses(world, walked)
     requests = [one for one in walked if isinstance(one, JudgedRequest)]
-    counted = Counter((one.record.submission.command_id, one.record.submission.submission_id) for one in requests)
+    counted = Counter((one.command.command_id, one.command.submission_id) for one in requests)
     for submission, times in counted.items():
         if times > world.handed_in[submission]:
             world.blame(f"{submission} counts {times} times, and was handed in {world.handed_in[submission]} times")

@@ -76,7 +76,7 @@ def notarise(submission: Submission) -> Answer:
 
 def notarise_registered(submission: Submission) -> Answer:
     """The same for the bank; nobody else is registered."""
-    request, _, _ = decode_canonical(submission.request)
+    request = decode_canonical(submission.request).request
     if (request.party, submission.public_key) == (BANK.name, BANK.public_key):
         return notarise(submission)
     return Refused(Code.PARTY_UNKNOWN.name, request.tx_id)

@@ -16,7 +16,7 @@ from replica.checker.door import request_in
 from replica.checker.findings import FindingCode
 from replica.checker.history import ConflictText, Event, Invoke, Ok, Refused, Signed, Unknown
 from replica.notary.records import RequestRecord, decode_record
-from replica.notary.terms import Terms, encode_canonical
+from replica.notary.terms import Terms, encode_canonical, signed_in
 from tests.worlds.checker_world import STRANGER, World, receipt_of
 from tests.worlds.notary_logs import tx
 
@@ -215,7 +215,7 @@ def a_zombie_answers_ok_for_its_void_record(world: World, random: Random) -> boo
                 record = decode_record(value, 2)
                 if not isinstance(record, RequestRecord) or record.sequence != 10_000 or sent.command is None:
                     continue
-                if record.submission.command_id == sent.command.command_id:
+                if signed_in(record).terms.command_id == sent.command.command_id:
                     world.history[at] = Ok(event.process, event.op, event.at_ns, "00" * 32, offset, offset)
                     return True
     return False

@@ -9,7 +9,7 @@ import msgspec
 
 from replica.checker.findings import FindingCode
 from replica.checker.history import Invoke, Ok, Refused
-from replica.notary.records import BarrierRecord, RequestRecord, decode_record, encode_record
+from replica.notary.records import BarrierRecord, RequestRecord, decode_record, encode_record, request_record
 from tests.worlds.checker_mutants import first_success, is_conflict, mutant, own_success, pick, replace
 from tests.worlds.checker_world import World
 from tests.worlds.notary_logs import request_of, submission_of, tx
@@ -78,7 +78,7 @@ def a_command_ran_twice(world: World, random: Random) -> bool:
     for event in filter(own_success, world.history):
         record = decode_record(world.values[event.record_offset], 2)
         assert isinstance(record, RequestRecord)
-        if record.activation_id == in_force and record.submission.request[32:64].hex() not in open_ids:
+        if record.activation_id == in_force and record.request[32:64].hex() not in open_ids:
             world.values.append(encode_record(replace(record, sequence=20_000)))
             return True
     return False
@@ -86,7 +86,7 @@ def a_command_ran_twice(world: World, random: Random) -> bool:
 
 @mutant(FindingCode.RECORD_FROM_NOWHERE)
 def a_record_that_nobody_sent_counts(world: World, random: Random) -> bool:
-    record = RequestRecord(2, _activation_in_force(world), 20_000, 1, submission_of(request_of(999)), 0, -1)
+    record = request_record(2, _activation_in_force(world), 20_000, 1, submission_of(request_of(999)), 0, -1)
     world.values.append(encode_record(record))
     return True
 

@@ -29,7 +29,7 @@ from replica.notary.counted import CountedRequest
 from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.notary.receipts import make_receipts, receipt_to_document
-from replica.notary.records import NO_OFFSET, RequestRecord, encode_record
+from replica.notary.records import NO_OFFSET, encode_record, request_record
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref
 from replica.notary.rules import Outcome, Verdict
 from tests.worlds.notary_logs import FOR_EVER, LogMaker, begun, judge_knowing, request_of, submission_of
@@ -122,7 +122,7 @@ class _Notary:
         return offset
 
     def _complete_request(self, entry: CountedRequest, verdict: Verdict) -> None:
-        submission = entry.record.submission
+        terms = entry.terms
         detail = msgspec.msgpack.encode(verdict.conflicts) if verdict.conflicts else b""
         at = verdict.notarised_offset
         self.completions.append(
@@ -130,10 +130,10 @@ class _Notary:
                 len(self.completions) + 1,
                 entry.offset,
                 entry.change_id,
-                submission.user_id,
-                submission.command_id,
-                submission.act_as,
-                submission.submission_id,
+                terms.user_id,
+                terms.command_id,
+                terms.act_as,
+                entry.record.submission_id,
                 entry.request.tx_id,
                 entry.content_digest,
                 CODES[verdict.outcome],
@@ -143,6 +143,9 @@ class _Notary:
             )
         )
         if at is not None:
+            record = entry.record
+            ids = (terms.user_id, terms.command_id, terms.act_as, record.submission_id)
+            submission = Submission(record.request, record.public_key, record.signature, *ids)
             self.accepted[entry.change_id] = (entry.request, submission, at)
 
     def _activate(self) -> None:
@@ -193,7 +196,7 @@ class _Notary:
 
     def _record(self, attempt: _Attempt, sequence: int) -> bytes:
         fields = (attempt.activation_id, sequence, max(0, self.stamp_us), attempt.submission)
-        return encode_record(RequestRecord(2, *fields, self.random.choice([0, 20, FOR_EVER, FOR_EVER]), NO_OFFSET))
+        return encode_record(request_record(2, *fields, self.random.choice([0, 20, FOR_EVER, FOR_EVER]), NO_OFFSET))
 
     def log_one(self) -> None:
         """A record of the activation that took the submission; void if that is over."""

@@ -88,7 +88,7 @@ def signed_for(options: SubmitOptions, one: Submission) -> Submission:
         return one
     if options.deduplication_s is not None and not 0 <= options.deduplication_s <= DEDUPLICATION_LIMIT_S:
         return one
-    request, _, terms = decode_canonical(one.request)
+    request, _, terms, _ = decode_canonical(one.request)
     period_us = None if options.deduplication_s is None else round(options.deduplication_s * 1e6)
     signed = msgspec.structs.replace(terms, deduplication_us=period_us, ledger_offset=options.deduplication_after)
     return msgspec.structs.replace(one, request=encode_canonical(request, signed))

@@ -30,6 +30,7 @@ from replica.notary.records import (
     SalvageRecord,
     SignOfLifeRecord,
     encode_record,
+    request_record,
 )
 from replica.notary.requests import Request, Submission, TimeWindow, make_request
 from replica.notary.rules import Judged, Verdict, judge, keys_of
@@ -141,7 +142,7 @@ class LogMaker:
             terms = Terms(sent.user_id, name, sent.act_as, None, 7)  # any ledger offset
         if terms is not None:
             sent = msgspec.structs.replace(sent, request=encode_canonical(request, terms))
-        record = RequestRecord(self.format, in_force, number, stamp_us, sent, deduplication_us, after_offset)
+        record = request_record(self.format, in_force, number, stamp_us, sent, deduplication_us, after_offset)
         return self.raw(encode_record(record))
 
     def live(self, *, stamp_us: int = 9_000) -> int:
@@ -419,7 +420,7 @@ def strange_bytes(max_size: int) -> st.SearchStrategy[bytes]:
 
 def _broken(draw: st.DrawFn, maker: LogMaker) -> None:
     submission = submission_of(request_of(1, (1, 2)))
-    good = RequestRecord(2, maker.activation_id, 40, 5, submission, 3, NO_OFFSET)
+    good = request_record(2, maker.activation_id, 40, 5, submission, 3, NO_OFFSET)
     value = encode_record(good)
     swapped = (
         submission.request[:70] + submission.request[106:142] + submission.request[70:106] + submission.request[142:]
@@ -437,8 +438,10 @@ def _broken(draw: st.DrawFn, maker: LogMaker) -> None:
         encode_record(msgspec.structs.replace(good, stamp_us=2**63)),
         _with(good, request=swapped),
         _with(good, request=submission.request + b"\x00"),
-        _with(good, command_id="nul\x00"),
-        _with(good, act_as=()),
+        _with(good, submission_id="nul\x00"),
+        _with(good, disclosure_root=b"r" * 32),
+        _with(good, openings=(b"",)),
+        _with(good, consents=(b"",)),
         encode_record(BarrierRecord(0, b"z" * 16, "R", "postgres:1:1", 2, 3)),
         encode_record(BarrierRecord(99, b"short", "R", "postgres:1:1", 2, 3)),
         encode_record(msgspec.structs.replace(good, deduplication_us=-1)),
@@ -451,8 +454,7 @@ def _broken(draw: st.DrawFn, maker: LogMaker) -> None:
 
 
 def _with(record: RequestRecord, **changes: object) -> bytes:
-    submission = msgspec.structs.replace(record.submission, **changes)
-    return encode_record(msgspec.structs.replace(record, submission=submission))
+    return encode_record(msgspec.structs.replace(record, **changes))
 
 
 _STEPS = [

@@ -18,9 +18,11 @@ from replica.index.newest import newest_with
 from replica.notary.answers import Answer
 from replica.notary.counted import CountedRequest
 from replica.notary.parties import registration_id
-from replica.notary.reading import DecodedRequest, RunReader, VoidReason
+from replica.notary.reading import RunReader, VoidReason
+from replica.notary.records import RequestRecord
 from replica.notary.rules import Judged, Outcome, key_outcome
 from replica.notary.rules import judge as judge_all
+from replica.notary.terms import Signed
 from tests.next_version.release import PRESENT
 from tests.simulation.mutants.registry import mutant
 from tests.simulation.parties import registering
@@ -29,7 +31,7 @@ from tests.simulation.parties import registering
 @mutant("a registration counts for requests before it, if the replica has read it already", registering)
 def registration_counts_before_its_offset(patch: MonkeyPatch) -> None:
     def newest(index: Index, requests: Sequence[CountedRequest], added: Mapping[bytes, bytes]) -> list[bytes | None]:
-        ids = [registration_id(one.request.party, one.record.submission.public_key) for one in requests]
+        ids = [registration_id(one.request.party, one.record.public_key) for one in requests]
         ends = [OFFSET_END] * len(ids)
         return newest_with(added, ids, ends, index.newest(ids, ends))
 
@@ -86,7 +88,7 @@ def filter_is_silent(patch: MonkeyPatch) -> None:
 def rules_stay_as_they_were(patch: MonkeyPatch) -> None:
     count = RunReader.count_request
 
-    def count_as_before(self: RunReader, decoded: DecodedRequest, rules_version: int) -> VoidReason | None:
-        return count(self, decoded, min(rules_version, PRESENT.rules))
+    def count_as_before(self: RunReader, record: RequestRecord, signed: Signed, version: int) -> VoidReason | None:
+        return count(self, record, signed, min(version, PRESENT.rules))
 
     patch.setattr(RunReader, "count_request", count_as_before)

@@ -275,18 +275,19 @@ def test_those_that_wait_for_the_database_leave_room_for_all_others() -> None:
     play(story, pipeline_max=16)
 
 
-def test_a_record_that_nobody_signed_for_is_answered_and_forgotten() -> None:
-    """Goal: should a front end let one through, its sender alone is answered, and the command is free again. Method:
-    a signature for another command goes straight to the core; then the command as it is meant."""
+def test_what_was_signed_is_logged_whatever_it_is_submitted_under() -> None:
+    """Goal: should a front end let another command through, the signed one is accepted, and the other one is free.
+    Method: a signature for another command goes straight to the core; then both commands with other content."""
 
     async def story(_: World, replica: Replica) -> None:
         signed = Party(PARTY, LEDGER).sign(name_of(1), [state(1)], command_id="c", user_id="u")
-        (bad,) = await replica.submit(replace(signed, command_id="d", public_key=KEY))
-        assert isinstance(bad, NotNow)
-        assert bad.code == Code.INTERNAL.name
-        (good,) = await replica.submit(submission(1, [state(1)], command_id="d", user_id="u"))
-        assert isinstance(good, Notarised)
-        assert not good.duplicate
+        (first,) = await replica.submit(replace(signed, command_id="d", public_key=KEY))
+        assert isinstance(first, Notarised)
+        (reused,) = await replica.submit(submission(2, [state(2)], command_id="c", user_id="u"))
+        assert isinstance(reused, Refused)
+        assert reused.code == Code.COMMAND_ID_REUSED.name
+        (free,) = await replica.submit(submission(3, [state(3)], command_id="d", user_id="u"))
+        assert isinstance(free, Notarised)
 
     play(story)
 

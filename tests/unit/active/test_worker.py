@@ -26,6 +26,7 @@ from replica.notary.leases import release_text
 from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.notary.records import BarrierRecord, RequestRecord, decode_record, encode_record
+from replica.notary.terms import signed_in
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
 from tests.worlds.core_world import FIRST_EPOCH, Shared, World, name_of, state, submission
@@ -384,7 +385,7 @@ def test_a_writer_that_ends_is_replaced_and_only_what_it_had_is_in_doubt() -> No
                 budget = server.intake.budget
                 assert (budget.submissions, budget.states, len(writers)) == (0, 0, 4)
                 logged = Counter(
-                    record.submission.command_id
+                    signed_in(record).terms.command_id
                     for _, value in world.shared.topic.records(1, 100_000)
                     if isinstance(record := decode_record(value, 2), RequestRecord)
                 )

@@ -206,8 +206,8 @@ def test_a_submission_is_not_logged_anew_for_ever() -> None:
     [
         {"stamp_us": 99},
         {"after_offset": 3},
-        {"submission": submission(1, [state(9)], submission_id="x")},
-        {"submission": submission(2, [state(9)])},
+        {"submission_id": "x"},
+        {"request": submission(2, [state(9)]).request},
     ],
 )
 def test_a_number_that_met_anothers_answers_nobody(change: dict[str, object]) -> None:

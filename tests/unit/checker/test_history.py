@@ -158,7 +158,7 @@ def test_a_signature_that_covers_the_command_is_held_against_what_was_sent() -> 
     relay sends with the same signature, and bytes that are not canonical."""
     party = Party("O=A", LEDGER, SigningKey(b"\x01" * 32))
     submission = party.sign(ID, command_id="c", user_id="u")
-    request, _, _ = decode_canonical(submission.request)
+    request = decode_canonical(submission.request).request
     sent = invoke_submission("p", 0, 10, request, submission)
     relayed = invoke_submission("p", 0, 10, request, msgspec.structs.replace(submission, command_id="d"))
 

@@ -51,7 +51,7 @@ class Notary:
             return problem_document(self.problem, "no")
         if len(self.seen) >= self.silent_after:
             return NotNow("NOT_ACTIVE", "nobody is active", 0.1)
-        request, digest, _ = decode_canonical(submission.request)
+        request, digest, _, _ = decode_canonical(submission.request)
         self.seen.append(request.tx_id)
         others = [ref for ref in request.inputs if self.consumed.get(ref, request.tx_id) != request.tx_id]
         if others:

@@ -30,8 +30,8 @@ from replica.local.run_file import RunFile
 from replica.notary.answers import Accepted, Notarised, NotNow
 from replica.notary.codes import Code
 from replica.notary.errors import BadRequest
-from replica.notary.records import RECORD_MAX_BYTES, Record
-from replica.notary.requests import DEDUPLICATION_LIMIT_S, Submission
+from replica.notary.records import RECORD_MAX_BYTES, Record, RequestRecord
+from replica.notary.requests import DEDUPLICATION_LIMIT_S
 from replica.operators.admin import PruneCall, SwitchoverCall
 from replica.settings import CoreSettings
 from replica.telemetry.counts import ApiCounts
@@ -209,8 +209,7 @@ def _refuse_to_encode(monkeypatch: pytest.MonkeyPatch) -> None:
     encode = own_records.encode_record
 
     def refuse(record: Record) -> bytes:
-        one: Submission | None = getattr(record, "submission", None)
-        if one is not None and one.submission_id == "s4":
+        if isinstance(record, RequestRecord) and record.submission_id == "s4":
             raise OverflowError("a value of s4")
         return encode(record)
 

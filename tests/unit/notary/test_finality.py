@@ -13,7 +13,7 @@ from replica.notary.codes import Code, Retry
 from replica.notary.counted import CountedRequest
 from replica.notary.position import begin
 from replica.notary.reading import read_records
-from replica.notary.records import RequestRecord, encode_record
+from replica.notary.records import encode_record, request_record
 from replica.notary.requests import Request, Submission, TimeWindow
 from replica.notary.rules import Outcome, Verdict
 from tests.simulation.virtual import run_virtually
@@ -50,7 +50,7 @@ def test_after_a_final_refusal_the_same_request_is_never_notarised(asked: list[t
         stamp_us += step_us
         log.sequence += 1
         log.raw(
-            encode_record(RequestRecord(2, log.activation_id, log.sequence, stamp_us, submission_of(request), 0, -1))
+            encode_record(request_record(2, log.activation_id, log.sequence, stamp_us, submission_of(request), 0, -1))
         )
     entries = read_records(begin("topic"), log.log).counted
     for entry in entries:

@@ -26,7 +26,7 @@ from replica.notary.receipts import (
     receipt_to_document,
     verify_receipt,
 )
-from replica.notary.records import RequestRecord, Undecodable, decode_record, encode_record
+from replica.notary.records import Undecodable, decode_record, encode_record, request_record
 from replica.operators.admin import PruneCall, SwitchoverCall, read_call
 from replica.telemetry.counts import ApiCounts
 from tests.unit.api.test_fuzz import EXAMPLES, NESTED, damaged, only
@@ -37,7 +37,7 @@ from tests.worlds.beginning import LEDGER
 
 SUBMISSION = make_submission()
 FRAME = encoder.encode(Submissions([(7, SUBMISSION)]))
-RECORD = encode_record(RequestRecord(2, b"a" * 16, 3, 5, SUBMISSION, 0, -1))
+RECORD = encode_record(request_record(2, b"a" * 16, 3, 5, SUBMISSION, 0, -1))
 DEEP = b"\x91" * 50_000 + b"\x01"  # MessagePack: a list in a list in a list
 KEY = bytes(NOTARY_KEY.verify_key)
 GOOD = make_receipts([(bytes([n]) * 32, bytes(32)) for n in range(5)], KEY, lambda m: NOTARY_KEY.sign(m).signature)[3]

@@ -19,9 +19,9 @@ from replica.notary.records import (
     NO_OFFSET,
     RECORD_FORMATS,
     BarrierRecord,
-    RequestRecord,
     encode_record,
     format_named,
+    request_record,
 )
 from tests.next_version.release import LOTS, NEXT, PRESENT, REFUSED_LOT, NextRequest, registered
 from tests.worlds.notary_logs import (
@@ -51,8 +51,9 @@ def write(maker: LogMaker, tx_number: int, *, lot: int | None, states: tuple[int
     submission = submission_of(request_of(tx_number, states), command or f"c{len(maker.values)}")
     fields = (maker.activation_id, len(maker.values), 1_000, submission, FOR_EVER, NO_OFFSET)
     if lot is None:
-        return maker.raw(encode_record(RequestRecord(PRESENT.records, *fields)))
-    return maker.raw(encode_record(NextRequest(NEXT.records, *fields, lot)))
+        return maker.raw(encode_record(request_record(PRESENT.records, *fields)))
+    present = request_record(NEXT.records, *fields)
+    return maker.raw(encode_record(NextRequest(*msgspec.structs.astuple(present), lot)))
 
 
 def raised() -> LogMaker:
@@ -123,8 +124,8 @@ def test_the_added_field_has_its_place_and_its_bound(last: list[int]) -> None:
     """Goal: no element less, none more, none above its bound."""
     maker = raised()
     submission = submission_of(request_of(2), "c")
-    fields = (1, NEXT.records, maker.activation_id, 0, 1, submission, FOR_EVER, NO_OFFSET)
-    offset = maker.raw(msgspec.msgpack.encode([*fields, *last]))
+    present = request_record(NEXT.records, maker.activation_id, 0, 1, submission, FOR_EVER, NO_OFFSET)
+    offset = maker.raw(msgspec.msgpack.encode([1, *msgspec.structs.astuple(present), *last]))
     assert run_product(maker.log).voids == {offset: VoidReason.UNDECODABLE.value}
 
 

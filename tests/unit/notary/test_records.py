@@ -22,13 +22,15 @@ from replica.notary.records import (
     Undecodable,
     decode_record,
     encode_record,
+    request_record,
 )
-from replica.notary.requests import Submission, make_request
+from replica.notary.requests import make_request
+from replica.notary.terms import Terms, encode_canonical
 from tests.worlds.beginning import LEDGER
 from tests.worlds.notary_logs import PARTY, activation, request_of, submission_of, tx
 
 BARRIER = BarrierRecord(7, activation(7), "R1", "postgres:1:1", 2, 3)
-REQUEST = RequestRecord(2, activation(7), 3, 1_000, submission_of(request_of(1, (1, 2), (3,))), 60_000_000, -1)
+REQUEST = request_record(2, activation(7), 3, 1_000, submission_of(request_of(1, (1, 2), (3,))), 60_000_000, -1)
 LIFE = SignOfLifeRecord(2, activation(7), 4, 1_000)
 
 
@@ -36,18 +38,9 @@ def _request_with(**changes: object) -> bytes:
     return encode_record(msgspec.structs.replace(REQUEST, **changes))
 
 
-def _submission_with(**changes: object) -> bytes:
-    return _request_with(submission=msgspec.structs.replace(REQUEST.submission, **changes))
-
-
 def _extended(record: BarrierRecord | RequestRecord, depth: int = 0) -> bytes:
     value = encode_record(record)
     return bytes([value[0] + 1]) + value[1:] + b"\x91" * depth + b"\x90"
-
-
-def _with_longer_submission() -> bytes:
-    fields = msgspec.msgpack.decode(encode_record(REQUEST))
-    return msgspec.msgpack.encode([*fields[:5], [*fields[5], "more"], *fields[6:]])
 
 
 BROKEN = {
@@ -58,7 +51,7 @@ BROKEN = {
     "an element more": _extended(REQUEST),
     "an element more, so deep that skipping it would exhaust the stack": _extended(REQUEST, 200_000),
     "a barrier with an element more": _extended(BARRIER),
-    "a submission with an element more": _with_longer_submission(),
+    "a request without its last element": msgspec.msgpack.encode(msgspec.msgpack.decode(encode_record(REQUEST))[:-1]),
     "a map": msgspec.msgpack.encode({"kind": 1}),
     "an unknown kind": b"\x96\x03" + encode_record(REQUEST)[2:],
     "another format": _request_with(format=1),
@@ -68,20 +61,21 @@ BROKEN = {
     "a stamp that no database column can hold": _request_with(stamp_us=2**63),
     "a short activation id": _request_with(activation_id=b"a" * 15),
     "a long activation id": _request_with(activation_id=b"a" * 17),
-    "a short key": _submission_with(public_key=b"k" * 31),
-    "a long signature": _submission_with(signature=b"s" * 65),
-    "an empty user": _submission_with(user_id=""),
-    "a user of 256 bytes": _submission_with(user_id="u" * 256),
-    "a user of 256 bytes in 128 characters": _submission_with(user_id="é" * 128),
-    "a command with a NUL, which no database column can hold": _submission_with(command_id="c\x00"),
-    "a line end in the submission": _submission_with(submission_id="a\nb"),
-    "a line end that is not ASCII": _submission_with(submission_id="a\u2028b"),
-    "text that turns direction": _submission_with(submission_id="a\u202eb"),
-    "a control beyond ASCII": _submission_with(submission_id="a\x85b"),
-    "nobody to act as": _submission_with(act_as=()),
-    "a party to act as twice": _submission_with(act_as=(PARTY, PARTY)),
-    "17 to act as": _submission_with(act_as=tuple(f"O={n}" for n in range(17))),
-    "text that is not UTF-8": encode_record(REQUEST).replace(b"\xa4user", b"\xa4us\xffr"),
+    "a short key": _request_with(public_key=b"k" * 31),
+    "a long signature": _request_with(signature=b"s" * 65),
+    "an empty submission id": _request_with(submission_id=""),
+    "a submission id of 256 bytes": _request_with(submission_id="u" * 256),
+    "a submission id of 256 bytes in 128 characters": _request_with(submission_id="é" * 128),
+    "a submission id with a NUL, which no database column can hold": _request_with(submission_id="c\x00"),
+    "a line end in the submission": _request_with(submission_id="a\nb"),
+    "a line end that is not ASCII": _request_with(submission_id="a\u2028b"),
+    "text that turns direction": _request_with(submission_id="a\u202eb"),
+    "a control beyond ASCII": _request_with(submission_id="a\x85b"),
+    "text that is not UTF-8": encode_record(REQUEST).replace(b"\xaasubmission", b"\xaasubmis\xffion"),
+    "a disclosure root, and nothing is shown in parts": _request_with(disclosure_root=b"r" * 32),
+    "a short disclosure root": _request_with(disclosure_root=bytes(31)),
+    "an opening": _request_with(openings=(b"",)),
+    "a consent": _request_with(consents=(b"",)),
     "a sign of life without a stamp": encode_record(msgspec.structs.replace(LIFE, stamp_us=-1)),
     "a sign of life of the year 300000": encode_record(msgspec.structs.replace(LIFE, stamp_us=2**63)),
     "a barrier of epoch 0": encode_record(msgspec.structs.replace(BARRIER, epoch=0)),
@@ -111,7 +105,6 @@ def _of_2(record: Record, **changes: object) -> bytes:
 
 
 BROKEN_2 = {
-    "a request without its terms": msgspec.msgpack.encode(msgspec.msgpack.decode(encode_record(REQUEST))[:-2]),
     "an act with an element more": _extended(ACT),
     "a negative period": _of_2(REQUEST, deduplication_us=-1),
     "a period that no column can hold": _of_2(REQUEST, deduplication_us=2**63),
@@ -150,12 +143,8 @@ def test_no_record_is_a_pointer_and_only_requests_of_format_2_are_split(record: 
 def test_a_request_whose_bytes_are_a_pointer_is_a_record() -> None:
     """Goal: what a client sends is never followed. Method: canonical bytes that are a pointer."""
     hostile = pointer_to(b"payload", 1, 1)
-    value = encode_record(msgspec.structs.replace(REQUEST, submission=_with_bytes(hostile)))
+    value = encode_record(msgspec.structs.replace(REQUEST, request=hostile))
     assert hostile in value and pointer_in(value) is None
-
-
-def _with_bytes(hostile: bytes) -> Submission:
-    return msgspec.structs.replace(REQUEST.submission, request=hostile)
 
 
 @pytest.mark.parametrize("record", [REQUEST, *GOOD_2], ids=lambda record: type(record).__name__)
@@ -179,10 +168,10 @@ def test_what_breaks_a_bound_of_format_2_is_undecodable(name: str) -> None:
 def test_text_of_any_script_is_taken() -> None:
     """Goal: only a fixed list of characters is refused, the same in each Python. Method: letters of several scripts."""
     for text in ("Zürich", "Москва", "東京", "العربية", "\U0001f600", "\U00031350", "a\u00a0b", "x" * 255):
-        value = _submission_with(user_id=text)
+        value = _request_with(submission_id=text)
         decoded = decode_record(value, 2)
         assert isinstance(decoded, RequestRecord)
-        assert decoded.submission.user_id == text
+        assert decoded.submission_id == text
 
 
 @settings(max_examples=500, deadline=None, derandomize=True)
@@ -208,7 +197,7 @@ def test_the_largest_records_fit_the_log() -> None:
     refs = [number.to_bytes(36, "big") for number in range(1, 10_000)]
     request = make_request(tx(1), refs, [], None, "p" * 512, ledger_id=LEDGER)
     act_as = tuple(f"{number:0512}" for number in range(16))
-    submission = msgspec.structs.replace(submission_of(request, "c" * 255, "s" * 255), user_id="u" * 255, act_as=act_as)
-    largest = _request_with(submission=submission)
+    terms = Terms("u" * 255, "c" * 255, act_as)
+    largest = _request_with(request=encode_canonical(request, terms), submission_id="s" * 255)
     assert isinstance(decode_record(largest, 2), RequestRecord)
     assert len(largest) < RECORD_MAX_BYTES

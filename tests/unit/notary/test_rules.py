@@ -9,7 +9,7 @@ import pytest
 
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import InvariantBroken
-from replica.notary.records import RequestRecord
+from replica.notary.records import request_record
 from replica.notary.requests import Request, TimeWindow
 from replica.notary.rules import (
     Conflict,
@@ -20,9 +20,11 @@ from replica.notary.rules import (
     judge,
     keys_of,
 )
+from replica.notary.terms import Terms
 from tests.worlds.notary_logs import (
     FOR_EVER,
     IN_FORCE,
+    PARTY,
     activation,
     begun,
     judge_knowing,
@@ -35,8 +37,9 @@ from tests.worlds.notary_logs import (
 
 
 def _counted(request: Request, offset: int, judged_us: int = 50, digest: bytes = b"d" * 32) -> CountedRequest:
-    record = RequestRecord(2, activation(1), offset, judged_us, submission_of(request), 0, -1)
-    return CountedRequest(offset, record, request, digest, judged_us, 3, sha256(b"%d" % offset).digest())
+    record = request_record(2, activation(1), offset, judged_us, submission_of(request), 0, -1)
+    change = sha256(b"%d" % offset).digest()
+    return CountedRequest(offset, record, request, digest, Terms("user", "c", (PARTY,)), change, judged_us, 3)
 
 
 def _spent(by: int, offset: int) -> bytes:
@@ -386,8 +389,8 @@ def test_notes_about_others_count_and_change_no_verdict() -> None:
 def test_a_request_is_not_judged_where_its_acceptance_or_its_key_was_not_looked_up() -> None:
     """Goal: a command whose acceptance was not looked up would pass for fresh. Method: one for two requests; likewise
     of registrations."""
-    record = RequestRecord(2, activation(1), 7, 50, submission_of(request_of(1)), FOR_EVER, -1)
-    entry = CountedRequest(7, record, request_of(1), b"d" * 32, 50, 3, bytes(32))
+    record = request_record(2, activation(1), 7, 50, submission_of(request_of(1)), FOR_EVER, -1)
+    entry = CountedRequest(7, record, request_of(1), b"d" * 32, Terms("user", "c", (PARTY,)), bytes(32), 50, 3)
     with pytest.raises(InvariantBroken, match="1 commands for 2 requests"):
         judge([entry, entry], [keys_of(entry)] * 2, [None] * 2, [None], [IN_FORCE] * 2)
     with pytest.raises(InvariantBroken, match="1 keys for 2 requests"):

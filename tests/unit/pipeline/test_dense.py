@@ -174,6 +174,6 @@ def test_each_part_of_the_void_rule_is_applied_to_dense_records(rule: str, monke
         monkeypatch.setattr(RunReader, "is_first", lambda self, sequence: True)
     else:
         monkeypatch.setattr(
-            RunReader, "take_decoded", lambda self, at, one: (self._next(at), self.count_request(one, 3))
+            RunReader, "take_decoded", lambda self, at, *one: (self._next(at), self.count_request(*one, 3))
         )
     assert in_order(by_dense_tables(maker.values)) != expected
