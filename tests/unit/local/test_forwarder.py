@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, suppress
 
 import pytest
 
 from haproxy.render import Endpoint, ReplicaAddress
 from replica.local.forwarder import CHECK_MAX_S, Forwarder, chosen
+from replica.local.ports import PortReservation
 from replica.local.process import ServerFailed
 from tests.closing import listening
 from tests.waiting import eventually
@@ -61,16 +62,18 @@ class Fake:
             yield
 
 
-def free_port() -> int:
-    with socket.create_server((HOST, 0)) as listener:
-        return int(listener.getsockname()[1])
+@pytest.fixture
+def ports() -> Iterator[PortReservation]:
+    """Below those of outgoing connections: one of these could have a port by the time that somebody listens there."""
+    with closing(PortReservation()) as found:
+        yield found
 
 
-async def test_a_late_answer_cuts_nobody_and_silence_does() -> None:
+async def test_a_late_answer_cuts_nobody_and_silence_does(ports: PortReservation) -> None:
     """Goal: a busy machine is no fail-over. Method: one check without an answer under an open connection; then all."""
     only = Fake("r1")
     only.active = True
-    port = free_port()
+    port = ports.take()
     async with asyncio.timeout(30), only.running():
         forwarder = Forwarder(Endpoint(host=HOST, port=port), [only.address])
         await forwarder.start()
@@ -95,13 +98,13 @@ async def test_a_late_answer_cuts_nobody_and_silence_does() -> None:
             await forwarder.stop()
 
 
-async def test_connections_lead_to_the_active_replica_and_are_cut_with_its_role() -> None:
+async def test_connections_lead_to_the_active_replica_and_are_cut_with_its_role(ports: PortReservation) -> None:
     """Goal: what HAProxy does for the endpoint. Method: nobody active; one; half a million bytes through it, ended by
     one side; another one active, with a connection open to the first; a port that is taken."""
     first, second = Fake("r1"), Fake("r2")
-    port = free_port()
+    port = ports.take()
     async with asyncio.timeout(30), first.running(), second.running():
-        gone = ReplicaAddress(name="r3", host=HOST, api_port=free_port(), health_port=free_port())
+        gone = ReplicaAddress(name="r3", host=HOST, api_port=ports.take(), health_port=ports.take())
         forwarder = Forwarder(Endpoint(host=HOST, port=port), [first.address, second.address, gone])
         await forwarder.start()
 
@@ -156,10 +159,10 @@ async def test_connections_lead_to_the_active_replica_and_are_cut_with_its_role(
 
 @pytest.mark.parametrize("turns", range(6))
 @pytest.mark.parametrize("present", [None, "r1"])
-async def test_no_connection_outlives_it(present: str | None, turns: int) -> None:
+async def test_no_connection_outlives_it(ports: PortReservation, present: str | None, turns: int) -> None:
     """Goal: a connection that arrives while it ends is closed. Method: one, so many turns of the loop before."""
     only = Fake("r1")
-    port = free_port()
+    port = ports.take()
     async with asyncio.timeout(30), only.running():
         forwarder = Forwarder(Endpoint(host=HOST, port=port), [only.address])
         await forwarder.start()
@@ -174,7 +177,9 @@ async def test_no_connection_outlives_it(present: str | None, turns: int) -> Non
                 assert await asyncio.to_thread(client.recv, 1) == b""
 
 
-async def test_a_replica_that_does_not_answer_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replica_that_does_not_answer_delays_no_other(
+    ports: PortReservation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Goal: behind a frozen active the next one is found at once. Method: one never answers, and is waited for long."""
     monkeypatch.setattr("replica.local.forwarder.CHECK_MAX_S", 300.0)
     active = Fake("r2")
@@ -184,8 +189,8 @@ async def test_a_replica_that_does_not_answer_delays_no_other(monkeypatch: pytes
         await reader.read()
 
     async with asyncio.timeout(30), active.running(), listening(silent, HOST) as health_port:
-        frozen = ReplicaAddress(name="r1", host=HOST, api_port=free_port(), health_port=health_port)
-        forwarder = Forwarder(Endpoint(host=HOST, port=free_port()), [frozen, active.address])
+        frozen = ReplicaAddress(name="r1", host=HOST, api_port=ports.take(), health_port=health_port)
+        forwarder = Forwarder(Endpoint(host=HOST, port=ports.take()), [frozen, active.address])
         await forwarder.start()
 
         async def seen() -> bool:
