@@ -412,29 +412,9 @@ async def test_four_eyes_are_two_people(cluster: LocalCluster, tmp_path: Path) -
 
 
 @pytest.mark.thorough
-async def test_a_fail_over_is_forced_when_nobody_may_take_over(cluster: LocalCluster) -> None:
-    """Goal: one command instead of a search at night. Method: refused while one is active; then pause, stop the
-    keeper, see that nobody leads, force it."""
-    active, _ = await settled(cluster)
-    code, _, errors = await notary(cluster, "failover", "--yes")
-    assert (code, f"{active.name} is active" in errors) == (1, True)
-    assert (await notary(cluster, "pause", "a test"))[0] == 0
-    await eventually(all_paused(cluster), 60.0)
-    await active.stop()
-    await asyncio.sleep(1.0)
-    assert (await notary(cluster, "status"))[0] == 1, "the pause keeps the others off"
-    forced = await document(cluster, "failover", "--yes")
-    assert forced["done"] is True
-    assert forced["active"] in cluster.replicas.keys() - {active.name}
-    assert (await document(cluster, "status"))["pause"] is None
-    active.start()
-    await settled(cluster)
-
-
-@pytest.mark.thorough
 async def test_a_session_of_nobody_that_holds_the_lock_is_ended(cluster: LocalCluster) -> None:
-    """Goal: the same where the database has not noticed that its holder is gone. Method: stop all; take the
-    lock under a replica's name; start the others: none leads until the fail-over is forced."""
+    """Goal: a fail-over is forced where the database has not noticed that its holder is gone. Method: stop all; take
+    the lock under a replica's name; start the others: none leads until the fail-over is forced."""
     await settled(cluster)
     gone, *others = cluster.replicas.values()
     await asyncio.gather(*(replica.stop() for replica in cluster.replicas.values()))
@@ -452,16 +432,6 @@ async def test_a_session_of_nobody_that_holds_the_lock_is_ended(cluster: LocalCl
     await held.close()
     gone.start()
     await settled(cluster)
-
-
-def all_paused(cluster: LocalCluster) -> Callable[[], Awaitable[bool]]:
-    """Whether every replica has seen that fail-over is paused."""
-
-    async def paused() -> bool:
-        found = await cluster.healths()
-        return all(health is not None and health.failover_paused for health in found.values())
-
-    return paused
 
 
 def replica_answers(replica: ReplicaProcess) -> Callable[[], Awaitable[bool]]:

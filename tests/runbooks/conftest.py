@@ -69,6 +69,11 @@ async def all_well(stage: Stage) -> None:
         raise AssertionError(f"{found}\n{logs}") from None
 
 
+async def paused(cluster: LocalCluster) -> bool:
+    """Whether every replica knows that fail-over is paused."""
+    return all(health is not None and health.failover_paused for health in (await cluster.healths()).values())
+
+
 @asynccontextmanager
 async def under_load(stage: Stage, name: str, checker: str = sys.executable) -> AsyncIterator[ClientLoad]:
     """A client that submits all the time; then every answer is checked against the log, by `checker`'s release."""

@@ -10,6 +10,8 @@ import asyncio
 import shutil
 import signal
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -20,7 +22,7 @@ from deltalake import DeltaTable
 from replica.index.rocks import RocksIndex
 from replica.local.postgres import find_binaries
 from replica.local.replica import ReplicaProcess
-from tests.runbooks.conftest import all_well, under_load
+from tests.runbooks.conftest import all_well, paused, under_load
 from tests.runbooks.stage import Stage
 from tests.small_disk import fill, room_for, small_disk
 from tests.waiting import eventually
@@ -39,8 +41,26 @@ async def passive(stage: Stage) -> ReplicaProcess:
     return (await stage.cluster.passives())[0]
 
 
+@asynccontextmanager
+async def nobody_takes_over(stage: Stage) -> AsyncIterator[ReplicaProcess]:
+    """The active, frozen in a pause, so that no other takes the lock that it loses; at the end both are over."""
+    cluster = stage.cluster
+    active = await cluster.wait_for_active()
+    try:
+        async with cluster.config.ledgers().board("test") as board:
+            await board.pause("a test")
+        await eventually(lambda: paused(cluster), timeout_s=20.0)
+        active.freeze_group()
+        yield active
+    finally:
+        active.thaw()
+        async with cluster.config.ledgers().board("test") as board:
+            await board.resume()
+
+
 async def test_failover(stage: Stage) -> None:
-    """Goal: failover.md, automatic, forced, and with a lock that stays. Method: kill, play; force; freeze, play."""
+    """Goal: failover.md, automatic, forced, and where a pause keeps the others off. Method: kill, play; force; freeze
+    in a pause, play."""
     async with under_load(stage, "failover"):
         fallen = await stage.cluster.wait_for_active()
         fallen.kill_group()
@@ -54,12 +74,10 @@ async def test_failover(stage: Stage) -> None:
         assert await stage.cluster.wait_for_active(other_than=ill.name)
 
         await all_well(stage)
-        frozen = await stage.cluster.wait_for_active()
-        frozen.freeze_group()
-        forced = await stage.play("failover", "Steps", "No replica takes over", **about(frozen))
-        assert " is active" in forced, forced
-        await stage.cluster.wait_for_active(other_than=frozen.name)
-        frozen.thaw()
+        async with nobody_takes_over(stage) as frozen:
+            forced = await stage.play("failover", "Steps", "No replica takes over", **about(frozen))
+            assert forced.endswith(" is active\n"), forced
+            await stage.cluster.wait_for_active(other_than=frozen.name)
         await stage.play("failover", "Verification", **about(frozen))
     stage.assert_all_played("failover")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from replica.local.cluster import ClusterSettings
-from tests.runbooks.conftest import staged, under_load
+from tests.runbooks.conftest import paused, staged, under_load
 from tests.waiting import eventually
 
 pytestmark = [
@@ -29,9 +29,6 @@ async def test_workers(folder: Path, request: pytest.FixtureRequest) -> None:
         async def nobody_leads() -> bool:
             return await cluster.active() is None
 
-        async def pause_is_known() -> bool:
-            return all(health is not None and health.failover_paused for health in (await cluster.healths()).values())
-
         async with under_load(stage, "workers") as load:
             await stage.play("workers", "Verification")
             hung = (await cluster.passives())[0]
@@ -43,7 +40,7 @@ async def test_workers(folder: Path, request: pytest.FixtureRequest) -> None:
             holder = await cluster.wait_for_active()
             async with cluster.config.ledgers().board("test") as board:
                 await board.pause("a test")
-            await eventually(pause_is_known, timeout_s=20.0)
+            await eventually(lambda: paused(cluster), timeout_s=20.0)
             await holder.stop()
             await eventually(nobody_leads, timeout_s=20.0)
             before = len(load.successes_ns())
