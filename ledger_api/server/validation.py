@@ -124,7 +124,7 @@ def _clearer(said: str) -> str:
 
 def _as_signed(submission: Submission, terms: Terms, asked: SubmitOptions) -> SubmitOptions:
     """The options of a submission whose signature covers its terms. Raises BadRequest where they are of another command
-    or period: then nobody signed for this submission, and its record would be void."""
+    or period: nobody signed for this submission. Its record would be of the signed command, or void for its period."""
     if (submission.user_id, submission.command_id, submission.act_as) != (
         terms.user_id,
         terms.command_id,

@@ -1,4 +1,4 @@
-"""Decodes a slice of the log into columns: the results of `decode_record` and `decode_request`, but at once.
+"""Decodes a slice of the log into columns: the results of `decode_record` and `signed_in`, but at once.
 
 There are two ways to one result. Array operations recognise records of the usual shape, if every byte fits it. All
 other records are decoded by the notary's own functions, one at a time. So the fast way may miss valid records, which
@@ -230,7 +230,7 @@ class _Decoding:
         self._requests()
 
     def _usual_records(self) -> Array:
-        """Take in the request records of the usual shape: one party acts, all texts are printable ASCII."""
+        """Take in the request records of the usual shape: not shown in parts, the submission id is printable ASCII."""
         walk = Walk(self.raw, self.value_at)
         head = walk.words(0) >> np.uint64(24)
         walk.expect(head == _REQUEST_HEAD, 5)

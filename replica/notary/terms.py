@@ -55,7 +55,7 @@ class Signed(NamedTuple):
 def decode_canonical(raw: bytes) -> Signed:
     """Raises BadRequest unless the bytes are exactly canonical.
 
-    Every reader of the log uses this function, so a request that it refuses is void for everyone.
+    A request that it refuses is void for everyone: the checker's judge and the slices of jobs refuse the same bytes.
     """
     end = len(raw) - _END.size
     try:

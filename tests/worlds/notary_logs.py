@@ -348,7 +348,7 @@ def _submit(draw: st.DrawFn, maker: LogMaker, request: Request, **more: Any) -> 
 
 
 def _terms_of(more: dict[str, Any]) -> list[Terms]:
-    """What may have been signed for a record with these terms, and what may not."""
+    """What may have been signed for a record with these terms; and another period, which may not."""
     command, period_us = more.get("command", "c0"), more["deduplication_us"]
     right = Terms("user", command, (PARTY,), period_us)
     none, at_offset = (msgspec.structs.replace(right, deduplication_us=None, ledger_offset=at) for at in (None, 7))
