@@ -9,14 +9,13 @@ from __future__ import annotations
 from replica.notary.requests import STATE_REF_BYTES, Submission
 from replica.settings import CoreSettings
 
-_RECORD_BYTES = 160  # of a request record beside the request and the command's texts: key, signature, heads
+_RECORD_BYTES = 200  # of a request record beside the request and the submission id: key, signature, root, heads
 
 
 def weight_of(submission: Submission, states: int) -> int:
     """What a submission of so many states weighs."""
-    texts = "".join((submission.user_id, submission.command_id, submission.submission_id, *submission.act_as))
-    texts_bytes = len(texts) if texts.isascii() else len(texts.encode())
-    return max(states, (len(submission.request) + _RECORD_BYTES + texts_bytes) // STATE_REF_BYTES)
+    record_bytes = len(submission.request) + _RECORD_BYTES + len(submission.submission_id.encode())
+    return max(states, record_bytes // STATE_REF_BYTES)
 
 
 class AdmissionBudget:

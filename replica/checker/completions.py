@@ -9,7 +9,6 @@ import msgspec
 
 from replica.checker.findings import FindingCode, Findings
 from replica.checker.judge import NOTARISED, Judged, JudgedLost, JudgedRequest
-from replica.notary.canonical import change_id
 
 
 class CompletionRow(msgspec.Struct, frozen=True, gc=False):
@@ -49,7 +48,7 @@ def _of_request(judged: JudgedRequest, ledger_offset: int) -> CompletionRow:
     return CompletionRow(
         ledger_offset,
         judged.offset,
-        change_id(command.user_id, command.command_id, command.act_as),
+        judged.change_id,
         command.user_id,
         command.command_id,
         command.act_as,

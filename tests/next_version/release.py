@@ -21,7 +21,7 @@ from replica.notary.acceptances import Acceptance
 from replica.notary.counted import CountedRequest
 from replica.notary.formats import Formats, known
 from replica.notary.records import NoteRecord, RecordFormat, RequestRecord, SignOfLifeRecord, request_record
-from replica.notary.requests import Request, Submission
+from replica.notary.requests import Request
 from replica.notary.rules import Outcome, Recorded, Verdict
 
 PRESENT = known().newest
@@ -37,19 +37,10 @@ class NextRequest(RequestRecord, frozen=True, array_like=True, forbid_unknown_fi
     lot: Annotated[int, msgspec.Meta(ge=0, lt=LOTS)]
 
 
-def make_request(
-    format: int,
-    activation_id: bytes,
-    sequence: int,
-    stamp_us: int,
-    submission: Submission,
-    deduplication_us: int,
-    after_offset: int,
-) -> NextRequest:
+def make_request(*fields: Any) -> NextRequest:
     """The writer's part. The lot depends on what was signed, so a seed of the simulator can be replayed."""
-    lot = sha256(submission.request).digest()[0] % LOTS
-    made = request_record(format, activation_id, sequence, stamp_us, submission, deduplication_us, after_offset)
-    return NextRequest(*msgspec.structs.astuple(made), lot)
+    made = request_record(*fields)
+    return NextRequest(*msgspec.structs.astuple(made), sha256(made.request).digest()[0] % LOTS)
 
 
 def judge(entry: CountedRequest, recorded: Recorded, newest: Acceptance | None, registration: bytes | None) -> Verdict:

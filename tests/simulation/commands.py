@@ -36,11 +36,6 @@ class Acceptance:
     offset: int
 
 
-def change_of(judged: JudgedRequest) -> bytes:
-    """The command of a record."""
-    return judged.change_id
-
-
 def _change_of(submission: Submission) -> bytes:
     return change_id(submission.user_id, submission.command_id, submission.act_as)
 
@@ -55,7 +50,7 @@ def check_commands(world: World, walked: list[Judged]) -> None:
                 accepted.setdefault(command, []).append(acceptance)
         if not isinstance(judged, JudgedRequest):
             continue
-        of_command = accepted.setdefault(change_of(judged), [])
+        of_command = accepted.setdefault(judged.change_id, [])
         content = (judged.request.tx_id, judged.content_digest)
         _check_terms(world, judged, judged.record)
         _check_outcome(world, judged, judged.record, content, of_command[-1] if of_command else None)

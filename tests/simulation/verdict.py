@@ -15,7 +15,7 @@ from replica.notary.receipts import verify_receipt
 from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.notary.salvage import OF_COMMANDS, OF_STATES, of_kinds
 from replica.store.interface import NOTARISED
-from tests.simulation.commands import change_of, check_commands
+from tests.simulation.commands import check_commands
 from tests.simulation.plan import ReplicaPlan
 from tests.simulation.replica import CheapSigner
 from tests.simulation.workers import check_workers
@@ -120,7 +120,7 @@ def _check_indexes(world: World) -> None:
             entries[TX_KEY + judged.request.tx_id] = judged.content_digest + at
             entries.update((STATE_KEY + state, judged.request.tx_id + at) for state in judged.request.inputs)
         if isinstance(judged, JudgedRequest) and judged.outcome == NOTARISED:
-            at, key = offset.to_bytes(8, "big"), b"c" + change_of(judged)
+            at, key = offset.to_bytes(8, "big"), b"c" + judged.change_id
             acceptance = judged.request.tx_id + judged.content_digest + judged.judged_us.to_bytes(8, "big") + at
             entries[key + at if key in entries else key] = acceptance
         if offset in wanted:

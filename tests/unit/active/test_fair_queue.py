@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from replica.active.admission_budget import weight_of
 from replica.active.fair_queue import TURN_STATES, FairQueue
+from replica.notary.records import encode_record, request_record
 from replica.settings import CoreSettings
 from tests.worlds.core_world import submission
 
@@ -122,8 +123,9 @@ def test_a_lane_leaves_as_much_free_as_it_has() -> None:
 def test_long_texts_and_requests_without_states_weigh() -> None:
     """Goal: 9 KB without a state cannot fill the log's queue. Method: weigh one, and one of 1,000 inputs."""
     settings = CoreSettings()
-    long = submission(1, command_id="ü" * 100)
-    assert weight_of(long, 0) >= (len(long.request) + 200) // 36 > 0
+    long = submission(1, command_id="ü" * 127, user_id="u" * 255, submission_id="s" * 255)
+    record = encode_record(request_record(2, b"a" * 16, 2**62, 10**15, long, 10**15, -1))
+    assert 0 <= weight_of(long, 0) - len(record) // 36 <= 1
     many = submission(2, [n.to_bytes(36, "big") for n in range(1_000)])
     assert 1_000 <= weight_of(many, 1_000) <= 1_020
     assert settings.states_in_flight_max * 36 < 32 * 2**20
