@@ -14,6 +14,7 @@ from replica.notary.libpq import hosts_in_clear, is_local, parse_conninfo
 from replica.notary.secret_files import read_secret
 
 CLOSE_MAX_S = 1.0  # a connection that needs longer to end does so by itself
+MIB = 1 << 20
 
 Seconds = Annotated[float, Field(gt=0, le=60)]
 

@@ -18,7 +18,8 @@ from replica.index.memory import MemoryIndex
 from replica.local.ports import PortReservation
 from replica.local.postgres import PostgresServer, find_binaries
 from replica.log.postgres.install import install
-from replica.log.postgres.log import PostgresLog, PostgresWriter
+from replica.log.postgres.log import PostgresLog
+from replica.log.postgres.writer import PostgresWriter
 from replica.notary.errors import LogUnavailable
 from replica.notary.records import BarrierRecord, encode_record
 from replica.settings import CoreSettings

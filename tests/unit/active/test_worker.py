@@ -4,169 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import replace
-from random import Random
 
 import pytest
 
 from ha.lock.interface import DatabaseIdentity
 from replica.active.fitness import Unfit
 from replica.active.numbers import NUMBERS_PER_RANGE
-from replica.active.own_records import VOIDED_MAX
 from replica.link.interface import PeerSeen, SubmitOptions
-from replica.log.interface import Lifeline
-from replica.log.memory import Delivery, MemoryLog, MemoryTopic, MemoryWriter
-from replica.notary.answers import Accepted, Answer, Notarised, NotNow, Refused, StateStatus
+from replica.log.memory import Delivery
+from replica.notary.answers import Accepted, Notarised, NotNow, Refused, StateStatus
 from replica.notary.codes import Code
-from replica.notary.errors import LogUnavailable
-from replica.notary.leases import release_text
 from replica.notary.position import begin
 from replica.notary.reading import read_records
-from replica.notary.records import BarrierRecord, RequestRecord, decode_record, encode_record
-from replica.notary.terms import signed_in
+from replica.notary.records import RequestRecord, decode_record
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
-from tests.worlds.core_world import FIRST_EPOCH, Shared, World, name_of, state, submission
+from tests.unit.active.workers_here import Late, SharedLog, cluster, keep_asking, make, unbroken
+from tests.worlds.core_world import World, name_of, state, submission
 from tests.worlds.worker_world import WorkerReplica
-
-
-class Late(Delivery):
-    """Records reach the log after up to 30 ms, in any order; now and then one twice."""
-
-    def __init__(self, seed: str) -> None:
-        self._random = Random(seed)
-
-    def send(self, value: bytes, topic: MemoryTopic, give_up: object) -> None:
-        loop = asyncio.get_running_loop()
-        for _ in range(1 + (self._random.random() < 0.1)):
-            loop.call_later(0.03 * self._random.random(), topic.store, value)
-
-
-class Losing(Delivery):
-    """Loses what is sent while `is_losing`, without a word."""
-
-    is_losing = False
-
-    def send(self, value: bytes, topic: MemoryTopic, give_up: object) -> None:
-        if not self.is_losing:
-            topic.store(value)
-
-
-class Keeping(Delivery):
-    """Keeps what is sent while `is_keeping`: it may be stored later."""
-
-    is_keeping = False
-
-    def __init__(self) -> None:
-        self.kept: list[bytes] = []
-
-    def send(self, value: bytes, topic: MemoryTopic, give_up: object) -> None:
-        if self.is_keeping:
-            self.kept.append(value)
-        else:
-            topic.store(value)
-
-
-class EndingWriter(MemoryWriter):
-    """Ends as a writer whose connection breaks: what it was given last may be in the log, or come there yet."""
-
-    ended = False
-
-    @property
-    def has_ended(self) -> bool:
-        return self.ended or super().has_ended
-
-    def append(self, value: bytes) -> None:
-        if self.ended:
-            raise LogUnavailable("the writer has failed")
-        super().append(value)
-
-
-class SharedLog(MemoryLog):
-    """See WatchingLog. Its other writers would draw the log to the replica's own server."""
-
-    def __init__(self, topic: MemoryTopic) -> None:
-        super().__init__(topic)
-        self.opened: list[EndingWriter] = []
-
-    def tie(self, activation_id: bytes) -> Lifeline:
-        raise NotImplementedError
-
-    async def wait_for_end(self, activation_id: bytes) -> None:
-        raise NotImplementedError
-
-    async def open_shared_writer(self) -> EndingWriter:
-        self.opened.append(EndingWriter(self, self._topic, Delivery()))
-        return self.opened[-1]
-
-    async def open_writer(self) -> MemoryWriter:
-        raise AssertionError("it draws the log to its own server")
-
-
-def writers_that_end(worker: WorkerReplica, delivery: Delivery) -> list[EndingWriter]:
-    """The writers that this replica opens from now on."""
-    opened: list[EndingWriter] = []
-
-    async def open_writer() -> EndingWriter:
-        await asyncio.sleep(0.01)
-        if not worker.log.reachable:
-            raise LogUnavailable("out of reach")
-        opened.append(EndingWriter(worker.log, worker.shared.topic, delivery))
-        return opened[-1]
-
-    worker.log.open_writer = open_writer  # type: ignore[method-assign]
-    return opened
-
-
-async def sent_and_not_stored(
-    worker: WorkerReplica, tx: int, keeping: Keeping, writers: list[EndingWriter]
-) -> asyncio.Task[list[Answer]]:
-    """A submission whose record the newest writer was given before it ended."""
-    keeping.is_keeping, count = True, len(keeping.kept)
-    asking = asyncio.create_task(worker.submit(submission(tx, [state(tx)])))
-    await asyncio.sleep(0.01)
-    assert len(keeping.kept) == count + 1
-    keeping.is_keeping, writers[-1].ended = False, True
-    return asking
-
-
-@asynccontextmanager
-async def cluster(*workers: WorkerReplica, world: World, cores: int = 2) -> AsyncIterator[None]:
-    """Cores that hold the lock in turn, and workers; all serve on entry."""
-    replicas = [await world.replica(number + 1) for number in range(cores)]
-    if replicas:
-        await replicas[0].until_active()
-    for worker in workers:
-        worker.start()
-    try:
-        for worker in workers:
-            await worker.until_serving()
-        yield
-    finally:
-        for worker in workers:
-            await worker.stop()
-
-
-def make(shared: Shared, *deliveries: Delivery) -> list[WorkerReplica]:
-    return [
-        WorkerReplica(shared, f"W{at}", lambda delivery=delivery: delivery)  # type: ignore[misc]
-        for at, delivery in enumerate(deliveries or (Delivery(),), 1)
-    ]
-
-
-async def keep_asking(worker: WorkerReplica, first: int, count: int) -> list[Answer]:
-    """Requests one after the other, each with a state of its own."""
-    answers: list[Answer] = []
-    for tx in range(first, first + count):
-        answers += await worker.submit(submission(tx, [state(tx)], submission_id=f"s{tx}"))
-    return answers
-
-
-def unbroken(*workers: WorkerReplica) -> None:
-    assert [error for worker in workers for error in worker.broken] == []
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -286,51 +143,6 @@ def test_a_command_runs_once_whichever_workers_get_it() -> None:
     run_virtually(story())
 
 
-def test_what_a_barrier_overtook_is_logged_anew_even_if_it_was_lost() -> None:
-    """Goal: a lost append costs nothing once a barrier made it void; before that nothing is logged anew. Method: the
-    log's client loses a record; then the lock changes hands."""
-
-    async def story() -> None:
-        async with World() as world:
-            losing = Losing()
-            (worker,) = make(world.shared, losing)
-            async with cluster(worker, world=world):
-                losing.is_losing = True
-                asking = asyncio.create_task(worker.submit(submission(1, [state(1)])))
-                await asyncio.sleep(0.3)
-                losing.is_losing = False
-                end = world.shared.topic.end_offset
-                await asyncio.sleep(0.3)
-                assert world.shared.topic.end_offset == end
-                world.shared.lock_server.end_all()
-                (answer,) = await asking
-                assert isinstance(answer, Notarised)
-
-    run_virtually(story())
-
-
-def test_a_record_that_never_comes_back_takes_the_worker_out_and_its_sender_is_told_the_truth() -> None:
-    """Goal: unknown is called unknown; the worker comes back. Method: the log's client loses a record for good."""
-
-    async def story() -> None:
-        async with World() as world:
-            losing = Losing()
-            (worker,) = make(world.shared, losing)
-            async with cluster(worker, world=world):
-                losing.is_losing = True
-                (answer,) = await worker.submit(submission(1, [state(1)]))
-                assert isinstance(answer, NotNow)
-                assert answer.code == Code.OUTCOME_UNKNOWN.name
-                losing.is_losing = False
-                (refused,) = await worker.submit(submission(2, [state(2)]))
-                assert isinstance(refused, NotNow)
-                assert refused.code == Code.NOT_ACTIVE.name
-                await worker.until_serving()
-                assert isinstance((await worker.submit(submission(1, [state(1)])))[0], Notarised)
-
-    run_virtually(story())
-
-
 def test_a_user_s_queue_is_shared_among_those_that_serve() -> None:
     """Goal: `user_queue_max` holds for the cluster. Method: a worker that sees two others serve, and later none; a user
     submits far more at once than it may."""
@@ -349,131 +161,6 @@ def test_a_user_s_queue_is_shared_among_those_that_serve() -> None:
                 assert await taken(1) == 10
                 worker.worker.note_peers([])
                 assert await taken(100) == 30
-
-    run_virtually(story())
-
-
-def test_a_writer_that_ends_is_replaced_and_only_what_it_had_is_in_doubt() -> None:
-    """Goal: a broken connection to the log costs no service. Method: three writers end: with nothing unread, with a
-    record that comes later, with one that is lost, while others come. Each record is in the log once at most, and the
-    lost one is never logged again without a barrier."""
-
-    async def story() -> None:
-        async with World() as world:
-            keeping = Keeping()
-            (worker,) = make(world.shared)
-            writers = writers_that_end(worker, keeping)
-            async with cluster(worker, world=world):
-                server = worker.worker.server
-                writers[-1].ended = True
-                assert [type(answer) for answer in await keep_asking(worker, 1, 5)] == [Notarised] * 5
-
-                in_doubt = await sent_and_not_stored(worker, 10, keeping, writers)
-                asyncio.get_running_loop().call_later(0.2, lambda: world.shared.topic.store(keeping.kept.pop()))
-                assert [type(answer) for answer in await keep_asking(worker, 11, 5)] == [Notarised] * 5
-                assert isinstance((await in_doubt)[0], Notarised)
-
-                in_doubt = await sent_and_not_stored(worker, 20, keeping, writers)
-                assert [type(answer) for answer in await keep_asking(worker, 21, 5)] == [Notarised] * 5
-                (lost,) = await in_doubt
-                assert isinstance(lost, NotNow)
-                assert lost.code == Code.OUTCOME_UNKNOWN.name
-                world.shared.lock_server.end_all()
-                await asyncio.sleep(2)
-                assert worker.worker.server is server
-                assert server is not None
-                budget = server.intake.budget
-                assert (budget.submissions, budget.states, len(writers)) == (0, 0, 4)
-                logged = Counter(
-                    signed_in(record).terms.command_id
-                    for _, value in world.shared.topic.records(1, 100_000)
-                    if isinstance(record := decode_record(value, 2), RequestRecord)
-                )
-                assert logged == Counter(f"c{n}" for n in (*range(1, 6), *range(10, 16), *range(21, 26)))
-                unbroken(worker)
-
-    run_virtually(story())
-
-
-def test_what_an_ended_writer_had_is_logged_anew_once_a_barrier_made_it_void() -> None:
-    """Goal: attack 2's rule, across two writers. Method: a record is lost with its writer; a barrier comes while it is
-    waited for. Then no writer can be opened: the worker stops, and serves again later."""
-
-    async def story() -> None:
-        async with World() as world:
-            keeping = Keeping()
-            (worker,) = make(world.shared)
-            writers = writers_that_end(worker, keeping)
-            async with cluster(worker, world=world):
-                in_doubt = await sent_and_not_stored(worker, 1, keeping, writers)
-                await asyncio.sleep(0.15)
-                assert (len(writers), in_doubt.done()) == (2, False)
-                world.shared.topic.store(encode_record(BarrierRecord(9, bytes(16), "R9", "memory:memory:1", 2, 3)))
-                assert isinstance((await in_doubt)[0], Notarised)
-
-    async def other_story() -> None:
-        async with World() as world:
-            (worker,) = make(world.shared)
-            writers = writers_that_end(worker, Delivery())
-            async with cluster(worker, world=world):
-                worker.log.reachable, writers[-1].ended = False, True
-                await asyncio.sleep(0.2)
-                assert not worker.worker.is_serving
-                worker.log.reachable = True
-                await worker.until_serving()
-                assert [type(answer) for answer in await keep_asking(worker, 1, 5)] == [Notarised] * 5
-
-    run_virtually(story())
-    run_virtually(other_story())
-
-
-def test_holders_that_change_without_end_keep_nobody_waiting_for_ever() -> None:
-    """Goal: a bound. Method: what is sent is lost, and barriers come faster than the worker loses its patience."""
-
-    async def story() -> None:
-        async with World() as world:
-            losing = Losing()
-            (worker,) = make(world.shared, losing)
-            core = await world.replica(1)
-            await core.until_active()
-            async with cluster(worker, world=world, cores=0):
-                await core.stop()
-                losing.is_losing = True
-                asking = asyncio.create_task(worker.submit(submission(1, [state(1)])))
-                for epoch in range(FIRST_EPOCH + 1, FIRST_EPOCH + 1 + VOIDED_MAX):
-                    await asyncio.sleep(1.0)
-                    assert not asking.done()
-                    barrier = BarrierRecord(epoch, bytes([epoch]) * 16, "R9", "memory:memory:1", 2, 3)
-                    world.shared.topic.store(encode_record(barrier))
-                (answer,) = await asking
-                assert isinstance(answer, NotNow)
-                assert answer.code == Code.NOT_ACTIVE.name
-                sent = worker.worker._numbers
-                assert sent is not None
-                assert sent.range.end - sent.range.start - sent.left == VOIDED_MAX
-
-    run_virtually(story())
-
-
-def test_a_release_that_nobody_follows_holds_nobody_up_for_long() -> None:
-    """Goal: clients try elsewhere, or later. Method: a release and no claim: refused within a second, not logged."""
-
-    async def story() -> None:
-        async with World() as world:
-            (worker,) = make(world.shared)
-            core = await world.replica()
-            await core.until_active()
-            async with cluster(worker, world=world, cores=0):
-                await core.stop()
-                release = BarrierRecord(9, b"r" * 16, "", release_text("memory-1", "R1"), 2, 3)
-                world.shared.topic.store(encode_record(release))
-                await asyncio.sleep(0.05)
-                end = world.shared.topic.end_offset
-                async with asyncio.timeout(1.0):
-                    (answer,) = await worker.submit(submission(1, [state(1)]))
-                assert isinstance(answer, NotNow)
-                assert answer.code == Code.NOT_ACTIVE.name
-                assert world.shared.topic.end_offset == end
 
     run_virtually(story())
 

@@ -3,41 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from random import Random
 
 import pytest
 
-from ha.election.driver import Election, Role
+from ha.election.driver import Role
 from ha.election.states import Handover
 from ha.ending import Cause, Ending
-from ha.errors import LockLost, ScopeMismatch, TransitionFailed
-from ha.lock.memory import MemoryLockServer, MemoryLockSession
+from ha.errors import LockLost
+from ha.lock.memory import MemoryLockSession
 from ha.settings import ElectionSettings
 from tests.few import few_quick
 from tests.simulation.virtual import run_virtually
-from tests.worlds.ha_world import LoopClock, Replica, World, WritingService
-
-SETTINGS = ElectionSettings()
-Story = Callable[[World], Awaitable[None]]
-
-
-def play(
-    story: Story, settings: ElectionSettings = SETTINGS, names: tuple[str, ...] = ("R1", "R2", "R3"), seed: int = 1
-) -> None:
-    """Run a story to its end; every assertion of the world counts."""
-
-    async def run() -> None:
-        world = World(Random(seed), settings, names)
-        await story(world)
-        await world.end()
-
-    run_virtually(run())
-
-
-def leader_of(world: World) -> Replica:
-    (name,) = world.leaders()
-    return next(replica for replica in world.replicas if replica.name == name)
+from tests.unit.ha.electing import SETTINGS, leader_of, play
+from tests.worlds.ha_world import World
 
 
 def test_one_of_three_becomes_active_and_stays_so() -> None:
@@ -323,177 +302,6 @@ def test_a_clock_that_is_off_costs_leadership() -> None:
     play(story)
 
 
-def test_switchover_reports_who_took_over() -> None:
-    """Goal: a hand-over in well under a second that names the new active. Method: switch over twice in one call."""
-
-    async def story(world: World) -> None:
-        await world.until(lambda: bool(world.leaders()))
-        old = leader_of(world)
-        first, second = await asyncio.gather(old.election.switchover(), old.election.switchover())
-        assert first.outcome is second.outcome is Handover.TAKEN_OVER
-        assert first.took_s < 0.7
-        await world.until(lambda: bool(world.leaders()))
-        assert world.leaders() == [first.took_over_by]
-        assert (await old.election.switchover()).outcome is Handover.NOT_ACTIVE
-
-    play(story)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_switchover_to_a_replica_goes_to_that_one_at_once(seed: int) -> None:
-    """Goal: `--to` is obeyed although others poll, and no poll is waited for. Method: each other replica in turn."""
-
-    async def story(world: World) -> None:
-        await world.until(lambda: bool(world.leaders()))
-        await asyncio.sleep(world.random.uniform(0.5, 1.0))
-        for target in ("R2", "R3", "R1"):
-            old = leader_of(world)
-            if old.name == target:
-                continue
-            report = await old.election.switchover(target)
-            assert (report.outcome, report.took_over_by) == (Handover.TAKEN_OVER, target)
-            await world.until(lambda: bool(world.leaders()))
-            assert old.election.status()["lock_owner"] == target
-            assert leader_of(world).election.status()["lock_owner"] == target
-
-    play(story, seed=seed)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_switchover_to_a_replica_that_cannot_activate_comes_back(seed: int) -> None:
-    """Goal: an unfit target costs a moment. Method: its activations fail; the old active must lead again, not R3."""
-
-    async def story(world: World) -> None:
-        await world.until(lambda: bool(world.leaders()))
-        old, *others = sorted(world.replicas, key=lambda replica: replica.name not in world.leaders())
-        target = others[0]
-        target.service.fails = True
-        assert (await old.election.switchover(target.name)).took_over_by == target.name
-        assert await world.until(lambda: bool(world.leaders())) < SETTINGS.switchover_wait_s
-        assert leader_of(world) is old
-
-    play(story, seed=seed)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_third_replica_leads_when_target_and_old_active_fail(seed: int) -> None:
-    """Goal: the preference ends. Method: neither of the two can activate; R3 leads within twice the wait and a poll."""
-
-    async def story(world: World) -> None:
-        await world.until(lambda: bool(world.leaders()))
-        old, target, third = sorted(world.replicas, key=lambda replica: replica.name not in world.leaders())
-        old.service.fails = target.service.fails = True
-        await old.election.switchover(target.name)
-        assert await world.until(lambda: bool(world.leaders())) < 2 * SETTINGS.switchover_wait_s + 1.0
-        assert leader_of(world) is third
-
-    play(story, seed=seed)
-
-
-def test_a_switchover_that_nobody_accepts_is_undone() -> None:
-    """Goal: a lone replica does not switch itself off. Method: switch over without a peer."""
-
-    async def story(world: World) -> None:
-        await world.until(lambda: bool(world.leaders()))
-        report = await world.replicas[0].election.switchover()
-        assert report.outcome is Handover.UNDONE
-        assert report.took_over_by is None
-        assert world.leaders() == ["R1"]
-        assert report.took_s < SETTINGS.switchover_wait_s + 1.5
-
-    play(story, names=("R1",))
-
-
-def test_a_step_down_that_fails_ends_the_process() -> None:
-    """Goal: nobody goes on beside a service that may still serve. Method: the step-down raises."""
-
-    async def story(world: World) -> None:
-        await world.until(lambda: bool(world.leaders()))
-        old = leader_of(world)
-        world.faults.step_down_breaks = 1.0
-        world.kill_holder()
-        await world.until(lambda: old.failures == 1)
-        world.faults.step_down_breaks = 0.0
-        await world.until(lambda: bool(world.leaders()))
-
-    play(story)
-
-
-class SlowToStop(WritingService):
-    """Its step-down never ends."""
-
-    async def step_down(self, ending: Ending) -> None:
-        await asyncio.Event().wait()
-
-
-def test_a_step_down_that_takes_too_long_ends_the_process() -> None:
-    """Goal: drain_max_s is a bound. Method: a step-down that hangs; run() raises soon after."""
-
-    async def run() -> None:
-        world = World(Random(1), SETTINGS, ())
-        service = SlowToStop("R1", world.database, world.server, world.random, world.faults)
-        election = Election(
-            lambda: MemoryLockSession(world.server, name="R1", settings=SETTINGS, clock=world.clock),
-            clock=world.clock,
-            settings=SETTINGS,
-            random=Random(1),
-        )
-        task = asyncio.create_task(election.run(service))
-        await world.until(election.is_leading)
-        stopped_s = world.clock.boottime_s()
-        election.stop()
-        with pytest.raises(TransitionFailed, match="step-down took more"):
-            await task
-        assert world.clock.boottime_s() - stopped_s < SETTINGS.drain_max_s + 0.2
-        assert world.server.owner() is None
-        await world.end()
-
-    run_virtually(run())
-
-
-def test_a_configuration_error_ends_the_process_with_itself() -> None:
-    """Goal: what no retry can mend is not retried. Method: a wrong scope."""
-
-    async def run() -> None:
-        clock = LoopClock()
-        server = MemoryLockServer(clock, lease_s=3.0)
-        world = World(Random(1), SETTINGS, ())
-        election = Election(
-            lambda: MemoryLockSession(server, name="R1", settings=SETTINGS, clock=clock, scope="elsewhere"),
-            clock=clock,
-            settings=SETTINGS,
-            random=Random(1),
-        )
-        with pytest.raises(ScopeMismatch):
-            await election.run(WritingService("R1", world.database, server, world.random, world.faults))
-        await world.end()
-
-    run_virtually(run())
-
-
-def test_a_bug_in_a_service_ends_the_process() -> None:
-    """Goal: an unexpected exception is not taken for a failed activation. Method: an activation with a bug."""
-
-    class Buggy(WritingService):
-        async def activate(self, session: MemoryLockSession) -> None:
-            raise ZeroDivisionError
-
-    async def run() -> None:
-        world = World(Random(1), SETTINGS, ())
-        election = Election(
-            lambda: MemoryLockSession(world.server, name="R1", settings=SETTINGS, clock=world.clock),
-            clock=world.clock,
-            settings=SETTINGS,
-            random=Random(1),
-        )
-        with pytest.raises(TransitionFailed, match="ZeroDivisionError") as failure:
-            await election.run(Buggy("R1", world.database, world.server, world.random, world.faults))
-        assert isinstance(failure.value.__cause__, ZeroDivisionError)
-        await world.end()
-
-    run_virtually(run())
-
-
 def test_a_database_that_is_down_is_awaited() -> None:
     """Goal: replicas come back by themselves, bounded by the reconnect pause. Method: a minute without a server."""
 
@@ -506,9 +314,6 @@ def test_a_database_that_is_down_is_awaited() -> None:
         assert await world.until(lambda: bool(world.leaders())) < SETTINGS.reconnect_max_s * 1.5 + 1.0
 
     play(story)
-
-
-# ------------------------------------------------------------------------------------------------------ all of them
 
 
 @pytest.mark.parametrize("seed", few_quick(range(300), 60))

@@ -12,8 +12,9 @@ import pytest
 from replica.log.interface import LogRecords, RequestLog
 from replica.log.postgres import log as product
 from replica.log.postgres.delivery import Appended, Batch, Bounds, Delivery, Look
-from replica.log.postgres.log import PostgresLog, PostgresReader, ServerOfLog
+from replica.log.postgres.log import PostgresLog, ServerOfLog
 from replica.log.postgres.memory import MemoryServer, MemorySession, MemoryWeather
+from replica.log.postgres.reader import PostgresReader
 from replica.log.postgres.session import ServerIdentity
 from replica.log.postgres.settings import PostgresLogSettings
 from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable
