@@ -52,7 +52,7 @@ class SideBySide(RuleBasedStateMachine, Generic[W]):
 async def _answer(call: Awaitable[Any]) -> Any:
     try:
         return await call
-    except (HaError, NotaryError, InvariantBroken) as error:
+    except (HaError, NotaryError, InvariantBroken, OSError) as error:
         return type(error), getattr(error, "code", None)
 
 

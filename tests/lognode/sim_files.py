@@ -49,10 +49,10 @@ class SimFiles:
         return sorted(self.now)
 
     def read(self, name: str) -> bytes:
-        return bytes(self.now[name].data)
+        return bytes(self._data(name))
 
     def read_at(self, name: str, at: int, size: int) -> bytes:
-        return bytes(self.now[name].data[at : at + size])
+        return bytes(self._data(name)[at : at + size])
 
     def create(self, name: str) -> None:
         self.step()
@@ -61,11 +61,11 @@ class SimFiles:
 
     def reserve(self, name: str, size: int) -> None:
         self.step()
-        data = self.now[name].data
+        data = self._data(name)
         data += bytes(max(size - len(data), 0))
 
     def write(self, name: str, at: int, data: bytes) -> None:
-        file = self.now[name].data
+        file = self._data(name)
         if self.steps_left == 0:
             data = data[: len(data) // 2]
         file += bytes(max(at + len(data) - len(file), 0))
@@ -74,19 +74,22 @@ class SimFiles:
 
     def sync(self, name: str) -> None:
         self.step()
-        self.now[name].synced = bytes(self.now[name].data)
+        self.now[name].synced = bytes(self._data(name))
 
     def cut(self, name: str, size: int) -> None:
         self.step()
-        del self.now[name].data[size:]
+        data = self._data(name)
+        data[size:] = bytes(max(size - len(data), 0))
 
     def rename(self, old: str, new: str) -> None:
         self.step()
+        self._data(old)
         self.now[new] = self.now.pop(old)
         self._renamed()
 
     def remove(self, name: str) -> None:
         self.step()
+        self._data(name)
         del self.now[name]
         self._renamed()
 
@@ -96,6 +99,11 @@ class SimFiles:
 
     def close(self) -> None:
         pass
+
+    def _data(self, name: str) -> bytearray:
+        if name not in self.now:
+            raise FileNotFoundError(name)
+        return self.now[name].data
 
     def _renamed(self) -> None:
         self._renames.append(dict(self.now))

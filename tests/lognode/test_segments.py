@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,8 @@ from replica.log.raft.files import Files, Folder
 from replica.log.raft.notes import Hard, decode_note, encode_note
 from replica.log.raft.segments import HARD_STATE, Job, SegmentLog, fresh
 from replica.notary.errors import FormatUnknown
+from tests.contracts.files_machine import FilesMachine, files_in_memory
+from tests.contracts.side_by_side import played
 from tests.lognode.sim_files import Crash, SimFiles
 
 SMALL = 512  # bytes of a segment: about a dozen entries
@@ -37,6 +42,19 @@ def run_of(first: int, last: int, view: int = 2) -> list[Entry]:
 def start(files: Files, segment_bytes: int = SMALL) -> SegmentLog:
     fresh(files)
     return SegmentLog(files, segment_bytes)
+
+
+def test_a_folder_answers_as_the_double_does(tmp_path: Path) -> None:
+    """Goal: see FilesMachine. Method: random calls."""
+    numbers = count()
+
+    @asynccontextmanager
+    async def folder() -> AsyncIterator[Files]:
+        made = Folder(tmp_path / str(next(numbers)))
+        yield made
+        made.close()
+
+    played(partial(FilesMachine, files_in_memory, folder), examples=25, steps=40)
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
