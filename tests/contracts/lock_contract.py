@@ -12,7 +12,6 @@ import pytest
 
 from ha.clock import SystemClock
 from ha.errors import LockLost, ScopeMismatch
-from ha.invariant import InvariantBroken
 from ha.lock.interface import NEVER_S, ReleaseNote
 from ha.settings import ElectionSettings
 from tests.waiting import eventually
@@ -83,14 +82,6 @@ class LockContract:
             await second.confirm()
         assert second.closed
         await first.close()
-
-    async def test_a_granted_lock_is_never_asked_for_again(self, world: World) -> None:
-        """Goal: no second grant, which would need a second unlock. Method: ask twice."""
-        session = await opened(world, "R1")
-        assert (await session.try_lock()).granted
-        with pytest.raises(InvariantBroken):
-            await session.try_lock()
-        await session.close()
 
     async def test_closing_frees_the_lock_and_may_be_repeated(self, world: World) -> None:
         """Goal: the lock dies with its session. Method: close twice, ask from another."""

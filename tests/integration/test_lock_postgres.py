@@ -6,8 +6,9 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ from replica.local.ports import PortReservation
 from replica.local.postgres import PostgresServer
 from tests.closing import ended
 from tests.contracts.lock_contract import CLOCK, SETTINGS, LockContract, World, grants
+from tests.contracts.lock_machine import LockMachine, LockWorld, lock_world, memory_world
+from tests.contracts.side_by_side import played
+from tests.contracts.store_machine import PATIENT
 from tests.hostile_defaults import make_hostile
 from tests.waiting import eventually
 
@@ -67,7 +71,21 @@ class TestPostgresLockUnderHostileDefaults(LockContract):
             yield made
 
 
-def _world(dsn: str, server: PostgresServer) -> World:
+@pytest.mark.parametrize("examples", [4, pytest.param(60, marks=pytest.mark.thorough)])
+def test_it_answers_as_the_double_does(
+    make_database: Callable[[], Awaitable[str]], postgres_server: PostgresServer, examples: int
+) -> None:
+    """Goal: see LockMachine. Method: random calls."""
+
+    @asynccontextmanager
+    async def world() -> AsyncIterator[LockWorld]:
+        async with lock_world(_world(await make_database(), postgres_server, PATIENT)) as made:
+            yield made
+
+    played(partial(LockMachine, memory_world, world), examples=examples, steps=100)
+
+
+def _world(dsn: str, server: PostgresServer, settings: ElectionSettings = SETTINGS) -> World:
     async def kill(session: Any) -> None:
         await terminate(server, dsn, session.name)
 
@@ -80,7 +98,7 @@ def _world(dsn: str, server: PostgresServer) -> World:
 
     def session(name: str, scope: str | None = None) -> Any:
         scope = scope or database_of(dsn)
-        return PostgresLockSession(dsn, scope=scope, name=name, settings=SETTINGS, clock=CLOCK)
+        return PostgresLockSession(dsn, scope=scope, name=name, settings=settings, clock=CLOCK)
 
     return World(session, kill, stall, nothing)
 

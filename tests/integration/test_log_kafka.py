@@ -27,6 +27,8 @@ from replica.log.kafka.topic import TopicAdmin, create_topic, has_payload_topic,
 from replica.log.open import open_log
 from replica.notary.codes import Code
 from replica.notary.errors import LogRefused, LogUnavailable, NotaryError
+from tests.contracts.log_machine import CutLogMachine, LogWorld, log_world, memory_world
+from tests.contracts.side_by_side import played
 from tests.integration.conftest import MakeTopic
 from tests.unit.log.test_contract import LogContract, numbered, read_all
 from tests.waiting import eventually
@@ -79,14 +81,31 @@ class TestKafkaLog(LogContract):
         return KafkaUnderTest(kafka_broker, topic)
 
 
-@pytest.fixture
-async def topic(kafka_broker: KafkaCluster, make_topic: MakeTopic) -> str:
-    """One new empty topic that has its leader, which comes a moment after the creation is answered."""
-    name = await make_topic()
-    admin = TopicAdmin(settings_for(kafka_broker, name))
+@pytest.mark.parametrize("examples", [4, pytest.param(60, marks=pytest.mark.thorough)])
+def test_it_answers_as_the_double_does(kafka_broker: KafkaCluster, make_topic: MakeTopic, examples: int) -> None:
+    """Goal: see LogMachine. Method: random calls."""
+
+    @asynccontextmanager
+    async def world() -> AsyncIterator[LogWorld]:
+        topic = await led(kafka_broker, await make_topic())
+        async with log_world(KafkaUnderTest(kafka_broker, topic)) as made:
+            yield made
+
+    played(partial(CutLogMachine, memory_world, world), examples=examples, steps=100)
+
+
+async def led(broker: KafkaCluster, topic: str) -> str:
+    """Wait until a new topic has its leader, which comes a moment after the creation is answered."""
+    admin = TopicAdmin(settings_for(broker, topic))
     await until_available(admin.end_offset)
     await admin.close()
-    return name
+    return topic
+
+
+@pytest.fixture
+async def topic(kafka_broker: KafkaCluster, make_topic: MakeTopic) -> str:
+    """One new empty topic."""
+    return await led(kafka_broker, await make_topic())
 
 
 @pytest.fixture
@@ -246,6 +265,29 @@ async def test_records_that_are_missing_are_refused(
     assert await read_all(reader, 1) == [(0, b"0")]
     with pytest.raises(LogRefused, match="goes on at offset 2, but 1 is next"):
         await reader.read(1, ADMIN_MAX_S)
+    await log.close()
+
+
+async def test_a_flipped_bit_in_a_brokers_segment_is_never_read(
+    kafka: KafkaUnderTest, kafka_broker: KafkaCluster, topic: str
+) -> None:
+    """Goal: rot is no other record, and the log ends nowhere else. Method: flip one bit of a value in the file of a
+    broker that runs and checks nothing; read what is before, and then that."""
+    await kafka.put(b"before")
+    await kafka.put(b"rots away")
+    (segment,) = kafka_broker.brokers[0].folder.rglob(f"{topic}-0/*.log")
+    with segment.open("r+b") as file:
+        file.seek(segment.read_bytes().index(b"rots away"))
+        file.write(b"R")
+    log = kafka.log()
+    reader = await log.open_reader(0)
+    found: list[tuple[int, bytes]] = []
+    with pytest.raises(NotaryError) as refused:
+        async with asyncio.timeout(ADMIN_MAX_S):
+            while True:
+                found += await reader.read(1, 1.0)
+                assert found in ([], [(0, b"before")])
+    assert "CRC" in refused.value.detail
     await log.close()
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +18,8 @@ from replica.log.raft.wire import name_of
 from replica.notary.codes import Code
 from replica.notary.errors import LogRefused, LogTruncated, LogUnavailable
 from replica.notary.words import UNSAID, NewWord, Word, replace, value_of
+from tests.contracts.log_machine import LogMachine, LogWorld, log_world, memory_world
+from tests.contracts.side_by_side import played
 from tests.lognode.nodes_here import NodesHere
 from tests.lognode.real_nodes import GROUP, WAIT_S
 from tests.unit.log.test_contract import LogContract, TopicUnderTest, numbered, read_all
@@ -28,6 +34,22 @@ class TestRaftLog(LogContract):
             await log.open_reader(6)
         assert await read_all(await log.open_reader(3), 2) == [(3, b"record 3"), (4, b"record 4")]
         await log.close()
+
+
+@pytest.mark.parametrize("examples", [3, pytest.param(30, marks=pytest.mark.thorough)])
+def test_it_answers_as_the_double_does(tmp_path: Path, examples: int) -> None:
+    """Goal: see LogMachine. Method: random calls."""
+    numbers = count()
+
+    @asynccontextmanager
+    async def world() -> AsyncIterator[LogWorld]:
+        nodes = NodesHere(tmp_path / str(next(numbers)))
+        await nodes.start()
+        async with log_world(nodes) as made:
+            yield made
+        await nodes.stop()
+
+    played(partial(LogMachine, memory_world, world), examples=examples, steps=100)
 
 
 async def test_records_survive_their_leader_and_keep_their_order(topic_under_test: NodesHere) -> None:

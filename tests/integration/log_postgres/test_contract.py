@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -11,6 +13,8 @@ import pytest
 
 from replica.log.postgres.install import install
 from replica.log.postgres.session import BATCHES_MAX, connection_parameters, read
+from tests.contracts.log_machine import LogMachine, LogWorld, log_world, memory_world
+from tests.contracts.side_by_side import played
 from tests.hostile_defaults import make_hostile
 from tests.integration.conftest import MakeDatabase
 from tests.integration.log_postgres.world import PARTITION_RECORDS, PostgresUnderTest, run, settings_for
@@ -23,6 +27,20 @@ class TestPostgresLog(LogContract):
     @pytest.fixture
     def topic_under_test(self, dsn: str) -> PostgresUnderTest:
         return PostgresUnderTest(dsn)
+
+
+@pytest.mark.parametrize("examples", [6, pytest.param(60, marks=pytest.mark.thorough)])
+def test_it_answers_as_the_double_does(make_database: MakeDatabase, examples: int) -> None:
+    """Goal: see LogMachine. Method: random calls."""
+
+    @asynccontextmanager
+    async def world() -> AsyncIterator[LogWorld]:
+        dsn = await make_database()
+        await install(dsn, partition_records=PARTITION_RECORDS)
+        async with log_world(PostgresUnderTest(dsn)) as made:
+            yield made
+
+    played(partial(LogMachine, memory_world, world), examples=examples, steps=100)
 
 
 @pytest.mark.thorough

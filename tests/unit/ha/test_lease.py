@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -12,6 +14,9 @@ from ha.lock.interface import ReleaseNote
 from replica.log.interface import LogEnd, LogWriter
 from replica.log.memory import MemoryLog, MemoryTopic
 from tests.contracts.lock_contract import CLOCK, SETTINGS, LockContract, World, opened
+from tests.contracts.lock_machine import LeaseMachine, LockWorld, lock_world, memory_world
+from tests.contracts.side_by_side import played
+from tests.contracts.store_machine import PATIENT
 from tests.worlds.lease_world import lease_world
 
 
@@ -46,6 +51,21 @@ class TestLease(LockContract):
         assert (granted.granted, granted.released) == (True, ReleaseNote("R2", "R1"))
         for session in (first, second, third):
             await session.close()
+
+
+def test_it_answers_as_the_double_does() -> None:
+    """Goal: see LeaseMachine. Method: random calls."""
+
+    @asynccontextmanager
+    async def world() -> AsyncIterator[LockWorld]:
+        topic = MemoryTopic()
+        async with (
+            lease_world(lambda: MemoryLog(topic), PATIENT) as lease,
+            lock_world(lease, tells_notes=False) as made,
+        ):
+            yield made
+
+    played(partial(LeaseMachine, partial(memory_world, tells_notes=False), world), examples=8, steps=30)
 
 
 async def test_a_replica_that_gave_the_lease_up_is_not_kept_away_by_its_own_note(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from ha.errors import LockUnavailable, PoolerDetected, ReadOnlyServer, UnsafeCommitMode
 from ha.lock.memory import MemoryLockServer, MemoryLockSession
 from tests.contracts.lock_contract import CLOCK, SETTINGS, LockContract, World
+from tests.contracts.lock_machine import LockMachine, memory_world
+from tests.contracts.side_by_side import played
 
 LEASE_S = 3.0  # the server's: a process that is not scheduled for a second keeps its session
 
@@ -37,6 +40,11 @@ def world() -> Iterator[World]:
 
 class TestMemoryLock(LockContract):
     """See LockContract."""
+
+
+def test_it_answers_as_it_should() -> None:
+    """Goal: see LockMachine. Method: random calls, to two of them."""
+    played(partial(LockMachine, memory_world, memory_world), examples=30, steps=40)
 
 
 async def test_memory_refuses_what_postgres_would() -> None:

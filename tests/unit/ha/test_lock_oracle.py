@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from ha.lock.interface import DatabaseIdentity, ReleaseNote, ServerLease
 from ha.lock.oracle import OracleLockSession, server_lease
 from ha.lock.oracle_connection import OracleConnection
 from tests.contracts.lock_contract import CLOCK, SETTINGS, LockContract, World
+from tests.contracts.lock_machine import LockMachine, LockWorld, lock_world, memory_world
+from tests.contracts.side_by_side import played
 from tests.oracle import driver
 from tests.oracle.server import (
     CONTACT_LOST,
@@ -93,6 +97,26 @@ def world(server: OracleServer) -> Iterator[World]:
 
 class TestOracleLock(LockContract):
     """See LockContract."""
+
+
+def test_it_answers_as_the_double_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: see LockMachine. Method: random calls."""
+
+    @asynccontextmanager
+    async def world() -> AsyncIterator[LockWorld]:
+        made = OracleServer(CLOCK, tmp_path)
+        driver.install(monkeypatch, made)
+
+        async def kill(session: Any) -> None:
+            made.end(made.session_of(session.name), KILLED)
+
+        async def nothing(connection: OracleConnection) -> None:
+            await connection.rows("/* ha.nothing */ SELECT dummy FROM dual")
+
+        async with lock_world(World(session_on, kill, nothing, nothing)) as opened_on:
+            yield opened_on
+
+    played(partial(LockMachine, memory_world, world), examples=20, steps=40)
 
 
 # ---- calls and binds ----

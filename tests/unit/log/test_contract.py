@@ -1,4 +1,7 @@
-"""What every request log promises: one suite, run here over the doubles, and over each kind as `open_log` gives it."""
+"""What every request log promises: one suite, run here over the doubles, and over each kind as `open_log` gives it.
+
+`tests/contracts/log_machine.py` has what random calls show.
+"""
 
 from __future__ import annotations
 
@@ -66,45 +69,6 @@ class LogContract:
         await ours.close()
         await theirs.close()
 
-    async def test_brokers_that_are_one_another_s_peers_agree_where_the_log_ends(
-        self, topic_under_test: TopicUnderTest
-    ) -> None:
-        """Goal: where nobody is cut off, all say the same. Method: ask both ways, before and after records."""
-        log = topic_under_test.log()
-        assert await log.agreed_end_offset() == await log.end_offset() == 0
-        await topic_under_test.put(*numbered(10))
-        assert await log.agreed_end_offset() == await log.end_offset() == 10
-        await log.close()
-
-    async def test_a_reader_starts_where_it_is_told_and_goes_on_as_the_log_grows(
-        self, topic_under_test: TopicUnderTest
-    ) -> None:
-        """Goal: a position is enough to go on from. Method: start inside and at the end, then store more."""
-        log = topic_under_test.log()
-        await topic_under_test.put(*numbered(10))
-        inside, at_end = await log.open_reader(7), await log.open_reader(10)
-        assert [offset for offset, _ in await read_all(inside, 3)] == [7, 8, 9]
-        assert await at_end.read(10, QUIET_S) == []
-        await topic_under_test.put(b"next")
-        assert await read_all(inside, 1) == await read_all(at_end, 1) == [(10, b"next")]
-        await log.close()
-
-    async def test_a_read_returns_no_more_than_asked_for_and_loses_nothing(
-        self, topic_under_test: TopicUnderTest
-    ) -> None:
-        """Goal: the caller bounds its batches. Method: read 20 records by ones and by sevens."""
-        log = topic_under_test.log()
-        await topic_under_test.put(*numbered(20))
-        for max_records in (1, 7):
-            reader, seen = await log.open_reader(0), 0
-            while seen < 20:
-                run = await reader.read(max_records, READ_WAIT_S)
-                assert [offset for offset, _ in run] == list(range(seen, seen + len(run)))
-                assert 1 <= len(run) <= max_records
-                seen += len(run)
-            assert await reader.read(max_records, 0.0) == []
-        await log.close()
-
     async def test_a_waiting_read_ends_with_the_first_record(self, topic_under_test: TopicUnderTest) -> None:
         """Goal: a record is not held back until the wait is over. Method: store one under a long read."""
         log = topic_under_test.log()
@@ -135,14 +99,6 @@ class LogContract:
         assert cancelled_count > 0
         await log.close()
 
-    async def test_a_null_value_is_read_as_empty(self, topic_under_test: TopicUnderTest) -> None:
-        """Goal: every offset has bytes to judge, whichever writer they came from. Method: store a null between two
-        records."""
-        log = topic_under_test.log()
-        await topic_under_test.put(b"before", None, b"after")
-        assert await read_all(await log.open_reader(0), 3) == [(0, b"before"), (1, b""), (2, b"after")]
-        await log.close()
-
     async def test_an_offset_that_the_log_does_not_have_is_refused(self, topic_under_test: TopicUnderTest) -> None:
         """Goal: a truncated log is never read as a shorter truth. Method: open behind the end, before the start."""
         log = topic_under_test.log()
@@ -171,13 +127,6 @@ class LogContract:
         assert await log.end_offset() == 10
         await log.close()
 
-    async def test_every_replica_sees_the_same_identity(self, topic_under_test: TopicUnderTest) -> None:
-        """Goal: positions of two replicas can be compared. Method: check the topic through two logs, twice."""
-        ours, theirs = topic_under_test.log(), topic_under_test.log()
-        assert await ours.check() == await theirs.check() == await ours.check() != ""
-        await ours.close()
-        await theirs.close()
-
     async def test_records_appended_together_keep_their_order(self, topic_under_test: TopicUnderTest) -> None:
         """Goal: together is as good as one by one. Method: several batches, one of them empty, and single records."""
         log = topic_under_test.log()
@@ -188,24 +137,6 @@ class LogContract:
             writer.append_all(values[start + 1 : start + 100])
             writer.append_all([])
         assert await read_all(reader, 300) == list(enumerate(values))
-        await log.close()
-
-    async def test_a_closed_writer_takes_nothing(self, topic_under_test: TopicUnderTest) -> None:
-        """Goal: a deposed active cannot append by mistake. Method: append after one and two closes."""
-        log = topic_under_test.log()
-        writer = await log.open_writer()
-        writer.append(b"counts")
-        reader = await log.open_reader(0)
-        assert await read_all(reader, 1) == [(0, b"counts")]
-        assert not writer.has_ended
-        for _ in range(2):
-            await writer.close()
-            assert writer.has_ended
-            with pytest.raises(LogUnavailable, match="closed"):
-                writer.append(b"too late")
-            with pytest.raises(LogUnavailable, match="closed"):
-                writer.append_all([b"too late"])
-        assert await reader.read(1, QUIET_S) == []
         await log.close()
 
     async def test_a_record_that_is_too_large_is_a_bug_of_ours(self, topic_under_test: TopicUnderTest) -> None:
@@ -232,17 +163,6 @@ class LogContract:
         with pytest.raises(LogUnavailable, match="closed"):
             await reader.read(1, 0.0)
         await log.close()
-
-    async def test_closing_the_log_closes_what_it_opened(self, topic_under_test: TopicUnderTest) -> None:
-        """Goal: one call ends every connection. Method: close the log, then use its writer and reader."""
-        log = topic_under_test.log()
-        reader, writer = await log.open_reader(0), await log.open_writer()
-        await log.close()
-        await log.close()
-        with pytest.raises(LogUnavailable):
-            await reader.read(1, 0.0)
-        with pytest.raises(LogUnavailable):
-            writer.append(b"too late")
 
 
 class MemoryUnderTest:

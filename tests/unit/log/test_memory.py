@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from replica.log.memory import Delivery, MemoryLog, MemoryTopic
 from replica.notary.errors import LogRefused, LogUnavailable
+from tests.contracts.log_machine import CutLogMachine, memory_world
+from tests.contracts.side_by_side import played
+
+
+def test_it_answers_as_it_should() -> None:
+    """Goal: see LogMachine. Method: random calls, to two of them."""
+    played(partial(CutLogMachine, memory_world, memory_world), examples=30, steps=40)
 
 
 class Held(Delivery):
