@@ -29,7 +29,7 @@ class TestPostgresLog(LogContract):
         return PostgresUnderTest(dsn)
 
 
-@pytest.mark.parametrize("examples", [6, pytest.param(60, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("examples", [2, pytest.param(30, marks=pytest.mark.thorough)])
 def test_it_answers_as_the_double_does(make_database: MakeDatabase, examples: int) -> None:
     """Goal: see LogMachine. Method: random calls."""
 
