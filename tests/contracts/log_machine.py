@@ -21,6 +21,7 @@ from tests.contracts.side_by_side import Make, SideBySide
 from tests.unit.log.test_contract import READ_WAIT_S, MemoryUnderTest, TopicUnderTest, read_all
 
 VALUES = st.sampled_from([b"", b"\x00\xff" * 7, bytes(range(256)), b"x" * 20_000]) | st.binary(max_size=9)
+OPEN_MAX = 20  # readers and writers: each is a connection, and the tests' Postgres takes 100
 CLOSED = LogUnavailable, LogUnavailable("").code
 GONE = LogTruncated, LogTruncated("").code
 
@@ -97,6 +98,7 @@ class LogMachine(SideBySide[LogWorld]):
         self.same(lambda world: world.topic.put(*values))
         self.records += [value or b"" for value in values]
 
+    @precondition(lambda self: self.open_count < OPEN_MAX)
     @rule(target=readers, log=logs, back=st.integers(-1, 9))
     def open_reader(self, log: int, back: int) -> int | MultipleResults[int]:
         offset = max(0, len(self.records) - back)
@@ -106,9 +108,14 @@ class LogMachine(SideBySide[LogWorld]):
         self.next[len(self.log_of)] = offset
         return self._opened(log, lambda world: world.open_reader(log, offset))
 
+    @precondition(lambda self: self.open_count < OPEN_MAX)
     @rule(target=writers, log=logs)
     def open_writer(self, log: int) -> int:
         return self._opened(log, lambda world: world.open_writer(log))
+
+    @property
+    def open_count(self) -> int:
+        return len(self.log_of) - len(self.closed)
 
     def _opened(self, log: int, opening: Callable[[LogWorld], Any]) -> int:
         self.same(opening, None)
