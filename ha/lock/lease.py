@@ -317,7 +317,7 @@ class LeaseSession(DatabaseSession[LeaseConnection]):
         await super().close(why)
 
     async def database_identity(self) -> DatabaseIdentity:
-        """The log, as its barriers name what granted the epoch."""
+        """The log: it grants the epochs."""
         async with self.statement("lock.identity") as connection:
             view = self._claim or await connection.ask()
         return DatabaseIdentity("lease", view.log_id, max(1, view.witnessed))

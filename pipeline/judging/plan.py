@@ -28,7 +28,7 @@ from replica.index.interface import NOTHING
 from replica.notary.counted import CountedNote
 from replica.notary.errors import FormatUnknown, InvariantBroken
 from replica.notary.genesis import GenesisRecord, decode_genesis
-from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, is_leased, witness_in
+from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, comes_too_late
 from replica.notary.parties import (
     OFFICERS_KEY,
     PARTY_KEY,
@@ -39,11 +39,12 @@ from replica.notary.parties import (
     pairs_of,
 )
 from replica.notary.position import BEGIN, POSITION_VERSION, Position
-from replica.notary.reading import VoidReason, are_known, read_records
+from replica.notary.reading import VoidReason, read_records
 from replica.notary.records import (
     BarrierRecord,
+    are_known,
+    decode_barrier,
     decode_record,
-    encode_record,
     format_named,
     record_digest,
 )
@@ -153,7 +154,8 @@ def survey(columns: Columns, plan: Plan | None = None) -> Survey:
     known = {} if plan is None else {rule.first_offset: rule for rule in plan.rules_of(columns)}
     own = _own(columns, ledger_id)
     starts = [(0, b"")] if not columns.barriers or columns.barriers[0][0] != columns.first_offset else []
-    starts += [(offset - columns.first_offset, encode_record(record)) for offset, record in columns.barriers]
+    barriers = [offset - columns.first_offset for offset, _ in columns.barriers]
+    starts += [(row, columns.value(row)) for row in barriers]
     starts = sorted(dict([(after, b"") for after in _after_lost(columns)] + starts).items())
     ends = [start for start, _ in starts[1:]] + [len(columns)]
     stretches = []
@@ -374,12 +376,11 @@ class _Making:
         self.notes += counting
 
     def _barrier(self, offset: int, value: bytes) -> None:
-        record = msgspec.msgpack.decode(value, type=BarrierRecord)
+        record = decode_barrier(value)
         in_force = self.barriers[-1][1] if self.barriers else None
         if in_force is not None and record.epoch <= in_force.epoch:
             return
-        witnessed = witness_in(record.database)
-        if is_leased(in_force) and witnessed is not None and witnessed < self.counted_offset:
+        if comes_too_late(record, in_force, self.counted_offset):
             return
         if not are_known(record.record_format, record.rules_version):
             # Not raised at once: while repeats leave something unclear, it may turn out to be void.

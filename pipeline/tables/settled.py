@@ -20,7 +20,7 @@ from pipeline.judging.subjects import Subject
 from pipeline.tables.read import TablesView, lost_in
 from pipeline.tables.trace import TableSubject, trace_tables
 from replica.notary.errors import InvariantBroken, LogRefused
-from replica.notary.reading import are_known
+from replica.notary.records import are_known
 
 TAIL_RECORDS_MAX = 200_000  # that are searched: about a second; beyond, `notary tables run` is behind or not running
 NEAR_RECORDS = 1_000  # records closer than this are read in one stretch

@@ -32,6 +32,7 @@ from replica.active.tasks import SessionTasks
 from replica.active.watchdog import StallWatchdog
 from replica.following.apply import Applied
 from replica.notary.errors import InvariantBroken, NotaryError
+from replica.notary.granters import Database
 from replica.store.interface import ParticipantStore, Pruned
 
 log = structlog.get_logger()
@@ -58,7 +59,7 @@ class Activation:
         self._tasks = SessionTasks(parts)
         self._serves = serves
         self.budget = AdmissionBudget(parts.settings)
-        self.holder = Holder(parts, str(database))
+        self.holder = Holder(parts, Database(database.kind, database.system_identifier, database.timeline))
         self.publisher = Publisher(store, parts.settings, parts.announce, self.budget.note_unpublished)
         self.noting = Noting(parts, self.holder)
         self.server: Server | None = None  # once it serves

@@ -21,7 +21,7 @@ from replica.following.log_reading import known_log
 from replica.index.interface import Index
 from replica.log.interface import RequestLog
 from replica.notary.errors import LogUnavailable, StoreUnavailable
-from replica.notary.leases import releaser_in
+from replica.notary.granters import opens_nothing
 from replica.notary.position import BEGIN, begin, offset_of
 from replica.notary.records import BarrierRecord
 from replica.notary.salvage import NO_SALVAGES, Salvages
@@ -244,4 +244,4 @@ def begun_of(applied: Applied) -> list[Begun]:
 
 
 def _holder(barrier: BarrierRecord) -> str:
-    return barrier.replica if releaser_in(barrier.database) is None else ""
+    return "" if opens_nothing(barrier.granter) else barrier.replica

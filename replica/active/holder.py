@@ -12,7 +12,7 @@ from replica.active.parts import Parts
 from replica.log.interface import LogWriter
 from replica.notary.errors import LogUnavailable
 from replica.notary.formats import Formats
-from replica.notary.leases import release_text
+from replica.notary.granters import Database, Pause
 from replica.notary.parties import PartyNote
 from replica.notary.position import Position
 from replica.notary.records import ACTIVATION_ID_BYTES, BarrierRecord, encode_record
@@ -25,12 +25,12 @@ class Holder:
 
     sharers = 1
 
-    def __init__(self, parts: Parts, database: str) -> None:
-        """`database`: the database that grants our epochs, as barriers name it."""
+    def __init__(self, parts: Parts, database: Database) -> None:
+        """`database`: the one that grants our epochs."""
         self._parts = parts
         self._database = database
         self._writer: LogWriter | None = None
-        self._numbers = Numbers(holders_range(database))
+        self._numbers = Numbers(holders_range(str(database)))
         self._booted_us = self._boot_moment_us()  # by the wall clock that agreed with the database's just now
         self.barrier: BarrierRecord | None = None  # the newest of ours
         self.in_force: Position | None = None  # after the run in which our barrier came into force
@@ -60,9 +60,10 @@ class Holder:
 
     def append_barrier(self, epoch: int, formats: Formats, *, pauses: bool) -> None:
         """Append a barrier with an activation id of its own. `pauses`: it pauses service, so nobody may use that id."""
-        database = release_text(self._database, self._parts.name) if pauses else self._database
+        name, own = self._parts.name, self._database
+        granter = Pause(own.kind, own.system, own.timeline, name) if pauses else own
         activation_id = self._parts.random_bytes(ACTIVATION_ID_BYTES)
-        self.barrier = BarrierRecord(epoch, activation_id, self._parts.name, database, formats.records, formats.rules)
+        self.barrier = BarrierRecord(epoch, activation_id, name, granter, formats.records, formats.rules)
         self.repeat_barrier(self.barrier)
 
     def repeat_barrier(self, barrier: BarrierRecord) -> None:

@@ -14,7 +14,8 @@ from replica.following.follower import Follower
 from replica.log.interface import ConsensusLog, Lifeline, LogEnd, LogWriter, RequestLog, TimedLog, WatchingLog
 from replica.notary.errors import NotaryError
 from replica.notary.formats import Formats, to_write
-from replica.notary.leases import NOTHING_WITNESSED, SIGNS_OF_LIFE_FROM, claim_text, release_text, releaser_in
+from replica.notary.granters import NOTHING_WITNESSED, Claim, Release
+from replica.notary.leases import SIGNS_OF_LIFE_FROM
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import ACTIVATION_ID_BYTES, BarrierRecord, Record, SignOfLifeRecord, encode_record
 
@@ -95,9 +96,9 @@ class FollowedLease:
         activation_id = self._random_bytes(ACTIVATION_ID_BYTES)
         if isinstance(self._log, WatchingLog):
             self._lifeline = self._log.tie(activation_id)
-        text = claim_text(view.log_id, view.witnessed)
+        claim = Claim(view.witnessed)
         formats = await self._to_claim()
-        await self._append(BarrierRecord(view.epoch + 1, activation_id, name, text, formats.records, formats.rules))
+        await self._append(BarrierRecord(view.epoch + 1, activation_id, name, claim, formats.records, formats.rules))
         # once the lease looks different, the claim is in force, or void wherever it will be read
         position = await self._follower.wait_for(lambda position: not _is_as_in(position, view))
         return activation_id if _in_force(position) == activation_id else None
@@ -114,10 +115,10 @@ class FollowedLease:
 
     async def release(self, view: LeaseView, note: ReleaseNote | None) -> None:
         """See LeaseLog. The activation id is thrown away, so that nobody can use it."""
-        text = release_text(view.log_id, "" if note is None else note.by)
+        release = Release("" if note is None else note.by)
         to = "" if note is None or note.to is None else note.to
         nobody, formats = self._random_bytes(ACTIVATION_ID_BYTES), self._in_log()
-        await self._append(BarrierRecord(view.epoch + 1, nobody, to, text, formats.records, formats.rules))
+        await self._append(BarrierRecord(view.epoch + 1, nobody, to, release, formats.records, formats.rules))
         await self._follower.wait_for(lambda position: position.epoch > view.epoch)
 
     def end(self) -> None:
@@ -192,13 +193,13 @@ def view_at(position: Position) -> LeaseView:
     barrier = position.barrier
     if barrier is None:
         return LeaseView(position.topic_id, 0, b"", None, None, NOTHING_WITNESSED)
-    releaser = releaser_in(barrier.database)
-    note = ReleaseNote(releaser, barrier.replica or None) if releaser else None
+    release = barrier.granter if isinstance(barrier.granter, Release) else None
+    note = ReleaseNote(release.by, barrier.replica or None) if release is not None and release.by else None
     return LeaseView(
         position.topic_id,
         barrier.epoch,
         barrier.activation_id,
-        barrier.replica if releaser is None else None,
+        barrier.replica if release is None else None,
         note,
         position.counted_offset,
     )

@@ -11,7 +11,7 @@ from enum import Enum
 from ha.lock.interface import DatabaseIdentity
 from replica.log.interface import LogInDatabase, RequestLog
 from replica.notary.errors import DatabaseSuperseded
-from replica.notary.leases import database_in
+from replica.notary.granters import database_of
 from replica.notary.records import BarrierRecord
 
 
@@ -25,9 +25,8 @@ class Descent(Enum):
 
 
 def descent(ours: DatabaseIdentity, in_force: str) -> Descent:
-    """How our database relates to that of the barrier in force, named `<kind>:<system identifier>:<timeline>`, also
-    where that barrier pauses service."""
-    parts = database_in(in_force).split(":")
+    """How our database relates to that one, named `<kind>:<system identifier>:<timeline>`."""
+    parts = in_force.split(":")
     if len(parts) != 3 or not parts[2].isdecimal():
         return Descent.UNKNOWN
     kind, system_identifier, timeline = parts
@@ -38,12 +37,14 @@ def descent(ours: DatabaseIdentity, in_force: str) -> Descent:
 
 def check_descent(ours: DatabaseIdentity, barrier: BarrierRecord | None) -> Descent:
     """How our database relates to that of the barrier in force. Raises DatabaseSuperseded."""
-    found = Descent.UNKNOWN if barrier is None else descent(ours, barrier.database)
-    if barrier is not None and found is Descent.SUPERSEDED:
-        later = database_in(barrier.database).rpartition(":")[2]
+    database = None if barrier is None else database_of(barrier.granter)
+    if barrier is None or database is None:
+        return Descent.UNKNOWN
+    found = descent(ours, str(database))
+    if found is Descent.SUPERSEDED:
         raise DatabaseSuperseded(
             f"this database is on timeline {ours.timeline} of system {ours.system_identifier}; the epoch in force,"
-            f" {barrier.epoch} of {barrier.replica}, was granted on timeline {later}"
+            f" {barrier.epoch} of {barrier.replica}, was granted on timeline {database.timeline}"
         )
     return found
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ha.clock import Clock
 from replica.log.interface import ClockedLog
-from replica.notary.leases import granter_of
+from replica.notary.granters import THE_LOG
 from replica.notary.position import BEGIN
 from replica.notary.words import WordsLog, replace
 from replica.store.desk import DeskSeen, Drawn
@@ -55,7 +55,7 @@ class LogDesk:
     async def draw(self) -> Drawn:
         """See Desk."""
         number = await draw_range(self._log, self._random_bytes)
-        return Drawn(number, granter_of(self._log_id()))
+        return Drawn(number, THE_LOG)
 
     async def log_offset_of(self, ledger_offset: int) -> int | None:
         """See Desk."""

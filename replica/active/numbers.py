@@ -12,7 +12,8 @@ from __future__ import annotations
 import msgspec
 
 from replica.notary.errors import InvariantBroken
-from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, granter_in, pauser_in, releaser_in
+from replica.notary.granters import Pause, grants_as, opens_nothing
+from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM
 from replica.notary.position import Position
 from replica.notary.records import BarrierRecord
 
@@ -23,7 +24,7 @@ SEEN_RANGES_MAX = 1_000  # in a position; each lost append leaves a hole, and ev
 
 
 class NumberRange(msgspec.Struct, frozen=True):
-    """The numbers [start, end), given away by `database`, which is named as what granted a barrier (`granter_in`)."""
+    """The numbers [start, end), given away by `database`, which is named as what granted a barrier (`grants_as`)."""
 
     start: int
     end: int
@@ -63,12 +64,12 @@ class Numbers:
 
 def needs_range(numbers: Numbers | None, barrier: BarrierRecord) -> bool:
     """Whether a worker must draw a range, to go on under this barrier."""
-    return numbers is None or numbers.range.database != granter_in(barrier.database) or numbers.left < FEW_LEFT
+    return numbers is None or numbers.range.database != grants_as(barrier.granter) or numbers.left < FEW_LEFT
 
 
 def usable(numbers: Numbers | None, barrier: BarrierRecord) -> bool:
     """Whether a worker may number a record under this barrier."""
-    return numbers is not None and numbers.range.database == granter_in(barrier.database) and numbers.left > 0
+    return numbers is not None and numbers.range.database == grants_as(barrier.granter) and numbers.left > 0
 
 
 def writable(position: Position | None) -> BarrierRecord | None:
@@ -77,14 +78,12 @@ def writable(position: Position | None) -> BarrierRecord | None:
     The activation of a barrier that releases a lease, or pauses service, belongs to nobody.
     """
     barrier = None if position is None else position.barrier
-    if barrier is None or releaser_in(barrier.database) is not None:
-        return None
-    return barrier
+    return None if barrier is None or opens_nothing(barrier.granter) else barrier
 
 
 def is_paused(position: Position | None) -> bool:
     """Whether operators have paused service, as the barrier in force says."""
-    return position is not None and position.barrier is not None and pauser_in(position.barrier.database) is not None
+    return position is not None and position.barrier is not None and isinstance(position.barrier.granter, Pause)
 
 
 def is_fragmented(position: Position) -> bool:

@@ -25,6 +25,7 @@ from replica.active.parts import Parts
 from replica.active.publisher import Publisher
 from replica.active.tasks import SessionTasks
 from replica.notary.formats import Formats, of_barrier, to_write
+from replica.notary.granters import grants_as
 from replica.notary.position import Position
 from replica.store.interface import ParticipantStore, Published
 
@@ -100,7 +101,7 @@ class Opening:
         agree_with_log(self._database, self._parts.request_log)
         barrier = position.barrier
         if check_descent(self._database, barrier) is Descent.ANOTHER and barrier is not None:
-            log.warning("database_changed", database=str(self._database), in_force=barrier.database)
+            log.warning("database_changed", database=str(self._database), in_force=grants_as(barrier.granter))
 
     async def _see_the_log_move(self, position: Position) -> None:
         """Return once the log is seen to accept a record and to return it. Raises ActivationFailed when it does not.

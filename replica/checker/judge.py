@@ -18,6 +18,7 @@ from replica.checker.history import CommandIds
 from replica.notary.canonical import decode_request
 from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
 from replica.notary.genesis import NO_LEDGER
+from replica.notary.granters import Claim
 from replica.notary.records import (
     ActRecord,
     BarrierRecord,
@@ -347,15 +348,8 @@ RULES = {3: Rules(2, ReferenceJudge.before_states)}
 
 
 def _claimed(barrier: BarrierRecord) -> int | None:
-    """The offset in the database text of a claim, `lease:<log id>:<offset>`; None for any other barrier."""
-    kind, _, rest = barrier.database.partition(":")
-    log_id, _, number = rest.rpartition(":")
-    if kind != "lease" or not log_id or len(number) > 19:
-        return None
-    plain = all(digit in "0123456789" for digit in number) and number != ""
-    if number == "-1" or (plain and (number == "0" or number[0] != "0")):
-        return int(number)
-    return None
+    """The offset that a claim to a lease names; None for any other barrier."""
+    return barrier.granter.witnessed if isinstance(barrier.granter, Claim) else None
 
 
 def _pair_of(party: str, public_key: bytes) -> bytes:

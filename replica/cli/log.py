@@ -127,7 +127,7 @@ def describe(offset: int, value: bytes) -> Line:
     try:
         record = decode_record(value, format_named(value))
         if isinstance(record, BarrierRecord):
-            text = f"epoch {record.epoch} of {record.replica}, {record.database}, format {record.record_format}"
+            text = f"epoch {record.epoch} of {record.replica}, {record.granter}, format {record.record_format}"
             return Line(offset, "barrier", record.activation_id.hex()[:8], None, None, text)
         activation = record.activation_id.hex()[:8]
         if isinstance(record, RequestRecord):

@@ -17,7 +17,7 @@ from replica.log.interface import LogInDatabase, LogReader, LogRecords, RequestL
 from replica.notary.codes import Code
 from replica.notary.errors import LogLeaderChanged, LogRefused, LogUnavailable, NotaryError
 from replica.notary.formats import Formats, of_barrier
-from replica.notary.leases import database_in
+from replica.notary.granters import database_of
 from replica.notary.position import BEGIN, Position
 from replica.notary.records import BarrierRecord
 from replica.notary.salvage import NO_SALVAGES, Salvages
@@ -263,14 +263,15 @@ class Follower:
         for barrier in (found.record for found in applied.reading.barriers):
             self._require_database(barrier)
             self._formats = self._formats.raised(of_barrier(barrier))
-            log.info("barrier_in_force", epoch=barrier.epoch, replica=barrier.replica, database=barrier.database)
+            log.info("barrier_in_force", epoch=barrier.epoch, replica=barrier.replica, granter=str(barrier.granter))
         self._moved.set()
         self._on_applied(applied)
 
     def _require_database(self, barrier: BarrierRecord) -> None:
         """A log that lies in the database of this barrier is not read from an older primary of it."""
-        if isinstance(self._log, LogInDatabase):
-            self._log.require_database(database_in(barrier.database))
+        database = database_of(barrier.granter)
+        if isinstance(self._log, LogInDatabase) and database is not None:
+            self._log.require_database(str(database))
 
     async def watch_end(self) -> None:
         while True:

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from replica.notary.errors import FormatUnknown
-from replica.notary.reading import are_known
-from replica.notary.records import RECORD_FORMATS, BarrierRecord
+from replica.notary.records import RECORD_FORMATS, BarrierRecord, are_known
 from replica.notary.rules import RULES
 
 

@@ -20,7 +20,7 @@ import msgspec
 from replica.notary.counted import Counted, CountedNote, CountedRequest
 from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
 from replica.notary.genesis import decode_genesis
-from replica.notary.leases import is_leased, shows_life, witness_in
+from replica.notary.leases import comes_too_late, shows_life
 from replica.notary.position import POSITION_VERSION, Position
 from replica.notary.records import (
     BarrierRecord,
@@ -28,6 +28,7 @@ from replica.notary.records import (
     RequestRecord,
     SignOfLifeRecord,
     Undecodable,
+    are_known,
     decode_record,
     record_digest,
 )
@@ -165,8 +166,7 @@ class RunReader:
     def read_barrier(self, record: BarrierRecord) -> VoidReason | None:
         in_force = self.barrier
         if in_force is None or record.epoch > in_force.epoch:
-            witnessed = witness_in(record.database)
-            if is_leased(in_force) and witnessed is not None and witnessed < self.counted_offset:
+            if comes_too_late(record, in_force, self.counted_offset):
                 return VoidReason.HOLDER_WROTE
             if not are_known(record.record_format, record.rules_version):
                 raise FormatUnknown(
@@ -225,15 +225,6 @@ class RunReader:
                 self.counted_offset,
             )
         return Reading(position, self.counted, self.voids, self.barriers, self.start.offset)
-
-
-RECORD_FORMAT_OF = {3: 2}
-"""The record format that a barrier names together with a version of the rules."""
-
-
-def are_known(record_format: int, rules_version: int) -> bool:
-    """Whether this release can read what a barrier names."""
-    return RECORD_FORMAT_OF.get(rules_version) == record_format
 
 
 def first_time(seen: list[list[int]], sequence: int) -> bool:

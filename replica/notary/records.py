@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from hashlib import sha256
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from replica.notary.errors import BadRequest, InvariantBroken
+from replica.notary.granters import FIRST_LATER, Granter, LaterGranter, Name
 from replica.notary.requests import (
     DIGEST_BYTES,
     TIME_MAX_US,
@@ -33,15 +34,14 @@ from replica.notary.untrusted import UNREADABLE
 FORMAT = 2  # the newest record format that this release reads
 ACTIVATION_ID_BYTES = 16
 RECORD_MAX_BYTES = 1_000_000  # the largest value a writer makes; a request of 9,999 states has about 361,000 bytes
-BARRIER_TEXT_MAX = 255  # characters of a barrier's replica name and database
 BODY_MAX_BYTES = 65_536  # of an act
 NO_OFFSET = -1  # acceptances at any log offset count
 NO_PARTS = bytes(DIGEST_BYTES)  # the disclosure root of a request that is not shown in parts
 
 ActivationId = Annotated[bytes, msgspec.Meta(min_length=ACTIVATION_ID_BYTES, max_length=ACTIVATION_ID_BYTES)]
-BarrierText = Annotated[str, msgspec.Meta(max_length=BARRIER_TEXT_MAX)]
 Epoch = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
-SequenceNumber = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+SequenceNumber = Number
 StampUs = Annotated[int, msgspec.Meta(ge=0, le=TIME_MAX_US)]
 AfterOffset = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
 Body = Annotated[bytes, msgspec.Meta(max_length=BODY_MAX_BYTES)]
@@ -51,17 +51,31 @@ NoneYet = Annotated[tuple[bytes, ...], msgspec.Meta(max_length=0)]
 
 
 class BarrierRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=0):
-    """Opens an activation. The layout never changes.
+    """Opens an activation. The layout never changes, but a later format may have granters of its own.
 
-    `database` names the database cluster that granted the epoch: `<kind>:<system identifier>:<timeline>`.
+    `replica` wrote it; in a release of a lease it is the next holder, or empty. `site` and the number of its term are
+    for a later release: no replica names them yet.
     """
 
     epoch: Epoch
     activation_id: ActivationId
-    replica: BarrierText
-    database: BarrierText
-    record_format: int
-    rules_version: int
+    replica: Name
+    granter: Granter
+    record_format: Number
+    rules_version: Number
+    site: tuple[Name, Number] | None = None
+
+
+class _LaterBarrier(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=0):
+    """A barrier whose granter may be one of a later format."""
+
+    epoch: Epoch
+    activation_id: ActivationId
+    replica: Name
+    granter: Any
+    record_format: Number
+    rules_version: Number
+    site: tuple[Name, Number] | None
 
 
 class RequestRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False, tag=1):
@@ -147,9 +161,10 @@ NoteRecord = ActRecord | RegistrationRecord | SalvageRecord
 
 Record = BarrierRecord | RequestRecord | SignOfLifeRecord | NoteRecord
 
-_BARRIER_HEAD = b"\x97\x00"  # an array of seven whose first element, the kind, is 0
+_BARRIER_HEAD = b"\x98\x00"  # an array of eight whose first element, the kind, is 0
 _encoder = msgspec.msgpack.Encoder()
 _barrier_decoder = msgspec.msgpack.Decoder(BarrierRecord)
+_later_barrier_decoder = msgspec.msgpack.Decoder(_LaterBarrier)
 _InForce = RequestRecord | SignOfLifeRecord | NoteRecord
 
 
@@ -192,6 +207,14 @@ RECORD_FORMATS: dict[int, RecordFormat] = {
 }
 """Every record format that this release reads, by its number."""
 
+RECORD_FORMAT_OF = {3: 2}
+"""The record format that a barrier names together with a version of the rules."""
+
+
+def are_known(record_format: int, rules_version: int) -> bool:
+    """Whether this release can read what a barrier names."""
+    return RECORD_FORMAT_OF.get(rules_version) == record_format
+
 
 class _Head(msgspec.Struct, array_like=True):
     """The first elements of every record; the rest is skipped."""
@@ -226,7 +249,7 @@ def decode_record(value: bytes, format_in_force: int) -> Record:
     """A record from the log's bytes, read in the format that the barrier in force names. Raises Undecodable."""
     try:
         if value[:2] == _BARRIER_HEAD:
-            return _barrier_decoder.decode(value)
+            return decode_barrier(value)
         known = RECORD_FORMATS.get(format_in_force)
         if known is None:
             raise Undecodable("no format is in force")
@@ -242,6 +265,26 @@ def decode_record(value: bytes, format_in_force: int) -> Record:
         return record
     except (*UNREADABLE, BadRequest) as error:  # a validation error is a decode error too
         raise Undecodable(str(error)) from None
+
+
+def decode_barrier(value: bytes) -> BarrierRecord:
+    """The barrier in these bytes. Raises an error of UNREADABLE, and BadRequest for bytes that are not exactly those
+    that encode it."""
+    try:
+        barrier = _barrier_decoder.decode(value)
+    except msgspec.ValidationError:
+        later = _later_barrier_decoder.decode(value)
+        if are_known(later.record_format, later.rules_version) or not _is_later(later.granter):
+            raise
+        return BarrierRecord(*msgspec.structs.astuple(msgspec.structs.replace(later, granter=LaterGranter())))
+    if _encoder.encode(barrier) != value:
+        raise BadRequest("a barrier that is not in its shortest encoding")
+    return barrier
+
+
+def _is_later(granter: Any) -> bool:
+    """Whether it is one of a later format."""
+    return isinstance(granter, list) and bool(granter) and type(granter[0]) is int and granter[0] >= FIRST_LATER
 
 
 def _check_note(record: NoteRecord) -> None:

@@ -12,6 +12,7 @@ from replica.following.scrub import Scrubber
 from replica.health import HealthDocument
 from replica.link.unix_server import LinkServer
 from replica.notary.formats import known
+from replica.notary.granters import grants_as
 from replica.operators.status_page import submission_latency
 from replica.participant import Participant, SessionT
 from replica.store.bulletin import Bulletin
@@ -72,7 +73,7 @@ def make_probes(
             epoch=participant.epoch,
             applied_offset=follower.applied_offset,
             lag_records=follower.lag_records,
-            granted_by="" if position is None or position.barrier is None else position.barrier.database,
+            granted_by="" if position is None or position.barrier is None else grants_as(position.barrier.granter),
             reaches_log=participant.reaches_log(),
             log_hazards=follower.hazards,
             front_ends=len(link.front_ends),

@@ -27,8 +27,7 @@ class DeskSeen(msgspec.Struct, frozen=True):
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """A draw of sequence numbers, counted from 1, and the database that counted, named as in a
-    barrier, but for a claim's witness."""
+    """A draw of sequence numbers, counted from 1, and what counted them, named as what granted a barrier."""
 
     number: int
     database: str

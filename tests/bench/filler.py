@@ -18,6 +18,7 @@ from confluent_kafka import Producer
 from ledger_api.client import Party
 from replica.log.kafka.settings import KafkaSettings
 from replica.notary.formats import Formats
+from replica.notary.granters import Database
 from replica.notary.records import BarrierRecord, encode_record, request_record
 from tests.bench.workload import unsigned_submission
 
@@ -54,7 +55,9 @@ def filling(epoch: int, count: int, inputs: int, party: Party) -> Iterator[bytes
     """The records that `fill_log` appends."""
     source = random.Random(os.urandom(16))
     activation_id, formats = source.randbytes(16), Formats()
-    yield encode_record(BarrierRecord(epoch, activation_id, "filler", "postgres:0:0", formats.records, formats.rules))
+    yield encode_record(
+        BarrierRecord(epoch, activation_id, "filler", Database("postgres", "0", 0), formats.records, formats.rules)
+    )
     for sequence in range(count):
         stamp_us = time.time_ns() // 1_000
         submission = unsigned_submission(source, inputs, party)

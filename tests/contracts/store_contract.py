@@ -10,6 +10,7 @@ import pytest
 from replica.notary.codes import Code
 from replica.notary.errors import SalvageMissing, StoreMismatch
 from replica.notary.formats import Formats
+from replica.notary.granters import Database
 from replica.notary.marks import MARK_MAX_BYTES, ContradictedMark, ContradictedMarks
 from replica.notary.position import POSITION_VERSION, Position
 from replica.notary.records import BarrierRecord
@@ -78,7 +79,7 @@ def completion(
 
 
 def at(offset: int) -> Position:
-    barrier = BarrierRecord(2, b"a" * 16, "r1", "postgres:1:1", 2, 3)
+    barrier = BarrierRecord(2, b"a" * 16, "r1", Database("postgres", "1", 1), 2, 3)
     return Position(POSITION_VERSION, b"L" * 16, TOPIC, offset, b"d" * 32, barrier, 0, 17, ((0, max(1, offset)),))
 
 

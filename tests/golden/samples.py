@@ -25,7 +25,8 @@ from replica.checker.history import (
 from replica.notary.canonical import change_id, content_digest, encode_request
 from replica.notary.counted import CountedRequest
 from replica.notary.genesis import GenesisRecord, encode_genesis
-from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM, claim_text, release_text
+from replica.notary.granters import Claim, Database, Release
+from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM
 from replica.notary.merkle import leaf_hash, tree_levels
 from replica.notary.position import POSITION_VERSION, Position, begin, encode_position
 from replica.notary.receipts import Place, Receipt, make_receipts, receipt_to_document
@@ -134,12 +135,12 @@ SIGNED_COMMANDS = {  # name: request, user id, command id, act_as, period in sec
     "texts that are not ASCII": ("window", "zoë", "日", ("O=\U0001f600", "O=\uff5e", "O=A"), 3_600.0, None),
 }
 
-BARRIER = BarrierRecord(7, ACTIVATION_1, "R1", "postgres:7564028173911205913:1", 2, 3)
+BARRIER = BarrierRecord(7, ACTIVATION_1, "R1", Database("postgres", "7564028173911205913", 1), 2, 3)
 
 _OF_2 = (2, ACTIVATION_2)
 _OPERATOR = (bytes(PARTY_KEY.verify_key), bytes([0x51]) * 64)
 
-BARRIER_2 = BarrierRecord(9, ACTIVATION_2, "R2", "postgres:7564028173911205913:1", 2, 3)
+BARRIER_2 = BarrierRecord(9, ACTIVATION_2, "R2", Database("postgres", "7564028173911205913", 1), 2, 3)
 
 RECORDS = {
     "barrier": BARRIER_2,
@@ -157,7 +158,7 @@ LEASED = Position(
     "qPgrcQb1TUm0yHd7vVhW9g",
     1_000_000,
     bytes([0xDD]) * 32,
-    BarrierRecord(9, ACTIVATION_2, "R2", "lease:qPgrcQb1TUm0yHd7vVhW9g:998990", 2, 3),
+    BarrierRecord(9, ACTIVATION_2, "R2", Claim(998_990), 2, 3),
     999_000,
     1_700_000_000_000_000,
     ((0, 990), (2**62, 2**62 + 7)),
@@ -229,7 +230,7 @@ def log() -> list[bytes]:
     after_7 = msgspec.structs.replace(terms, command_id="c-1", deduplication_us=None, ledger_offset=1)
     after_14 = msgspec.structs.replace(after_7, ledger_offset=2)
     late = TimeWindow(None, 4_000)
-    barrier_2 = BarrierRecord(8, ACTIVATION_2, "R2", "postgres:7564028173911205913:1", 2, 3)
+    barrier_2 = BarrierRecord(8, ACTIVATION_2, "R2", Database("postgres", "7564028173911205913", 1), 2, 3)
     return [
         *_begun(BARRIER, 4),
         first(0, spend, "c-1"),  # 3: an acceptance
@@ -270,10 +271,9 @@ def log() -> list[bytes]:
 
 def leased_log() -> list[bytes]:
     """Claims to a lease: void ones, by the life of its holder, and one that counts although others wrote."""
-    log_id = LOG_IDS[1]
 
     def claimed(activation_id: bytes, epoch: int, witnessed: int) -> BarrierRecord:
-        return BarrierRecord(epoch, activation_id, f"R{epoch}", claim_text(log_id, witnessed), 2, 3)
+        return BarrierRecord(epoch, activation_id, f"R{epoch}", Claim(witnessed), 2, 3)
 
     def claim(activation_id: bytes, epoch: int, witnessed: int) -> bytes:
         return encode_record(claimed(activation_id, epoch, witnessed))
@@ -294,7 +294,7 @@ def leased_log() -> list[bytes]:
         claim(second, 2, 6),  # 9: in force, although others wrote
         of(first, OTHERS_FROM + 1, 0x43),  # late: logged anew by its sender
         of(second, OTHERS_FROM + 2, 0x43),  # 11
-        encode_record(BarrierRecord(3, first, "R1", release_text(log_id, "R2"), 2, 3)),
+        encode_record(BarrierRecord(3, first, "R1", Release("R2"), 2, 3)),
         of(second, OTHERS_FROM + 3, 0x44),  # 13: of nobody's activation
     ]
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import msgspec
 
 from replica.checker import judge as reference
-from replica.notary import reading, records, rules
+from replica.notary import records, rules
 from replica.notary.acceptances import Acceptance
 from replica.notary.counted import CountedRequest
 from replica.notary.formats import Formats, known
@@ -65,7 +65,7 @@ _DECODER = msgspec.msgpack.Decoder(NextRequest | SignOfLifeRecord | NoteRecord)
 ADDED: list[tuple[dict[int, Any], int, Any]] = [
     (records.RECORD_FORMATS, NEXT.records, RecordFormat(make_request, _DECODER)),
     (rules.RULES, NEXT.rules, judge),
-    (reading.RECORD_FORMAT_OF, NEXT.rules, NEXT.records),
+    (records.RECORD_FORMAT_OF, NEXT.rules, NEXT.records),
     (reference.RULES, NEXT.rules, reference.Rules(NEXT.records, before_states)),
 ]
 

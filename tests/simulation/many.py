@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 import msgspec
@@ -94,8 +94,8 @@ def run_seed(seed: int, size: Size | None = None) -> Totals:
 
 
 def run_in_parallel(
-    seeds: range, size: Size | None = None, *, workers: int = 2, chunk: int = 25
-) -> Iterator[tuple[range, Totals]]:
+    seeds: Sequence[int], size: Size | None = None, *, workers: int = 2, chunk: int = 25
+) -> Iterator[tuple[Sequence[int], Totals]]:
     """Run seeds on several processors; yields each chunk as it is done."""
     chunks = [seeds[at : at + chunk] for at in range(0, len(seeds), chunk)]
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:

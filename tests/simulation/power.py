@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from replica.checker.history import Event, Ok, Refused, Unknown
 from replica.marks.seen_file import MemorySeenFile, Seen, SeenDisk, encode_slot
 from replica.notary.errors import LogRefused, StoreUnavailable
+from replica.notary.granters import Database
 from replica.notary.position import BEGIN, POSITION_VERSION, Position, offset_of
 from replica.notary.records import BarrierRecord, Undecodable, decode_record, record_digest
 from replica.notary.requests import DIGEST_BYTES
@@ -306,7 +307,7 @@ class Power:
         replica.kill(heard_s=None)
         if is_foreign:
             self.foreign = replica.name
-            barrier = BarrierRecord(1, b"elsewhere-------", replica.name, "postgres:elsewhere:1", 2, 3)
+            barrier = BarrierRecord(1, b"elsewhere-------", replica.name, Database("postgres", "elsewhere", 1), 2, 3)
             offset = self._random.randint(0, 2 * world.topic.end_offset)
             mark = Position(
                 POSITION_VERSION,

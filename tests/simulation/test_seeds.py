@@ -37,18 +37,18 @@ def test_the_chosen_seeds_break_no_promise_and_every_fault_fires() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-def test_two_thousand_seeds_break_no_promise_and_every_fault_fires() -> None:
-    """Goal: no seed breaks a promise, no fault is only planned. Method: run all on every processor, add up."""
+def test_the_other_seeds_break_no_promise() -> None:
+    """Goal: no seed breaks a promise. Method: run those that are not chosen on every processor, add up."""
+    others = sorted(set(SEEDS) - set(chosen_seeds()))
     began_s, totals = time.monotonic(), Totals()
-    for _, part in run_in_parallel(SEEDS, workers=os.cpu_count() or 1):
+    for _, part in run_in_parallel(others, workers=os.cpu_count() or 1):
         totals.add(part)
     took_s = time.monotonic() - began_s
     COVERAGE_FILE.parent.mkdir(exist_ok=True)
     COVERAGE_FILE.write_bytes(msgspec.json.format(msgspec.json.encode(totals), indent=1))
     print(f"{coverage_table(totals)}\n{totals.seeds} seeds, {totals.operations} operations in {took_s:.0f} s")
     assert not totals.failures, f"{len(totals.failures)} seeds failed, {REPLAY}: {totals.failures}"
-    assert not never_fired(totals)
-    assert totals.seeds == len(SEEDS)
+    assert totals.seeds == len(others)
 
 
 @pytest.mark.parametrize("seed", few_quick(range(1, 41), 8))

@@ -97,7 +97,7 @@ def test_service_is_paused_and_resumed_in_some_runs() -> None:
         assert outcome.violations == [], f"seed {plan.seed}"
         lines = outcome.story.lines()
         heard["paused"] += any("service paused" in line for line in lines)
-        heard["barrier"] += any("barrier_in_force" in line and "=release:" in line for line in lines)
+        heard["barrier"] += any("barrier_in_force" in line and "=pause:" in line for line in lines)
     print(dict(heard))
     assert min(heard["paused"], heard["barrier"]) >= len(plans) // 2
 

@@ -9,7 +9,7 @@ from replica.checker.check import Scope, check
 from replica.checker.completions import CompletionRow
 from replica.checker.findings import Summary
 from replica.checker.judge import JudgedBarrier, JudgedLost, JudgedRequest, ReferenceJudge
-from replica.notary.leases import database_in
+from replica.notary.granters import database_of
 from replica.notary.position import offset_of
 from replica.notary.receipts import verify_receipt
 from replica.notary.rules import STATE_KEY, TX_KEY
@@ -108,9 +108,9 @@ def _check_indexes(world: World) -> None:
         if isinstance(judged, JudgedBarrier) and not judged.repeated:
             epochs.append(judged.record.epoch)
             rules.append(judged.record.rules_version)
-            system, _, timeline = database_in(judged.record.database).rpartition(":")
-            if not world.plan.lease:
-                timelines.append((system, int(timeline)))
+            database = database_of(judged.record.granter)
+            if database is not None:
+                timelines.append((database.system, database.timeline))
         if isinstance(judged, JudgedLost):
             entries |= of_kinds(world.salvages.entries_of([(offset, value)]), _JUDGED)
         if isinstance(judged, JudgedRequest) and rules[-1] < max(rules):

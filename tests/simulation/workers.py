@@ -24,7 +24,7 @@ from replica.active.serving import MakeServing
 from replica.active.worker import Worker
 from replica.checker.judge import Judged, JudgedBarrier, JudgedRequest
 from replica.notary.errors import StoreUnavailable
-from replica.notary.leases import database_in, pauser_in
+from replica.notary.granters import Pause, database_of
 from replica.participant import Participant
 from replica.store.desk import Desk, DeskSeen, Drawn
 from replica.store.memory import MemoryDesk
@@ -295,7 +295,7 @@ def check_pauses(world: World, walked: Sequence[Judged]) -> None:
     for one in walked:
         at_s = stored_at_s[one.offset]
         if isinstance(one, JudgedBarrier) and not one.repeated:
-            if pauser_in(one.record.database) is not None:
+            if isinstance(one.record.granter, Pause):
                 pausing = one
             elif pausing is not None and _is_of_an_older_primary(one, pausing):
                 pausing = None
@@ -307,9 +307,10 @@ def check_pauses(world: World, walked: Sequence[Judged]) -> None:
 
 
 def _is_of_an_older_primary(barrier: JudgedBarrier, than: JudgedBarrier) -> bool:
-    system, _, timeline = database_in(barrier.record.database).rpartition(":")
-    newer_system, _, newer = database_in(than.record.database).rpartition(":")
-    return system != newer_system or int(timeline) < int(newer)
+    older, newer = database_of(barrier.record.granter), database_of(than.record.granter)
+    assert older is not None
+    assert newer is not None
+    return older.system != newer.system or older.timeline < newer.timeline
 
 
 # ---- what must hold ----

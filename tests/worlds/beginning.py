@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from replica.active.signer import FileSigner
 from replica.log.interface import RequestLog
 from replica.notary.genesis import GenesisRecord, encode_genesis
+from replica.notary.granters import Database
 from replica.notary.note_signatures import signed_note
 from replica.notary.records import BarrierRecord, RegistrationRecord, encode_record
 from replica.notary.requests import TIME_MAX_US
@@ -19,7 +20,7 @@ OFFICER = FileSigner(Ed25519PrivateKey.from_private_bytes(b"o" * 32))  # where n
 LEDGER = b"L" * 16  # the id of the ledger of every made-up world
 OTHER_LEDGER = b"another ledger's"
 _ACTIVATION = b"the first leader"
-_DATABASE = "elsewhere:1:1"  # another system than any that a world has: each may go on after it
+_DATABASE = Database("elsewhere", "1", 1)  # another system than any that a world has: each may go on after it
 
 
 Registered = tuple[str, bytes] | tuple[str, bytes, int, int]  # party, key, and a period [from_us, until_us)
@@ -36,7 +37,7 @@ def beginning(officer: FileSigner, *keys: Registered) -> list[bytes]:
 
 def next_barrier(epoch: int, activation_id: bytes, replica: str = "r1") -> bytes:
     """The barrier of a later activation under today's rules, as a value of the log."""
-    of = (epoch, activation_id, replica, "postgres:1:1", PRESENT.records, PRESENT.rules)
+    of = (epoch, activation_id, replica, Database("postgres", "1", 1), PRESENT.records, PRESENT.rules)
     return encode_record(BarrierRecord(*of))
 
 

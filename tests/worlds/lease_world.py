@@ -15,7 +15,7 @@ from replica.following.follower import Follower
 from replica.index.memory import MemoryIndex
 from replica.log.interface import RequestLog
 from replica.notary.formats import Formats
-from replica.notary.leases import release_text
+from replica.notary.granters import Release
 from replica.notary.records import BarrierRecord, encode_record
 from replica.settings import CoreSettings
 from tests.contracts.lock_contract import CLOCK, SETTINGS, World
@@ -31,7 +31,7 @@ async def nothing_raised() -> Formats:
 
 def nobodys(epoch: int, log_id: str) -> bytes:
     """A barrier that takes the lease from its holder, and gives it to nobody."""
-    return encode_record(BarrierRecord(epoch, os.urandom(16), "", release_text(log_id, ""), 2, 3))
+    return encode_record(BarrierRecord(epoch, os.urandom(16), "", Release(""), 2, 3))
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from replica.notary.granters import Database
 from replica.notary.marks import mark_of
 from replica.notary.position import Position, begin
 from replica.notary.reading import read_records
@@ -14,7 +15,7 @@ LOG_ID = "memory-1"
 
 def barrier(epoch: int = 1, replica: str = "R1", marker: int = 0) -> BarrierRecord:
     """A barrier; `marker` makes its activation another one."""
-    return BarrierRecord(epoch, bytes([marker]) * 16, replica, "memory:1:1", FORMAT, 3)
+    return BarrierRecord(epoch, bytes([marker]) * 16, replica, Database("memory", "1", 1), FORMAT, 3)
 
 
 def log_of(end: int, *, marker: int = 0, fork: int | None = None) -> list[bytes]:

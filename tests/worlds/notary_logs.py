@@ -17,6 +17,7 @@ from replica.index.memory import MemoryIndex
 from replica.index.newest import newest_acceptances, newest_registrations, noted, officers_of
 from replica.notary.counted import Counted, CountedNote, CountedRequest
 from replica.notary.genesis import NO_LEDGER, GenesisRecord, encode_genesis
+from replica.notary.granters import Claim, Database, Release
 from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM
 from replica.notary.parties import Officers
 from replica.notary.position import Position, begin, decode_position, encode_position
@@ -85,6 +86,24 @@ def rules_of(format: int) -> int:
     return format - PRESENT.records + PRESENT.rules
 
 
+NO_GRANTERS: list[object] = [
+    [],
+    5,
+    [True],
+    [1],
+    [1, -2],
+    [1, 2**63],
+    [1, 5, 5],
+    [2, "a b"],
+    [2, "é"],
+    [2, "x" * 256],
+    [0, "postgres", "1"],
+    [3, "postgres", "1", 1],
+    [4, "a granter of a later format"],
+]
+"""What no barrier of this format has in the place of its granter."""
+
+
 @dataclass
 class LogMaker:
     """Appends records as one activation after the other would, in the format in force. Offsets are dense from 0."""
@@ -108,16 +127,24 @@ class LogMaker:
         self.activation_id, self.sequence = activation(epoch if number is None else number), 0
         self.format = self.format if format is None else format
         asked = (self.format, rules_of(self.format) if rules is None else rules)
-        return self.raw(encode_record(BarrierRecord(epoch, self.activation_id, f"R{epoch}", "postgres:1:1", *asked)))
+        return self.raw(
+            encode_record(BarrierRecord(epoch, self.activation_id, f"R{epoch}", Database("postgres", "1", 1), *asked))
+        )
 
-    def claim(self, epoch: int, witnessed: int | str, *, format: int = PRESENT.records, wins: bool = True) -> int:
+    def claim(self, epoch: int, witnessed: int | Release, *, format: int = PRESENT.records, wins: bool = True) -> int:
         """Claim a lease in a format and its rules. Records go on under the claim's activation id, if it `wins`, or
-        under the one before. A text in place of the offset is the whole database text."""
-        text = f"lease:raft:log:{witnessed}" if isinstance(witnessed, int) else witnessed
+        under the one before. A release in place of the offset ends it."""
+        granter = Claim(witnessed) if isinstance(witnessed, int) else witnessed
         claimant = activation(epoch)
         if wins:
             self.activation_id, self.sequence, self.format = claimant, 0, format
-        return self.raw(encode_record(BarrierRecord(epoch, claimant, f"R{epoch}", text, format, rules_of(format))))
+        return self.raw(encode_record(BarrierRecord(epoch, claimant, f"R{epoch}", granter, format, rules_of(format))))
+
+    def barrier_by(self, granter: object, epoch: int = 9, **changed: object) -> int:
+        """A barrier with any granter, which a writer of this format does not make; records go on as before."""
+        fields = {"replica": "R", "format": self.format, "rules": rules_of(self.format), "site": None, **changed}
+        head = 0, epoch, activation(epoch), fields["replica"], granter
+        return self.raw(msgspec.msgpack.encode([*head, fields["format"], fields["rules"], fields["site"]]))
 
     def submit(
         self,
@@ -377,13 +404,14 @@ def _next_barrier(draw: st.DrawFn, maker: LogMaker) -> None:
 
 
 def _claim(draw: st.DrawFn, maker: LogMaker) -> None:
-    """One that saw all or nearly all; or a text that is none of a claim."""
+    """One that saw all or nearly all; a release; or what no granter is."""
     newest = len(maker.values) - 1
     near = st.integers(max(-1, newest - 3), newest)
-    texts = st.sampled_from(["lease:log:", "lease:5", "lease::5", "lease:log:05", "lease:log:-2", "release:log:R1"])
-    witnessed = draw(near | near | near | near | texts)
-    wins = draw(st.booleans())
-    maker.claim(draw(st.sampled_from([newest + 7, newest + 7, 4])), witnessed, wins=wins)
+    wins, epoch = draw(st.booleans()), draw(st.sampled_from([newest + 7, newest + 7, 4]))
+    if draw(st.integers(0, 9)) == 0:
+        maker.barrier_by(draw(st.sampled_from(NO_GRANTERS)), epoch)
+    else:
+        maker.claim(epoch, draw(near | near | near | near | st.just(Release("R1"))), wins=wins)
 
 
 def _again(draw: st.DrawFn, maker: LogMaker) -> None:
@@ -442,8 +470,8 @@ def _broken(draw: st.DrawFn, maker: LogMaker) -> None:
         _with(good, disclosure_root=b"r" * 32),
         _with(good, openings=(b"",)),
         _with(good, consents=(b"",)),
-        encode_record(BarrierRecord(0, b"z" * 16, "R", "postgres:1:1", 2, 3)),
-        encode_record(BarrierRecord(99, b"short", "R", "postgres:1:1", 2, 3)),
+        encode_record(BarrierRecord(0, b"z" * 16, "R", Database("postgres", "1", 1), 2, 3)),
+        encode_record(BarrierRecord(99, b"short", "R", Database("postgres", "1", 1), 2, 3)),
         encode_record(msgspec.structs.replace(good, deduplication_us=-1)),
         encode_record(msgspec.structs.replace(good, deduplication_us=2**63)),
         encode_record(msgspec.structs.replace(good, after_offset=-2)),

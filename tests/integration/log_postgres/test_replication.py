@@ -21,6 +21,7 @@ from replica.log.postgres.install import install
 from replica.log.postgres.log import PostgresLog
 from replica.log.postgres.writer import PostgresWriter
 from replica.notary.errors import LogUnavailable
+from replica.notary.granters import Database
 from replica.notary.records import BarrierRecord, encode_record
 from replica.settings import CoreSettings
 from tests.integration.log_postgres.world import opened, run
@@ -246,7 +247,7 @@ async def promoted(pair: Pair) -> Promoted:
         system = log.database.split(":")[1]
     await pair.standby.promote()
     await pair.primary.require_standby("")
-    granted = BarrierRecord(7, b"z" * 16, "r1", f"postgres:{system}:2", PRESENT.records, PRESENT.rules)
+    granted = BarrierRecord(7, b"z" * 16, "r1", Database("postgres", system, 2), PRESENT.records, PRESENT.rules)
     for server, values in ((pair.standby, [encode_record(granted), b"x", b"y"]), (pair.primary, [b"of the old one"])):
         async with opened(server.dsn()) as log:
             (await log.open_writer()).append_all(values)
@@ -263,7 +264,7 @@ async def test_whoever_knows_the_new_primary_leaves_the_old_one(promoted: Promot
     async with opened(promoted.hosts) as log:
         reader, writer = await log.open_reader(0), await log.open_writer()
         assert await reader.read(1, READ_WAIT_S) == [(0, b"of both")]
-        log.require_database(promoted.granted.database)
+        log.require_database(str(promoted.granted.granter))
         with pytest.raises(LogUnavailable, match="an old primary answers: its timeline is 1, 2 was seen"):
             await reader.read(1, READ_WAIT_S)
         with pytest.raises(LogUnavailable, match="an old primary"):
@@ -272,7 +273,7 @@ async def test_whoever_knows_the_new_primary_leaves_the_old_one(promoted: Promot
         found = await read_all(await log.open_reader(0), 4)
         assert [value for _, value in found] == [b"of both", encode_record(promoted.granted), b"x", b"y"]
     async with opened(promoted.old.dsn()) as log:
-        log.require_database(promoted.granted.database)
+        log.require_database(str(promoted.granted.granter))
         for asking in (log.check, log.end_offset, log.open_writer, lambda: log.open_reader(0)):
             with pytest.raises(LogUnavailable, match="an old primary"):
                 await asking()
@@ -293,7 +294,7 @@ async def test_a_replica_that_applied_the_new_primary_s_barrier_waits_where_only
     async with opened(promoted.hosts) as log, following(log, index, settings) as follower:
         await eventually(lambda: asyncio.sleep(0, follower.reaches_log()))
         assert follower.applied_offset == 3
-        assert log.database == promoted.granted.database
+        assert log.database == str(promoted.granted.granter)
 
 
 @asynccontextmanager

@@ -40,7 +40,7 @@ def one_missing_heartbeat(patch: MonkeyPatch) -> None:
 
 @mutant("readers let a claim count although the holder wrote after what the claimant had read", _watched)
 def witness_ignored(patch: MonkeyPatch) -> None:
-    patch.setattr(replica.notary.reading, "is_leased", lambda barrier: False)
+    patch.setattr(replica.notary.reading, "comes_too_late", lambda *of: False)
 
 
 @mutant("a claim names the rules of the first claim, whatever was raised and is in the log", registering_by_lease)

@@ -21,7 +21,6 @@ from replica.active.server import Server
 from replica.active.worker import Worker
 from replica.following.apply import Applied
 from replica.notary.counted import CountedRequest
-from replica.notary.leases import granter_in, pauser_in
 from replica.notary.position import BEGIN, Position, offset_of
 from replica.notary.records import NO_OFFSET, BarrierRecord
 from replica.participant import Participant
@@ -117,12 +116,8 @@ def written_under_a_pause(patch: MonkeyPatch) -> None:
     def any_barrier(position: Position | None) -> BarrierRecord | None:
         return None if position is None else position.barrier
 
-    def of_any(text: str) -> str:
-        return pauser_in(text) or granter_in(text)
-
     for module in (replica.active.numbers, replica.active.worker):
         patch.setattr(module, "writable", any_barrier)
-    patch.setattr(replica.active.numbers, "granter_in", of_any)
     patch.setattr(replica.active.worker, "is_paused", lambda _: False)
 
 

@@ -16,7 +16,7 @@ from replica.active.publisher import Publisher
 from replica.notary.answers import Answer, Notarised, NotNow, Refused
 from replica.notary.codes import Code
 from replica.notary.errors import SignerUnavailable
-from replica.notary.leases import release_text
+from replica.notary.granters import Database, Release
 from replica.notary.records import BarrierRecord, encode_record
 from tests.simulation.virtual import run_virtually
 from tests.unit.active.test_worker import Late
@@ -149,7 +149,7 @@ def test_what_comes_between_a_release_and_the_next_claim_is_held() -> None:
             for each in replicas:
                 each.participant.may_lead = False
             store = world.shared.topic.store
-            store(encode_record(BarrierRecord(epoch + 50, b"r" * 16, "", release_text("memory-1", "R1"), 2, 3)))
+            store(encode_record(BarrierRecord(epoch + 50, b"r" * 16, "", Release("R1"), 2, 3)))
             await asyncio.sleep(0.01)
             assert {writable(each.participant.follower.position) for each in replicas} == {None}
             asking = [asyncio.create_task(keep_asking(each, 10 * at, 1)) for at, each in enumerate(replicas, 1)]
@@ -157,7 +157,8 @@ def test_what_comes_between_a_release_and_the_next_claim_is_held() -> None:
             await asyncio.sleep(0.15)
             assert [task.done() for task in asking] == [False] * 3
             assert [len(each.server.appender.held) for each in replicas] == [1, 1, 1]
-            database = str(world.shared.lock_server.identity)
+            ours = world.shared.lock_server.identity
+            database = Database(ours.kind, ours.system_identifier, ours.timeline)
             store(encode_record(BarrierRecord(epoch + 51, b"c" * 16, "R9", database, 2, 3)))
             for each in replicas:
                 await each.participant.follower.wait_for(lambda position: writable(position) is not None)

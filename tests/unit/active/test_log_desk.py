@@ -12,7 +12,7 @@ from replica.active.log_desk import CLOCK_EVERY_S, LogDesk, draw_range
 from replica.active.numbers import Numbers, needs_range, range_of, usable
 from replica.log.raft.log import median_of_majority
 from replica.notary.errors import StoreMismatch
-from replica.notary.leases import claim_text, granter_in, granter_of
+from replica.notary.granters import THE_LOG, Claim
 from replica.notary.position import POSITION_VERSION, Position
 from replica.notary.records import BarrierRecord
 from replica.notary.words import NewWord
@@ -54,8 +54,8 @@ class Clock(LoopClock):
         return self.now_s
 
 
-def claim(epoch: int, witnessed: int, log_id: str = "raft:9f") -> BarrierRecord:
-    return BarrierRecord(epoch, bytes([epoch]) * 16, "R1", claim_text(log_id, witnessed), 2, 3)
+def claim(epoch: int, witnessed: int) -> BarrierRecord:
+    return BarrierRecord(epoch, bytes([epoch]) * 16, "R1", Claim(witnessed), 2, 3)
 
 
 async def test_each_draw_is_given_to_one() -> None:
@@ -109,19 +109,15 @@ async def test_a_desk_shows_the_own_ledger_as_one_pair_and_asks_the_clocks_now_a
     assert (await desk.look()).wall_us is None
     assert words.asked == 2
     assert [await desk.log_offset_of(offset) for offset in (1, 2)] == [None, 9]
-    assert (await desk.draw()).database == granter_of("raft:9f")
+    assert (await desk.draw()).database == THE_LOG
 
 
 def test_a_range_holds_for_all_claims_to_one_log() -> None:
-    """Goal: a change of holder needs no new range, another log does. Method: claims that witnessed different records;
-    a claim to another log; the names of databases."""
-    numbers = Numbers(range_of(1, granter_of("raft:9f")))
+    """Goal: a change of holder needs no new range. Method: claims that witnessed different records."""
+    numbers = Numbers(range_of(1, THE_LOG))
     assert usable(numbers, claim(1, -1))
     assert usable(numbers, claim(2, 17))
     assert not needs_range(numbers, claim(2, 17))
-    assert not usable(numbers, claim(3, 17, "raft:9e"))
-    assert needs_range(numbers, claim(3, 17, "raft:9e"))
-    assert granter_in("postgres:7:1") == "postgres:7:1"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from ha.settings import ElectionSettings
 from replica.log.memory import Delivery
 from replica.notary.answers import Notarised, NotNow
 from replica.notary.codes import Code
+from replica.notary.granters import Database
 from replica.notary.records import BarrierRecord, RequestRecord, decode_record, encode_record
 from replica.settings import CoreSettings
 from tests.simulation.virtual import run_virtually
@@ -75,7 +76,7 @@ def test_a_replica_whose_barrier_is_void_raises_the_epoch_and_writes_again() -> 
     async def story() -> None:
         async with World() as world:
             replica = Replica(world.shared, "R1")
-            barrier = BarrierRecord(7, b"z" * 16, "R9", "elsewhere", 2, 3)
+            barrier = BarrierRecord(7, b"z" * 16, "R9", Database("elsewhere", "1", 1), 2, 3)
 
             class Late(Delivery):
                 """Another barrier gets in just before the replica's first one."""

@@ -31,7 +31,7 @@ from replica.index.memory import MemoryIndex
 from replica.link.interface import DEFAULT_OPTIONS, Replies
 from replica.notary.canonical import change_id, summarise
 from replica.notary.errors import InvariantBroken
-from replica.notary.leases import claim_text, release_text
+from replica.notary.granters import Claim, Database, Granter, Release
 from replica.notary.parties import registration_id
 from replica.notary.position import POSITION_VERSION, Position, begin
 from replica.notary.records import ActRecord, BarrierRecord, Record, SignOfLifeRecord, encode_record
@@ -43,13 +43,14 @@ from tests.worlds.beginning import LEDGER
 from tests.worlds.core_world import KEY, PARTY, state, submission
 from tests.worlds.notary_logs import IN_FORCE
 
-DATABASE = "postgres:71:1"
+ON_71 = Database("postgres", "71", 1)
+DATABASE = str(ON_71)
 FIRST = NUMBERS_PER_RANGE  # of the first range that is drawn
-PROMOTED = "postgres:71:2"
+PROMOTED = Database("postgres", "71", 2)
 
 
-def barrier(epoch: int, database: str = DATABASE) -> BarrierRecord:
-    return BarrierRecord(epoch, bytes([epoch]) * 16, "R1", database, PRESENT.records, PRESENT.rules)
+def barrier(epoch: int, granter: Granter = ON_71) -> BarrierRecord:
+    return BarrierRecord(epoch, bytes([epoch]) * 16, "R1", granter, PRESENT.records, PRESENT.rules)
 
 
 class Log:
@@ -128,8 +129,8 @@ def test_workers_write_and_never_after_a_release() -> None:
 
     assert writable(None) is None
     assert writable(position(None)) is None
-    assert writable(position(barrier(1, release_text("topic", "R1")))) is None
-    assert writable(position(barrier(1, claim_text("topic", 4)))) is not None  # whether it may number is another matter
+    assert writable(position(barrier(1, Release("R1")))) is None
+    assert writable(position(barrier(1, Claim(4)))) is not None  # whether it may number is another matter
     assert writable(position(barrier(1))) == barrier(1)
 
 

@@ -9,7 +9,7 @@ from replica.active.own_records import VOIDED_MAX
 from replica.log.memory import Delivery
 from replica.notary.answers import Notarised, NotNow
 from replica.notary.codes import Code
-from replica.notary.leases import release_text
+from replica.notary.granters import Database, Release
 from replica.notary.records import BarrierRecord, RequestRecord, decode_record, encode_record
 from replica.notary.terms import signed_in
 from tests.simulation.virtual import run_virtually
@@ -126,7 +126,9 @@ def test_what_an_ended_writer_had_is_logged_anew_once_a_barrier_made_it_void() -
                 in_doubt = await sent_and_not_stored(worker, 1, keeping, writers)
                 await asyncio.sleep(0.15)
                 assert (len(writers), in_doubt.done()) == (2, False)
-                world.shared.topic.store(encode_record(BarrierRecord(9, bytes(16), "R9", "memory:memory:1", 2, 3)))
+                world.shared.topic.store(
+                    encode_record(BarrierRecord(9, bytes(16), "R9", Database("memory", "memory", 1), 2, 3))
+                )
                 assert isinstance((await in_doubt)[0], Notarised)
 
     async def other_story() -> None:
@@ -161,7 +163,7 @@ def test_holders_that_change_without_end_keep_nobody_waiting_for_ever() -> None:
                 for epoch in range(FIRST_EPOCH + 1, FIRST_EPOCH + 1 + VOIDED_MAX):
                     await asyncio.sleep(1.0)
                     assert not asking.done()
-                    barrier = BarrierRecord(epoch, bytes([epoch]) * 16, "R9", "memory:memory:1", 2, 3)
+                    barrier = BarrierRecord(epoch, bytes([epoch]) * 16, "R9", Database("memory", "memory", 1), 2, 3)
                     world.shared.topic.store(encode_record(barrier))
                 (answer,) = await asking
                 assert isinstance(answer, NotNow)
@@ -183,7 +185,7 @@ def test_a_release_that_nobody_follows_holds_nobody_up_for_long() -> None:
             await core.until_active()
             async with cluster(worker, world=world, cores=0):
                 await core.stop()
-                release = BarrierRecord(9, b"r" * 16, "", release_text("memory-1", "R1"), 2, 3)
+                release = BarrierRecord(9, b"r" * 16, "", Release("R1"), 2, 3)
                 world.shared.topic.store(encode_record(release))
                 await asyncio.sleep(0.05)
                 end = world.shared.topic.end_offset

@@ -22,6 +22,7 @@ from ledger_api.server.validation import Validator
 from ledger_api.wire.submissions import submission_to_document
 from replica.link.frames import LookUp, encode_frame
 from replica.notary.errors import BadRequest, ConfigError
+from replica.notary.granters import Database
 from replica.notary.receipts import ReceiptDocument, receipt_from_document
 from replica.notary.records import BarrierRecord, Undecodable, decode_record, encode_record
 from replica.notary.terms import decode_canonical
@@ -37,7 +38,7 @@ KEYS = parse_keys(ISSUER.jwks(), "test")
 TOKENS = TokenSettings(keys_file=Path("unused"), audience=AUDIENCE)
 SUBMISSION = make_submission()
 JSON = msgspec.json.encode(submission_to_document(SUBMISSION))
-BARRIER = encode_record(BarrierRecord(1, b"a" * 16, "r1", "postgres:1:1", 2, 3))
+BARRIER = encode_record(BarrierRecord(1, b"a" * 16, "r1", Database("postgres", "1", 1), 2, 3))
 NESTED = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from ha.lock.interface import DatabaseIdentity
 from replica.marks.seen_file import MemorySeenFile, SeenDisk
+from replica.notary.granters import Database
 from replica.notary.marks import MarksTold, mark_text
 from replica.notary.records import BarrierRecord, encode_record
 from tests.simulation.virtual import run_virtually
@@ -29,7 +30,9 @@ def test_a_replica_on_a_primary_that_was_succeeded_says_so() -> None:
 
     async def story() -> None:
         async with World() as world:
-            world.shared.topic.store(encode_record(BarrierRecord(7, b"z" * 16, "R9", "memory:memory:2", 2, 3)))
+            world.shared.topic.store(
+                encode_record(BarrierRecord(7, b"z" * 16, "R9", Database("memory", "memory", 2), 2, 3))
+            )
             with capture_logs() as lines:
                 replica = await world.replica()
                 await asyncio.sleep(30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from replica.cli.log import describe
+from replica.notary.granters import Database
 from replica.notary.records import (
     FORMAT,
     BarrierRecord,
@@ -17,7 +18,7 @@ ACTIVATION = bytes(range(16))
 
 def test_each_kind_of_record_is_told_in_a_line() -> None:
     """Goal: an operator reads the log without a decoder. Method: one record of each kind, and noise."""
-    barrier = describe(0, encode_record(BarrierRecord(7, ACTIVATION, "r2", "postgres:1:1", FORMAT, 1)))
+    barrier = describe(0, encode_record(BarrierRecord(7, ACTIVATION, "r2", Database("postgres", "1", 1), FORMAT, 1)))
     assert (barrier.kind, barrier.activation, barrier.text) == (
         "barrier",
         "00010203",

@@ -14,13 +14,14 @@ from replica.index.memory import MemoryIndex
 from replica.index.rocks import RocksIndex
 from replica.index.summary import summarise
 from replica.notary.errors import IndexUnreadable
+from replica.notary.granters import Database
 from replica.notary.position import POSITION_VERSION, Position
 from replica.notary.records import BarrierRecord
 from tests.simulation.doubles.disk import Disk
 
 
 def at(offset: int) -> Position:
-    barrier = BarrierRecord(3, b"a" * 16, "r1", "postgres:1:1", 2, 3)
+    barrier = BarrierRecord(3, b"a" * 16, "r1", Database("postgres", "1", 1), 2, 3)
     return Position(POSITION_VERSION, b"L" * 16, "topic", offset, b"d" * 32, barrier, 0, 17, ((0, offset),))
 
 

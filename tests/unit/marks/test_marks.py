@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from replica.notary.errors import BadRequest
+from replica.notary.granters import NAME_MAX, Claim, Pause
 from replica.notary.marks import MARK_MAX_BYTES, MarksTold, decode_mark, mark_of, mark_text, read_mark
 from replica.notary.position import POSITION_VERSION, Position, begin, encode_position
-from replica.notary.records import BARRIER_TEXT_MAX, FORMAT, BarrierRecord
+from replica.notary.records import FORMAT, BarrierRecord
 from tests.worlds.marks_world import mark
 
 
@@ -22,8 +23,10 @@ def test_a_mark_is_a_position_without_sequence_numbers() -> None:
 
 
 def test_the_largest_mark_fits() -> None:
-    text = "\U0001f512" * BARRIER_TEXT_MAX
-    record = BarrierRecord(2**63 - 1, b"\xff" * 16, text, text, FORMAT, 3)
+    text = "~" * NAME_MAX
+    record = BarrierRecord(
+        2**63 - 1, b"\xff" * 16, text, Pause(text, text, 2**63 - 1, text), FORMAT, 3, (text, 2**63 - 1)
+    )
     largest = Position(
         POSITION_VERSION, b"L" * 16, "x" * 255, 2**63 - 1, b"\xff" * 32, record, 2**63 - 1, 2**63 - 1, (), 2**63 - 1
     )
@@ -65,7 +68,7 @@ def test_what_no_replica_says_is_refused(raw: bytes) -> None:
 
 
 def test_a_leased_mark_has_its_count_between_barrier_and_end() -> None:
-    record = BarrierRecord(1, b"\x01" * 16, "R1", "lease:log:-1", 2, 3)
+    record = BarrierRecord(1, b"\x01" * 16, "R1", Claim(-1), 2, 3)
     leased = Position(POSITION_VERSION, b"L" * 16, "log", 5, b"\x01" * 32, record, 2, 0, (), 4)
     assert decode_mark(encode_position(leased)) == leased
     with pytest.raises(BadRequest):

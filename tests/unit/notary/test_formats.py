@@ -6,6 +6,7 @@ import pytest
 
 from replica.notary.errors import FormatUnknown
 from replica.notary.formats import Formats, known, of_barrier, to_write, why_not_raise
+from replica.notary.granters import Database
 from replica.notary.records import BarrierRecord
 from tests.next_version.release import NEXT, PRESENT, registered
 
@@ -13,7 +14,7 @@ OLD = known()
 
 
 def barrier(formats: Formats) -> BarrierRecord:
-    return BarrierRecord(1, b"a" * 16, "r1", "postgres:1:1", formats.records, formats.rules)
+    return BarrierRecord(1, b"a" * 16, "r1", Database("postgres", "1", 1), formats.records, formats.rules)
 
 
 def test_a_release_that_knows_more_writes_the_older_until_it_is_raised() -> None:

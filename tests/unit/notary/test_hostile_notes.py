@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from replica.notary.granters import Claim
 from replica.notary.parties import decode_party_note
 from replica.notary.records import BarrierRecord, Undecodable, encode_record
 from tests.worlds.signed_notes import ANNA, officers_act, registration
@@ -39,7 +40,7 @@ def test_no_registration_has_what_cannot_be_shown_or_kept(changes: dict[str, Any
 
 def test_only_acts_and_registrations_are_notes_whatever_else_is_sent() -> None:
     """Goal: one error for all that is no note. Method: another kind of record; bytes changed, cut off and added."""
-    barrier = BarrierRecord(1, bytes(16), "r1", "d", 2, 3)
+    barrier = BarrierRecord(1, bytes(16), "r1", Claim(-1), 2, 3)
     random, fine = Random(7), [encode_record(note) for note in (officers_act(ANNA, 0, ANNA), registration(ANNA))]
     hostile = [encode_record(barrier), b"", *(value + b"\0" for value in fine), *(value[:-1] for value in fine)]
     for value in hostile:

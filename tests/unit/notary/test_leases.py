@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from replica.notary.leases import (
-    OTHERS_FROM,
-    SIGNS_OF_LIFE_FROM,
-    claim_text,
-    database_in,
-    pauser_in,
-    release_text,
-    releaser_in,
-    witness_in,
-)
+from replica.notary.granters import Release
+from replica.notary.leases import OTHERS_FROM, SIGNS_OF_LIFE_FROM
 from replica.notary.reading import VoidReason
 from tests.worlds.notary_logs import LogMaker, activation, made, request_of, run_product
 
@@ -112,7 +104,7 @@ def test_the_first_claim_of_an_empty_log_needs_no_witness() -> None:
 def test_a_release_frees_the_lease_and_is_not_judged_as_a_claim() -> None:
     """Goal: a holder hands over at once. Method: its late record is void; the next claim names the release."""
     maker = held()
-    release = maker.claim(2, release_text("raft:log", "R1"))
+    release = maker.claim(2, Release("R1"))
     maker.submit(request_of(1, (1,)), activation_id=activation(1), sequence=9)
     maker.claim(3, release)
     run = run_product(maker.log)
@@ -124,39 +116,3 @@ def test_a_late_claim_is_void_whatever_formats_it_names() -> None:
     maker = held()
     claim = maker.claim(2, 1, format=3, wins=False)
     assert run_product(maker.log).voids == {claim: HOLDER_WROTE}
-
-
-@pytest.mark.parametrize(
-    ("text", "witnessed"),
-    [
-        (claim_text("raft:9f", 17), 17),
-        (claim_text("log", -1), -1),
-        ("lease:log:0", 0),
-        ("lease:log:017", None),
-        ("lease:log:-2", None),
-        ("lease:log:1 ", None),
-        ("lease:log:١", None),
-        ("lease::1", None),
-        ("lease:1", None),
-        ("lease:log:" + "9" * 20, None),
-        ("postgres:7:1", None),
-        (release_text("log", "R1"), None),
-    ],
-)
-def test_texts_of_claims(text: str, witnessed: int | None) -> None:
-    """Goal: one form. Method: numbers that are written otherwise, other kinds."""
-    assert witness_in(text) == witnessed
-
-
-def test_texts_of_releases() -> None:
-    """Goal: a release names who released. Method: with and without a name; other texts."""
-    assert (releaser_in("release:raft:log:R1"), releaser_in("release:log:")) == ("R1", "")
-    assert (releaser_in("release:R1"), releaser_in("lease:log:1"), releaser_in("postgres:1:1")) == (None, None, None)
-
-
-def test_texts_of_pauses() -> None:
-    """Goal: a barrier that pauses service is a release, and still names its database. Method: its text; other texts."""
-    text = release_text("postgres:7:3", "R1")
-    assert (releaser_in(text), pauser_in(text), database_in(text)) == ("R1", "postgres:7:3", "postgres:7:3")
-    for other in ("postgres:7:3", release_text("postgres:7b1c", "R1"), release_text("log", "R1"), claim_text("a:b", 4)):
-        assert (pauser_in(other), database_in(other)) == (None, other)

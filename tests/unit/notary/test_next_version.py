@@ -13,6 +13,7 @@ from replica.checker.judge import JudgedRequest, JudgedVoid, ReferenceJudge
 from replica.notary.canonical import content_digest
 from replica.notary.errors import FormatUnknown
 from replica.notary.formats import Formats, known, of_barrier, to_write, why_not_raise
+from replica.notary.granters import Claim
 from replica.notary.position import begin
 from replica.notary.reading import VoidReason, read_records
 from replica.notary.records import (
@@ -169,7 +170,7 @@ def test_the_check_of_a_history_judges_by_the_next_rules() -> None:
 def test_a_claim_under_the_next_rules_is_void_once_its_holder_wrote_again() -> None:
     """Goal: the lease is defended under later rules, too. Method: a claim that does not know the holder's newest."""
     maker = raised()
-    of_next = (f"lease:raft:log:{len(maker.values) - 1}", NEXT.records, NEXT.rules)
+    of_next = (Claim(len(maker.values) - 1), NEXT.records, NEXT.rules)
     maker.raw(encode_record(BarrierRecord(3, maker.activation_id, "R3", *of_next)))
     write(maker, 2, lot=1)
     offset = maker.raw(encode_record(BarrierRecord(4, bytes(16), "R4", *of_next)))

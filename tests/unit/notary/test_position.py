@@ -8,14 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replica.notary.errors import FormatUnknown
+from replica.notary.granters import Claim, Database
 from replica.notary.position import POSITION_VERSION, Position, begin, decode_position, encode_position
 from replica.notary.reading import read_records
 from replica.notary.records import BarrierRecord
 from tests.worlds.notary_logs import LogMaker
 
-BARRIER = BarrierRecord(3, b"a" * 16, "R1", "postgres:1:1", 2, 3)
+BARRIER = BarrierRecord(3, b"a" * 16, "R1", Database("postgres", "1", 1), 2, 3)
 POSITION = Position(POSITION_VERSION, b"L" * 16, "topic", 9, b"d" * 32, BARRIER, 4, 1_000, ((0, 3), (5, 6)))
-CLAIM = BarrierRecord(3, b"a" * 16, "R1", "lease:topic:3", 2, 3)
+CLAIM = BarrierRecord(3, b"a" * 16, "R1", Claim(3), 2, 3)
 LEASED = Position(POSITION_VERSION, b"L" * 16, "topic", 9, b"d" * 32, CLAIM, 4, 1_000, ((0, 3),), 8)
 
 

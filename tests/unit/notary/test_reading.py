@@ -7,6 +7,7 @@ import pytest
 
 from replica.notary.counted import CountedRequest
 from replica.notary.errors import FormatUnknown, InvariantBroken
+from replica.notary.granters import Database
 from replica.notary.position import BEGIN, begin
 from replica.notary.reading import VoidReason, read_records
 from replica.notary.records import BarrierRecord, encode_record, record_digest
@@ -214,7 +215,7 @@ def test_the_position_behind_a_run_is_whole() -> None:
     assert isinstance(reading.counted[1], CountedRequest)
     assert position.topic_id == TOPIC
     assert (position.offset, position.digest) == (3, record_digest(b"junk"))
-    assert position.barrier == BarrierRecord(3, activation(3), "R3", "postgres:1:1", 2, 3)
+    assert position.barrier == BarrierRecord(3, activation(3), "R3", Database("postgres", "1", 1), 2, 3)
     assert (position.barrier_offset, position.stamp_us, position.seen) == (1, 9, ((0, 1),))
     assert read_records(position, []).position == position
     assert begin(TOPIC).offset == BEGIN
@@ -226,7 +227,7 @@ def test_a_highest_sequence_number_and_stamp_still_fit_a_position() -> None:
     maker = made()
     maker.barrier(2**63 - 1, 1)
     maker.submit(request_of(1), sequence=2**63 - 1, stamp_us=2**63 - 1)
-    maker.raw(encode_record(BarrierRecord(2**63, activation(2), "R", "postgres:1:1", 2, 3)))
+    maker.raw(encode_record(BarrierRecord(2**63, activation(2), "R", Database("postgres", "1", 1), 2, 3)))
     run = run_product(maker.log)  # encodes and decodes the position
     assert run.voids == {3: UNDECODABLE}
     assert run.position.seen == ((2**63 - 1, 2**63),)

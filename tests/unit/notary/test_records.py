@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replica.log.kafka.pointers import MAGIC, may_be_split, pointer_in, pointer_to
+from replica.notary.granters import Database
 from replica.notary.records import (
     RECORD_MAX_BYTES,
     ActRecord,
@@ -29,7 +30,7 @@ from replica.notary.terms import Terms, encode_canonical
 from tests.worlds.beginning import LEDGER
 from tests.worlds.notary_logs import PARTY, activation, request_of, submission_of, tx
 
-BARRIER = BarrierRecord(7, activation(7), "R1", "postgres:1:1", 2, 3)
+BARRIER = BarrierRecord(7, activation(7), "R1", Database("postgres", "1", 1), 2, 3)
 REQUEST = request_record(2, activation(7), 3, 1_000, submission_of(request_of(1, (1, 2), (3,))), 60_000_000, -1)
 LIFE = SignOfLifeRecord(2, activation(7), 4, 1_000)
 

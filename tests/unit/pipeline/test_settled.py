@@ -18,6 +18,7 @@ from pipeline.tables.settled import Question, Settled, settle, stretches_of
 from pipeline.tables.trace import trace_tables
 from pipeline.tables.write import open_writer
 from replica.notary.errors import InvariantBroken, LogRefused
+from replica.notary.granters import Database
 from replica.notary.records import FORMAT, BarrierRecord, encode_record
 from replica.notary.requests import state_ref
 from replica.notary.signatures import signature_holds
@@ -154,7 +155,7 @@ def test_what_a_newer_release_wrote_is_left_to_spark(tmp_path: Path) -> None:
     """Goal: a record that cannot be read is not taken for one that does not name the state. Method: the log goes on
     with a barrier of rules that nobody knows, and with bytes of another format. Spark refuses such a log."""
     tables = tables_of(tmp_path, VALUES)
-    barrier = BarrierRecord(99, b"newer".ljust(16), "r1", "postgres:1:1", FORMAT, 99)
+    barrier = BarrierRecord(99, b"newer".ljust(16), "r1", Database("postgres", "1", 1), FORMAT, 99)
     values = [*VALUES, encode_record(barrier), b"\xc1" + STATE]
     told = settle(tables, len(values), Log(values).read, of_state(STATE))
     assert f"offset {len(VALUES)} " in str(told) and "newer release" in str(told)

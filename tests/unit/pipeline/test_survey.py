@@ -227,6 +227,6 @@ def test_a_claim_that_nobody_judges_shows(monkeypatch: pytest.MonkeyPatch) -> No
             if repeat:
                 mutant = make_plan(begin(TOPIC), map(survey, slices), lambda plan, firsts: [])
             else:
-                patch.setattr("pipeline.judging.plan.is_leased", lambda barrier: False)
+                patch.setattr("pipeline.judging.plan.comes_too_late", lambda *of: False)
                 mutant = plan_of(slices, TOPIC)
         assert mutant.position != expected

@@ -170,7 +170,7 @@ def test_a_fail_over_on_oracle_loses_nothing(tmp_path: Path, monkeypatch: pytest
         await first.stop()
         records = [decode_record(value, 2) for _, value in shared.topic.records(BEGUN, 100)]
         barriers = [record for record in records if isinstance(record, BarrierRecord)]
-        assert [(barrier.epoch, barrier.replica, barrier.database) for barrier in barriers[:2]] == [
+        assert [(barrier.epoch, barrier.replica, str(barrier.granter)) for barrier in barriers[:2]] == [
             (FIRST_EPOCH, "R1", "oracle:4711:925702"),
             (FIRST_EPOCH + 1, "R2", "oracle:4711:925702"),
         ]

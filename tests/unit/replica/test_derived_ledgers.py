@@ -19,6 +19,7 @@ from replica.index.memory import MemoryIndex
 from replica.link.interface import SubmitOptions
 from replica.notary.answers import Notarised, Refused
 from replica.notary.formats import Formats, of_barrier
+from replica.notary.granters import Claim, Release
 from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.store.reader import Row
@@ -132,11 +133,11 @@ async def test_replicas_that_share_nothing_but_the_log_are_one_notary(tmp_path: 
         assert world.shared.database.completions == []
 
 
-def barriers(world: World) -> list[tuple[str, Formats]]:
+def barriers(world: World) -> list[tuple[type, Formats]]:
     """Those in force, in their order: whose claim or release, and what it names."""
     topic = world.shared.topic
     reading = read_records(begin(topic.topic_id), topic.records(0, topic.end_offset))
-    return [(one.record.database.partition(":")[0], of_barrier(one.record)) for one in reading.barriers]
+    return [(type(one.record.granter), of_barrier(one.record)) for one in reading.barriers]
 
 
 async def test_a_claim_names_what_was_raised_and_never_less_than_the_log(tmp_path: Path) -> None:
@@ -166,7 +167,7 @@ async def test_a_claim_names_what_was_raised_and_never_less_than_the_log(tmp_pat
             world.push_async_callback(fourth.stop)
             await asyncio.sleep(2 * world.shared.election.tick_s)
             assert not fourth.participant.standing().active
-        reigns = [[("lease", formats), ("release", formats)] for formats in (PRESENT, raised, raised)]
+        reigns = [[(Claim, formats), (Release, formats)] for formats in (PRESENT, raised, raised)]
         assert barriers(world)[1:] == [barrier for reign in reigns for barrier in reign]
 
 
