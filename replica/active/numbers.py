@@ -20,6 +20,7 @@ from replica.notary.records import BarrierRecord
 NUMBERS_PER_RANGE = OTHERS_FROM  # 2**40: at 50,000 records a second they last 254 days
 RANGES_MAX = SIGNS_OF_LIFE_FROM // NUMBERS_PER_RANGE - 1  # above the holder's, which begins with 0
 FEW_LEFT = 2**32  # a worker with fewer numbers draws its next range: a day before it needs it
+Ranges = tuple[tuple[int, int], ...]  # of sequence numbers, [start, end), as positions have them
 SEEN_RANGES_MAX = 1_000  # in a position; each lost append leaves a hole, and every run of records stores them all
 
 
@@ -62,14 +63,23 @@ class Numbers:
         self.next += count
 
 
-def needs_range(numbers: Numbers | None, barrier: BarrierRecord) -> bool:
-    """Whether a worker must draw a range, to go on under this barrier."""
-    return numbers is None or numbers.range.database != grants_as(barrier.granter) or numbers.left < FEW_LEFT
+def needs_range(numbers: Numbers | None, barrier: BarrierRecord, seen: Ranges) -> bool:
+    """Whether a worker must draw a range, to go on under this barrier. `seen`: the numbers that counted under it."""
+    return numbers is None or not _fits(numbers, barrier, seen) or numbers.left < FEW_LEFT
 
 
-def usable(numbers: Numbers | None, barrier: BarrierRecord) -> bool:
-    """Whether a worker may number a record under this barrier."""
-    return numbers is not None and numbers.range.database == grants_as(barrier.granter) and numbers.left > 0
+def usable(numbers: Numbers | None, barrier: BarrierRecord, seen: Ranges) -> bool:
+    """Whether a worker may number a record under this barrier. `seen`: the numbers that counted under it."""
+    return numbers is not None and _fits(numbers, barrier, seen) and numbers.left > 0
+
+
+def _fits(numbers: Numbers, barrier: BarrierRecord, seen: Ranges) -> bool:
+    """A log that was copied has the records of its claims, but counts draws anew: so a range of which nothing was used
+    here may be used up there."""
+    given = numbers.range
+    is_fresh = numbers.next == given.start
+    is_taken = is_fresh and any(start < given.end and given.start < end for start, end in seen)
+    return given.database == grants_as(barrier.granter) and not is_taken
 
 
 def writable(position: Position | None) -> BarrierRecord | None:

@@ -128,8 +128,11 @@ class Worker:
 
     def numbers(self) -> Numbers | None:
         """The numbers that may be used under the activation in force."""
-        barrier = writable(self._parts.follower.position)
-        return self._numbers if barrier is not None and usable(self._numbers, barrier) else None
+        position = self._parts.follower.position
+        barrier = writable(position)
+        if position is None or barrier is None:
+            return None
+        return self._numbers if usable(self._numbers, barrier, position.seen) else None
 
     def numbers_now(self) -> tuple[BarrierRecord, Numbers] | None:
         """See Numbering: under the activation in force, whoever began it."""
@@ -310,8 +313,9 @@ class Worker:
             # As before the question: a jump while it was asked looks like a long round trip, which proves nothing.
             self._clock_seen = ClockSeen(skew_s, at_s, booted_us(before_us, at_s))
         self._count.learn(self._seen.published_offset, self._seen.ledger_end)
-        barrier = writable(self._parts.follower.position)
-        if barrier is not None and needs_range(self._numbers, barrier):
+        position = self._parts.follower.position
+        barrier = writable(position)
+        if position is not None and barrier is not None and needs_range(self._numbers, barrier, position.seen):
             drawn = await desk.draw()
             self._numbers = Numbers(range_of(drawn.number, drawn.database))
         for ledger_offset in list(self._asked):

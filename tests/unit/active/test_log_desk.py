@@ -13,6 +13,7 @@ from replica.active.numbers import Numbers, needs_range, range_of, usable
 from replica.log.raft.log import median_of_majority
 from replica.notary.errors import StoreMismatch
 from replica.notary.granters import THE_LOG, Claim
+from replica.notary.leases import OTHERS_FROM
 from replica.notary.position import POSITION_VERSION, Position
 from replica.notary.records import BarrierRecord
 from replica.notary.words import NewWord
@@ -115,9 +116,21 @@ async def test_a_desk_shows_the_own_ledger_as_one_pair_and_asks_the_clocks_now_a
 def test_a_range_holds_for_all_claims_to_one_log() -> None:
     """Goal: a change of holder needs no new range. Method: claims that witnessed different records."""
     numbers = Numbers(range_of(1, THE_LOG))
-    assert usable(numbers, claim(1, -1))
-    assert usable(numbers, claim(2, 17))
-    assert not needs_range(numbers, claim(2, 17))
+    assert usable(numbers, claim(1, -1), ())
+    assert usable(numbers, claim(2, 17), ())
+    assert not needs_range(numbers, claim(2, 17), ())
+
+
+def test_a_range_that_was_used_in_the_log_that_this_one_is_a_copy_of_is_drawn_again() -> None:
+    """Goal: no number is used twice under an activation. Method: records of a claim that was copied with the log have
+    numbers of the range that the new log gives first; then our own are in it."""
+    numbers, next_to_it = Numbers(range_of(1, THE_LOG)), ((0, 7), (2 * OTHERS_FROM, 2 * OTHERS_FROM + 5))
+    for seen in ((OTHERS_FROM, OTHERS_FROM + 3),), ((OTHERS_FROM + 9, OTHERS_FROM + 10),):
+        assert not usable(numbers, claim(1, -1), seen)
+        assert needs_range(numbers, claim(1, -1), seen)
+    assert usable(numbers, claim(1, -1), next_to_it)
+    numbers.use(3)
+    assert usable(numbers, claim(1, -1), ((OTHERS_FROM, OTHERS_FROM + 3),))
 
 
 @pytest.mark.parametrize(

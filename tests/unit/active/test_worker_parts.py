@@ -101,7 +101,7 @@ def test_a_number_is_given_once_and_a_range_ends() -> None:
     numbers = Numbers(msgspec.structs.replace(range_of(1, DATABASE), end=NUMBERS_PER_RANGE + 2))
     numbers.use(2)
     assert (numbers.next, numbers.left) == (NUMBERS_PER_RANGE + 2, 0)
-    assert not usable(numbers, barrier(1))
+    assert not usable(numbers, barrier(1), ())
     with pytest.raises(InvariantBroken):
         numbers.use(1)
 
@@ -110,15 +110,15 @@ def test_a_range_is_used_only_under_activations_of_the_database_that_gave_it() -
     """Goal: a promoted standby may give a range away again, and the two never meet. Method: barriers of one database,
     of its next timeline, and of another holder on the same."""
     numbers = Numbers(range_of(7, DATABASE))
-    assert usable(numbers, barrier(1))
-    assert usable(numbers, barrier(2))
-    assert not usable(numbers, barrier(3, PROMOTED))
-    assert needs_range(numbers, barrier(3, PROMOTED))
-    assert not needs_range(numbers, barrier(2))
-    assert needs_range(None, barrier(1))
+    assert usable(numbers, barrier(1), ())
+    assert usable(numbers, barrier(2), ())
+    assert not usable(numbers, barrier(3, PROMOTED), ())
+    assert needs_range(numbers, barrier(3, PROMOTED), ())
+    assert not needs_range(numbers, barrier(2), ())
+    assert needs_range(None, barrier(1), ())
     short = Numbers(msgspec.structs.replace(range_of(7, DATABASE), start=8 * NUMBERS_PER_RANGE - FEW_LEFT + 1))
-    assert usable(short, barrier(1))
-    assert needs_range(short, barrier(1))
+    assert usable(short, barrier(1), ())
+    assert needs_range(short, barrier(1), ())
 
 
 def test_workers_write_and_never_after_a_release() -> None:
