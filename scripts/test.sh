@@ -16,14 +16,14 @@ PARALLEL="-n 2 --dist worksteal"   # for those
 BY_MODULE="-n 2 --dist loadfile"   # real servers, of each process its own; a whole cluster has the machine to itself
 #            phase         quick_s rest_s  options and folders; `cluster`, `no-cluster`: tests with that mark, without it
 PHASES=( #              (both on two quiet cores; a phase may take BUDGET_FACTOR times that)
-    "core          110 120 $PARALLEL tests/unit tests/model tests/golden tests/raft"
-    "simulation    60  180 $PARALLEL tests/simulation"
-    "integration   150 240 $BY_MODULE no-cluster tests/integration tests/lognode"
-    "clusters      150 380 cluster tests/integration"
-    "clients       75  110 tests/clients"
-    "pipeline      140 520 tests/pipeline"
-    "faults-quick  80  270 tests/faults"
-    "runbooks      70  230 tests/runbooks"
+    "core          190 120 $PARALLEL tests/unit tests/model tests/golden tests/raft"
+    "simulation    100 180 $PARALLEL tests/simulation"
+    "integration   260 240 $BY_MODULE no-cluster tests/integration tests/lognode"
+    "clusters      200 380 cluster tests/integration"
+    "clients       150 110 tests/clients"
+    "pipeline      340 520 tests/pipeline"
+    "faults-quick  90  270 tests/faults"
+    "runbooks      80  230 tests/runbooks"
 )
 BUDGET_FACTOR=4
 
