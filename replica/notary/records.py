@@ -271,14 +271,15 @@ def decode_barrier(value: bytes) -> BarrierRecord:
     """The barrier in these bytes. Raises an error of UNREADABLE, and BadRequest for bytes that are not exactly those
     that encode it."""
     try:
-        barrier = _barrier_decoder.decode(value)
+        barrier: BarrierRecord | _LaterBarrier = _barrier_decoder.decode(value)
     except msgspec.ValidationError:
-        later = _later_barrier_decoder.decode(value)
-        if are_known(later.record_format, later.rules_version) or not _is_later(later.granter):
+        barrier = _later_barrier_decoder.decode(value)
+        if are_known(barrier.record_format, barrier.rules_version) or not _is_later(barrier.granter):
             raise
-        return BarrierRecord(*msgspec.structs.astuple(msgspec.structs.replace(later, granter=LaterGranter())))
     if _encoder.encode(barrier) != value:
         raise BadRequest("a barrier that is not in its shortest encoding")
+    if isinstance(barrier, _LaterBarrier):
+        return BarrierRecord(*msgspec.structs.astuple(msgspec.structs.replace(barrier, granter=LaterGranter())))
     return barrier
 
 
