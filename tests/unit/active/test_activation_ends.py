@@ -19,30 +19,27 @@ from replica.notary.codes import Code
 from replica.notary.errors import IndexUnreadable, LogTruncated, SignerUnavailable
 from replica.notary.records import BarrierRecord, RequestRecord, decode_record
 from replica.running import run_to_the_end
-from tests.simulation.virtual import run_virtually
+from tests.virtual_time import on_virtual_time
 from tests.worlds.core_world import BEGUN, FIRST_EPOCH, SIGNER, Replica, World, state, submission, until_led
 
 
-def test_an_active_that_cannot_read_its_record_back_steps_down() -> None:
+@on_virtual_time
+async def test_an_active_that_cannot_read_its_record_back_steps_down() -> None:
     """Goal: a stalled log ends the activation. Method: appends vanish; the waiting request is answered unknown."""
+    async with World() as world:
+        replica = await world.replica()
+        await replica.until_active()
 
-    async def story() -> None:
-        async with World() as world:
-            replica = await world.replica()
-            await replica.until_active()
+        class Lost(Delivery):
+            def send(self, value: bytes, topic: object, give_up: object) -> None:
+                if not isinstance(decode_record(value, 2), RequestRecord):
+                    world.shared.topic.store(value)
 
-            class Lost(Delivery):
-                def send(self, value: bytes, topic: object, give_up: object) -> None:
-                    if not isinstance(decode_record(value, 2), RequestRecord):
-                        world.shared.topic.store(value)
-
-            replica.server.appender._writer._delivery = Lost()  # type: ignore[attr-defined]
-            (answer,) = await replica.submit(submission(1, [state(9)]))
-            assert isinstance(answer, NotNow)
-            assert answer.code == Code.OUTCOME_UNKNOWN.name
-            assert not replica.participant.standing().active
-
-    run_virtually(story())
+        replica.server.appender._writer._delivery = Lost()  # type: ignore[attr-defined]
+        (answer,) = await replica.submit(submission(1, [state(9)]))
+        assert isinstance(answer, NotNow)
+        assert answer.code == Code.OUTCOME_UNKNOWN.name
+        assert not replica.participant.standing().active
 
 
 class Swallowed(Delivery):
@@ -56,118 +53,104 @@ class Swallowed(Delivery):
 
 
 @pytest.mark.thorough
-def test_on_a_log_that_does_not_move_no_epoch_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_virtual_time
+async def test_on_a_log_that_does_not_move_no_epoch_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: no epoch for an activation that cannot succeed. Method: the log takes no record for ten minutes."""
     barriers = 2  # of the first to lead, and of the replica that serves in the end
-
-    async def story() -> None:
+    monkeypatch.setattr(Swallowed, "swallows", False)
+    async with World() as world:
+        replicas = [await world.replica(number) for number in (1, 2, 3)]
+        for replica in replicas:
+            replica.log._delivery = Swallowed
+        active = await until_led(replicas)
+        await asyncio.sleep(10.0)
+        monkeypatch.setattr(Swallowed, "swallows", True)
+        waiting = asyncio.create_task(active.submit(submission(1, [state(9)])))
+        await asyncio.sleep(600.0)
+        assert world.shared.database.epoch == FIRST_EPOCH
+        assert not any(replica.participant.standing().active for replica in replicas)
         monkeypatch.setattr(Swallowed, "swallows", False)
-        async with World() as world:
-            replicas = [await world.replica(number) for number in (1, 2, 3)]
-            for replica in replicas:
-                replica.log._delivery = Swallowed
-            active = await until_led(replicas)
-            await asyncio.sleep(10.0)
-            monkeypatch.setattr(Swallowed, "swallows", True)
-            waiting = asyncio.create_task(active.submit(submission(1, [state(9)])))
-            await asyncio.sleep(600.0)
-            assert world.shared.database.epoch == FIRST_EPOCH
-            assert not any(replica.participant.standing().active for replica in replicas)
-            monkeypatch.setattr(Swallowed, "swallows", False)
-            async with asyncio.timeout(10.0):
-                while not any(replica.participant.standing().active for replica in replicas):
-                    await asyncio.sleep(0.1)
-            assert world.shared.database.epoch == FIRST_EPOCH + barriers - 1
-            await waiting
-            records = [decode_record(value, 2) for _, value in world.shared.topic.records(BEGUN, 100)]
-            found = [record for record in records if isinstance(record, BarrierRecord)]
-            assert len({record.activation_id for record in found}) == barriers
-
-    run_virtually(story())
+        async with asyncio.timeout(10.0):
+            while not any(replica.participant.standing().active for replica in replicas):
+                await asyncio.sleep(0.1)
+        assert world.shared.database.epoch == FIRST_EPOCH + barriers - 1
+        await waiting
+        records = [decode_record(value, 2) for _, value in world.shared.topic.records(BEGUN, 100)]
+        found = [record for record in records if isinstance(record, BarrierRecord)]
+        assert len({record.activation_id for record in found}) == barriers
 
 
 @pytest.mark.parametrize("problem", ["another topic", "truncated", "replaced record"])
-def test_a_log_that_the_index_was_not_read_from_is_refused(problem: str) -> None:
+@on_virtual_time
+async def test_a_log_that_the_index_was_not_read_from_is_refused(problem: str) -> None:
     """Goal: fail closed. Method: change the log behind a stopped replica's index, start it again."""
-
-    async def story() -> None:
-        async with World() as world:
-            replica = await world.replica()
-            await replica.until_active()
-            await replica.submit(submission(1, [state(9)]), submission(2, [state(8)]))
-            await replica.stop()
-            topic = world.shared.topic
-            if problem == "another topic":
-                topic.recreate("memory-2")
-            elif problem == "truncated":
-                topic.truncate(topic.end_offset - 1)
-            else:
-                topic.truncate(topic.end_offset - 1)
-                topic.store(b"something else")
-            again = await world.replica(1, replica.index)
-            await asyncio.sleep(1)
-            assert again.participant.broken.done()
-            code = "LOG_TRUNCATED" if problem == "truncated" else "LOG_MISMATCH"
-            assert code in str(again.participant.broken.exception())
-            assert not again.participant.standing().active
-
-    run_virtually(story())
+    async with World() as world:
+        replica = await world.replica()
+        await replica.until_active()
+        await replica.submit(submission(1, [state(9)]), submission(2, [state(8)]))
+        await replica.stop()
+        topic = world.shared.topic
+        if problem == "another topic":
+            topic.recreate("memory-2")
+        elif problem == "truncated":
+            topic.truncate(topic.end_offset - 1)
+        else:
+            topic.truncate(topic.end_offset - 1)
+            topic.store(b"something else")
+        again = await world.replica(1, replica.index)
+        await asyncio.sleep(1)
+        assert again.participant.broken.done()
+        code = "LOG_TRUNCATED" if problem == "truncated" else "LOG_MISMATCH"
+        assert code in str(again.participant.broken.exception())
+        assert not again.participant.standing().active
 
 
-def test_nothing_is_written_to_a_log_that_lost_what_was_published(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_virtual_time
+async def test_nothing_is_written_to_a_log_that_lost_what_was_published(monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: lost records can be brought back to their offsets, and whoever gets the lock next knows. Method: truncate,
     lose the index too, start; who holds the lock while the mark is left in the database."""
     holders: list[LockOwner | None] = []
+    async with World() as world:
+        replica = await world.replica()
+        await replica.until_active()
+        await replica.submit(submission(1, [state(9)]), submission(2, [state(8)]))
+        await asyncio.sleep(1)
+        await replica.stop()
+        topic = world.shared.topic
+        topic.truncate(topic.end_offset - 1)
+        end = topic.end_offset
+        server = world.shared.lock_server
 
-    async def story() -> None:
-        async with World() as world:
-            replica = await world.replica()
-            await replica.until_active()
-            await replica.submit(submission(1, [state(9)]), submission(2, [state(8)]))
-            await asyncio.sleep(1)
-            await replica.stop()
-            topic = world.shared.topic
-            topic.truncate(topic.end_offset - 1)
-            end = topic.end_offset
-            server = world.shared.lock_server
+        async def say(_: MarkKeeper) -> None:
+            holders.append(server.owner())
 
-            async def say(_: MarkKeeper) -> None:
-                holders.append(server.owner())
-
-            monkeypatch.setattr(MarkKeeper, "say", say)
-            again = await world.replica(1)
-            await asyncio.sleep(5)
-            assert topic.end_offset == end
-            assert [None if one is None else one.name for one in holders] == [again.name]
-            assert not again.participant.standing().active
-            assert isinstance(
-                again.participant.broken.exception(), LogTruncated
-            )  # itself: what is done goes by its kind
-            with pytest.raises(TransitionFailed, match="LOG_TRUNCATED"):
-                await again.stop()
-
-    run_virtually(story())
+        monkeypatch.setattr(MarkKeeper, "say", say)
+        again = await world.replica(1)
+        await asyncio.sleep(5)
+        assert topic.end_offset == end
+        assert [None if one is None else one.name for one in holders] == [again.name]
+        assert not again.participant.standing().active
+        assert isinstance(again.participant.broken.exception(), LogTruncated)  # itself: what is done goes by its kind
+        with pytest.raises(TransitionFailed, match="LOG_TRUNCATED"):
+            await again.stop()
 
 
-def test_an_unreadable_index_ends_the_replica_and_gives_no_verdict() -> None:
+@on_virtual_time
+async def test_an_unreadable_index_ends_the_replica_and_gives_no_verdict() -> None:
     """Goal: a read error is neither spent nor unspent. Method: the index fails while a request is on its way."""
-
-    async def story() -> None:
-        async with World() as world:
-            replica = await world.replica()
-            await replica.until_active()
-            waiting = asyncio.create_task(replica.submit(submission(1, [state(9)])))
-            while not replica.server.appender.own.sent:
-                await asyncio.sleep(0)
-            replica.index.fail_with = "a bad block"
-            await asyncio.sleep(0.5)
-            assert "INDEX_UNREADABLE" in str(replica.participant.broken.exception())
-            await replica.stop()
-            (answer,) = await waiting
-            assert isinstance(answer, NotNow)
-            assert answer.code == Code.OUTCOME_UNKNOWN.name
-
-    run_virtually(story())
+    async with World() as world:
+        replica = await world.replica()
+        await replica.until_active()
+        waiting = asyncio.create_task(replica.submit(submission(1, [state(9)])))
+        while not replica.server.appender.own.sent:
+            await asyncio.sleep(0)
+        replica.index.fail_with = "a bad block"
+        await asyncio.sleep(0.5)
+        assert "INDEX_UNREADABLE" in str(replica.participant.broken.exception())
+        await replica.stop()
+        (answer,) = await waiting
+        assert isinstance(answer, NotNow)
+        assert answer.code == Code.OUTCOME_UNKNOWN.name
 
 
 class DeadToken:
@@ -198,53 +181,47 @@ class AtOnce:
     ],
     ids=["a dead token", "expired credentials"],
 )
-def test_a_dead_signing_token_is_not_the_database_s_fault(
+@on_virtual_time
+async def test_a_dead_signing_token_is_not_the_database_s_fault(
     monkeypatch: pytest.MonkeyPatch, failure: Exception, code: Code
 ) -> None:
     """Goal: causes are values: a dead token counts as that, in metric and history, and the code says where to look.
     Method: take the token away; have a service refuse the credentials."""
     monkeypatch.setattr(receipt_desk, "threading", SimpleNamespace(Thread=AtOnce))
-
-    async def story() -> None:
-        async with World() as world:
-            token = DeadToken()
-            replica = await world.replica()
-            replica.participant._receipt_signer._signer = token  # type: ignore[assignment]
-            await replica.until_active()
-            token.dead = failure
-            (answer,) = await replica.submit(submission(1, [state(9)]))
-            assert isinstance(answer, NotNow)
-            await asyncio.sleep(1.0)
-            assert replica.participant.counters.step_downs["signer"] >= 1
-            assert replica.participant.counters.step_downs["lock_lost"] == 0
-            told = world.shared.database.ended[FIRST_EPOCH]
-            assert told.startswith(f"signer {code.name}: the notary's key cannot be used: ")
-
-    run_virtually(story())
+    async with World() as world:
+        token = DeadToken()
+        replica = await world.replica()
+        replica.participant._receipt_signer._signer = token  # type: ignore[assignment]
+        await replica.until_active()
+        token.dead = failure
+        (answer,) = await replica.submit(submission(1, [state(9)]))
+        assert isinstance(answer, NotNow)
+        await asyncio.sleep(1.0)
+        assert replica.participant.counters.step_downs["signer"] >= 1
+        assert replica.participant.counters.step_downs["lock_lost"] == 0
+        told = world.shared.database.ended[FIRST_EPOCH]
+        assert told.startswith(f"signer {code.name}: the notary's key cannot be used: ")
 
 
 @pytest.mark.parametrize("session_lives", [True, False])
-def test_an_activation_that_dies_of_an_exception_says_so(session_lives: bool) -> None:
+@on_virtual_time
+async def test_an_activation_that_dies_of_an_exception_says_so(session_lives: bool) -> None:
     """Goal: the history does not show "stop" for a replica that broke. Method: break the index of an active, with and
     without a lock session to record it on."""
-
-    async def story() -> None:
-        async with World() as world:
-            replica = Replica(world.shared, "R1")
-            told = replica.notes.ended
-            running = asyncio.create_task(
-                run_to_the_end(replica.participant, replica.election, asyncio.Event().wait(), stop_max_s=5.0)  # type: ignore[arg-type]
-            )
-            replica.participant.start()
-            await replica.until_active()
-            if not session_lives:
-                world.shared.lock_server.end_all()
-            replica.participant._break(IndexUnreadable("block 7 has a wrong checksum"))
-            with pytest.raises(IndexUnreadable):
-                await running
-            text = "failed INDEX_UNREADABLE: block 7 has a wrong checksum"
-            noted = {FIRST_EPOCH: text}
-            assert (world.shared.database.ended, told) == ((noted, []) if session_lives else ({}, [*noted.items()]))
-            await replica.participant.stop()
-
-    run_virtually(story())
+    async with World() as world:
+        replica = Replica(world.shared, "R1")
+        told = replica.notes.ended
+        running = asyncio.create_task(
+            run_to_the_end(replica.participant, replica.election, asyncio.Event().wait(), stop_max_s=5.0)  # type: ignore[arg-type]
+        )
+        replica.participant.start()
+        await replica.until_active()
+        if not session_lives:
+            world.shared.lock_server.end_all()
+        replica.participant._break(IndexUnreadable("block 7 has a wrong checksum"))
+        with pytest.raises(IndexUnreadable):
+            await running
+        text = "failed INDEX_UNREADABLE: block 7 has a wrong checksum"
+        noted = {FIRST_EPOCH: text}
+        assert (world.shared.database.ended, told) == ((noted, []) if session_lives else ({}, [*noted.items()]))
+        await replica.participant.stop()

@@ -11,7 +11,7 @@ from replica.active.estimate import FACTOR, SAMPLES_MAX, SAMPLES_MIN, Completion
 from replica.notary.answers import Notarised, NotNow
 from replica.notary.codes import Code
 from replica.settings import CoreSettings
-from tests.simulation.virtual import run_virtually
+from tests.virtual_time import on_virtual_time
 from tests.worlds.core_world import World, state, submission
 
 
@@ -81,31 +81,28 @@ def test_batches_of_one_moment_are_one_sample() -> None:
     assert estimate.wait_s(100) == FACTOR * 100 / 100
 
 
-def test_retries_do_not_make_the_queue_s_count_drift() -> None:
+@on_virtual_time
+async def test_retries_do_not_make_the_queue_s_count_drift() -> None:
     """Goal: repeats, duplicates and refusals leave no states behind. Method: ask the same over and over, then rest."""
-
-    async def story() -> None:
-        async with World(core=CoreSettings(in_flight_max=6, user_queue_max=4)) as world:
-            replica = await world.replica()
-            await replica.until_active()
-            codes: set[str] = set()
-            for turn in range(20):
-                again = [submission(n, [state(100 + n)], command_id=f"c{n % 5}") for n in range(1, 9)]
-                answers = [
-                    a
-                    for call in await asyncio.gather(*[replica.submit(s) for s in again[:: (1, -1)[turn % 2]]])
-                    for a in call
-                ]
-                codes |= {a.code for a in answers if not isinstance(a, Notarised) and hasattr(a, "code")}
-                await asyncio.sleep(0.05 * (turn % 3))
-                assert all(a.retry_after_s > 0 for a in answers if isinstance(a, NotNow))
-                assert replica.participant.standing().estimate_s == replica.participant.estimate_s > 0
-            assert Code.COMMAND_ID_REUSED.name in codes
-            assert Code.USER_OVERLOADED.name in codes
-            await asyncio.sleep(1)
-            assert (replica.participant.in_flight, replica.participant.states_in_flight) == (0, 0)
-
-    run_virtually(story())
+    async with World(core=CoreSettings(in_flight_max=6, user_queue_max=4)) as world:
+        replica = await world.replica()
+        await replica.until_active()
+        codes: set[str] = set()
+        for turn in range(20):
+            again = [submission(n, [state(100 + n)], command_id=f"c{n % 5}") for n in range(1, 9)]
+            answers = [
+                a
+                for call in await asyncio.gather(*[replica.submit(s) for s in again[:: (1, -1)[turn % 2]]])
+                for a in call
+            ]
+            codes |= {a.code for a in answers if not isinstance(a, Notarised) and hasattr(a, "code")}
+            await asyncio.sleep(0.05 * (turn % 3))
+            assert all(a.retry_after_s > 0 for a in answers if isinstance(a, NotNow))
+            assert replica.participant.standing().estimate_s == replica.participant.estimate_s > 0
+        assert Code.COMMAND_ID_REUSED.name in codes
+        assert Code.USER_OVERLOADED.name in codes
+        await asyncio.sleep(1)
+        assert (replica.participant.in_flight, replica.participant.states_in_flight) == (0, 0)
 
 
 def test_the_states_of_a_time_are_those_of_the_median_throughput() -> None:

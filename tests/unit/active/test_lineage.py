@@ -21,6 +21,7 @@ from replica.notary.records import BarrierRecord, encode_record
 from replica.store.memory import MemoryStore
 from tests.next_version.release import LOTS, NEXT, PRESENT, registered
 from tests.simulation.virtual import run_virtually
+from tests.virtual_time import on_virtual_time
 from tests.worlds import core_world
 from tests.worlds.core_world import BEGUN, World, name_of, state, submission
 
@@ -66,22 +67,19 @@ def test_only_a_database_that_was_succeeded_is_refused() -> None:
         assert "database-failover" in caught.value.code.remedy
 
 
-def test_a_replica_on_an_old_primary_writes_nothing_and_tries_again() -> None:
+@on_virtual_time
+async def test_a_replica_on_an_old_primary_writes_nothing_and_tries_again() -> None:
     """Goal: two live primaries do not depose each other in turn. Method: a barrier of a newer timeline is in the log
     and not applied yet; then the old primary is replaced."""
-
-    async def story() -> None:
-        async with World() as world:
-            world.shared.topic.store(encode_record(barrier(Database("memory", "memory", 2))))
-            replica = await world.replica()
-            await asyncio.sleep(30)
-            assert not replica.participant.standing().active
-            assert (world.shared.topic.end_offset, world.shared.database.epoch) == (BEGUN + 1, 0), "nothing was written"
-            world.shared.lock_server.identity = DatabaseIdentity("memory", "memory", 3)
-            await replica.until_active()
-            assert replica.participant.epoch == 8
-
-    run_virtually(story())
+    async with World() as world:
+        world.shared.topic.store(encode_record(barrier(Database("memory", "memory", 2))))
+        replica = await world.replica()
+        await asyncio.sleep(30)
+        assert not replica.participant.standing().active
+        assert (world.shared.topic.end_offset, world.shared.database.epoch) == (BEGUN + 1, 0), "nothing was written"
+        world.shared.lock_server.identity = DatabaseIdentity("memory", "memory", 3)
+        await replica.until_active()
+        assert replica.participant.epoch == 8
 
 
 @pytest.mark.parametrize("database", [Database("memory", "memory", 2), Database("memory", "elsewhere", 1)])
@@ -143,29 +141,27 @@ def test_a_lock_on_an_older_primary_than_the_log_is_refused() -> None:
     agree_with_log(OURS, MemoryLog(MemoryTopic()))  # in no database
 
 
-def test_a_replica_whose_log_is_on_a_later_primary_than_its_lock_writes_nothing(
+@on_virtual_time
+async def test_a_replica_whose_log_is_on_a_later_primary_than_its_lock_writes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Goal: lock, reader and writer agree before anything is written. Method: the log has found the new primary, the
     lock the old one; then the lock finds it as well."""
-
-    async def story() -> None:
-        async with World() as world:
-            monkeypatch.setattr(core_world, "MemoryLog", LogInMemoryDatabase)
-            monkeypatch.setattr(LogInMemoryDatabase, "database", "memory:memory:2")
-            replica = await world.replica()
-            await asyncio.sleep(30)
-            assert not replica.participant.standing().active
-            assert (world.shared.topic.end_offset, world.shared.database.epoch) == (BEGUN, 0), "nothing was written"
-            world.shared.lock_server.identity = DatabaseIdentity("memory", "memory", 2)
-            await replica.until_active()
-            assert "memory:memory:2" in LogInMemoryDatabase.required
-
-    run_virtually(story())
+    async with World() as world:
+        monkeypatch.setattr(core_world, "MemoryLog", LogInMemoryDatabase)
+        monkeypatch.setattr(LogInMemoryDatabase, "database", "memory:memory:2")
+        replica = await world.replica()
+        await asyncio.sleep(30)
+        assert not replica.participant.standing().active
+        assert (world.shared.topic.end_offset, world.shared.database.epoch) == (BEGUN, 0), "nothing was written"
+        world.shared.lock_server.identity = DatabaseIdentity("memory", "memory", 2)
+        await replica.until_active()
+        assert "memory:memory:2" in LogInMemoryDatabase.required
 
 
 @pytest.mark.parametrize("of_a_state", [False, True])
-def test_not_found_is_said_only_by_who_has_read_to_an_end_that_was_asked_for_later(
+@on_virtual_time
+async def test_not_found_is_said_only_by_who_has_read_to_an_end_that_was_asked_for_later(
     of_a_state: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: an active on an old primary, whose lock answers, cannot deny what the new one notarised. Method: what is in
@@ -177,26 +173,23 @@ def test_not_found_is_said_only_by_who_has_read_to_an_end_that_was_asked_for_lat
         await wait(self, wait_s)
         await asyncio.sleep(0.3)
 
-    async def story() -> None:
-        async with World() as world:
-            replica = await world.replica()
-            await replica.until_active()
-            monkeypatch.setattr(MemoryReader, "_wait", slowly)
-            await asyncio.sleep(1)  # the reader is in its slow ways
-            end = world.shared.topic.end_offset
-            asked = asyncio.create_task(replica.submit(submission(4, [state(1)])))
-            while world.shared.topic.end_offset == end:
-                await asyncio.sleep(0.001)
-            assert replica.participant.follower.applied_offset == end - 1
-            if of_a_state:
-                told = await replica.link.look_up_state(state(1))
-                assert isinstance(told, StateStatus)
-                assert told.consumed_by == name_of(4)
-            else:
-                assert isinstance(await replica.link.look_up(name_of(4)), Notarised)
-            await asked
-            missing = await replica.link.look_up(name_of(5))
-            assert isinstance(missing, Refused)
-            assert missing.code == Code.TX_NOT_FOUND.name
-
-    run_virtually(story())
+    async with World() as world:
+        replica = await world.replica()
+        await replica.until_active()
+        monkeypatch.setattr(MemoryReader, "_wait", slowly)
+        await asyncio.sleep(1)  # the reader is in its slow ways
+        end = world.shared.topic.end_offset
+        asked = asyncio.create_task(replica.submit(submission(4, [state(1)])))
+        while world.shared.topic.end_offset == end:
+            await asyncio.sleep(0.001)
+        assert replica.participant.follower.applied_offset == end - 1
+        if of_a_state:
+            told = await replica.link.look_up_state(state(1))
+            assert isinstance(told, StateStatus)
+            assert told.consumed_by == name_of(4)
+        else:
+            assert isinstance(await replica.link.look_up(name_of(4)), Notarised)
+        await asked
+        missing = await replica.link.look_up(name_of(5))
+        assert isinstance(missing, Refused)
+        assert missing.code == Code.TX_NOT_FOUND.name

@@ -9,7 +9,7 @@ from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
 from replica.notary.answers import Notarised
 from replica.notary.receipts import Place, verify_receipt
-from tests.simulation.virtual import run_virtually
+from tests.virtual_time import on_virtual_time
 from tests.worlds.core_world import BEGUN, SIGNER, World, name_of, state, submission
 from tests.worlds.notary_logs import TOPIC, LogMaker, begun, request_of
 
@@ -22,54 +22,48 @@ def _place(answer: object) -> Place | None:
     return answer.receipt.place
 
 
-def test_every_answer_of_a_transaction_names_its_first_acceptance() -> None:
+@on_virtual_time
+async def test_every_answer_of_a_transaction_names_its_first_acceptance() -> None:
     """Goal: one place for one transaction. Method: a success, its repeats by the index and by the log, a look-up."""
-
-    async def story() -> None:
-        async with World() as world:
-            replica = await world.replica()
-            await replica.until_active()
-            await replica.submit(submission(7))
-            (first,) = await replica.submit(submission(1, [state(9)]))
-            place = _place(first)
-            position = replica.participant.follower.position
-            assert place is not None and position is not None
-            assert (place.log_id, place.log_offset) == (position.topic_id, BEGUN + 2)
-            assert place.epoch == replica.participant.epoch
-            assert place.judged_us == position.stamp_us
-            await asyncio.sleep(1)
-            (again,) = await replica.submit(submission(1, [state(9)]))
-            (other_command,) = await replica.submit(submission(1, [state(9)], command_id="other"))
-            looked_up = await replica.link.look_up(name_of(1))
-            assert isinstance(other_command, Notarised) and other_command.record_offset == BEGUN + 3
-            assert [_place(answer) for answer in (again, other_command, looked_up)] == [place] * 3
-
-    run_virtually(story())
+    async with World() as world:
+        replica = await world.replica()
+        await replica.until_active()
+        await replica.submit(submission(7))
+        (first,) = await replica.submit(submission(1, [state(9)]))
+        place = _place(first)
+        position = replica.participant.follower.position
+        assert place is not None and position is not None
+        assert (place.log_id, place.log_offset) == (position.topic_id, BEGUN + 2)
+        assert place.epoch == replica.participant.epoch
+        assert place.judged_us == position.stamp_us
+        await asyncio.sleep(1)
+        (again,) = await replica.submit(submission(1, [state(9)]))
+        (other_command,) = await replica.submit(submission(1, [state(9)], command_id="other"))
+        looked_up = await replica.link.look_up(name_of(1))
+        assert isinstance(other_command, Notarised) and other_command.record_offset == BEGUN + 3
+        assert [_place(answer) for answer in (again, other_command, looked_up)] == [place] * 3
 
 
-def test_a_successor_says_what_its_predecessor_decided() -> None:
+@on_virtual_time
+async def test_a_successor_says_what_its_predecessor_decided() -> None:
     """Goal: a fail-over changes neither epoch nor time of what was decided. Method: stop the active, and ask the
     next one."""
-
-    async def story() -> None:
-        async with World() as world:
-            first = await world.replica(1)
-            await first.until_active()
-            second = await world.replica(2)
-            (answer,) = await first.submit(submission(1, [state(9)]))
-            place = _place(answer)
-            assert place is not None
-            await asyncio.sleep(1)
-            await first.stop()
-            await second.until_active()
-            (new,) = await second.submit(submission(2))
-            (again,) = await second.submit(submission(1, [state(9)]))
-            assert _place(again) == place
-            later = _place(new)
-            assert later is not None and later.epoch > place.epoch
-            assert _place(await second.link.look_up(name_of(1))) == place
-
-    run_virtually(story())
+    async with World() as world:
+        first = await world.replica(1)
+        await first.until_active()
+        second = await world.replica(2)
+        (answer,) = await first.submit(submission(1, [state(9)]))
+        place = _place(answer)
+        assert place is not None
+        await asyncio.sleep(1)
+        await first.stop()
+        await second.until_active()
+        (new,) = await second.submit(submission(2))
+        (again,) = await second.submit(submission(1, [state(9)]))
+        assert _place(again) == place
+        later = _place(new)
+        assert later is not None and later.epoch > place.epoch
+        assert _place(await second.link.look_up(name_of(1))) == place
 
 
 def _places_of(maker: LogMaker, *ends: int) -> Places:

@@ -23,9 +23,9 @@ from replica.notary.note_signatures import signed_note
 from replica.notary.parties import decode_registration, registration_id
 from replica.notary.receipts import verify_receipt
 from replica.notary.records import RegistrationRecord
-from tests.simulation.virtual import run_virtually
 from tests.unit.active.test_noting import ANNA, NOWHERE
 from tests.unit.active.test_worker import Late
+from tests.virtual_time import on_virtual_time
 from tests.worlds.beginning import LEDGER
 from tests.worlds.core_world import KEY, PARTY, SIGNER, Replica, World, name_of, state, submission, until_led
 
@@ -85,45 +85,40 @@ def judged(world: World) -> list[JudgedRequest]:
 @pytest.mark.parametrize("fails_over", [False, True], ids=["", "while the holder changes"])
 @pytest.mark.parametrize("all_serve", [False, True], ids=["one serves", "all serve"])
 @pytest.mark.parametrize("seed", range(2))
-def test_what_is_before_a_revocation_is_accepted_and_nothing_after_it(
+@on_virtual_time
+async def test_what_is_before_a_revocation_is_accepted_and_nothing_after_it(
     seed: int, all_serve: bool, fails_over: bool
 ) -> None:
     """Goal: no acceptance after the revocation's offset, none lost before it, one answer for ever. Method: requests
     at all replicas while the key is revoked, and the holder of the lock changes; all again elsewhere, after another
     change; answers, receipts and completions against the reference judge."""
+    random = Random(f"{seed}/revocation")
+    async with World(all_serve=all_serve, seed=seed) as world:
+        replicas = await with_an_officer(world, f"{seed}")
+        answers: dict[int, Answer] = {}
 
-    async def story() -> None:
-        random = Random(f"{seed}/revocation")
-        async with World(all_serve=all_serve, seed=seed) as world:
-            replicas = await with_an_officer(world, f"{seed}")
-            answers: dict[int, Answer] = {}
+        async def ask_somewhere(tx: int) -> None:
+            await asyncio.sleep(random.triangular(0, SPREAD_S))  # most when the key is revoked
+            answers[tx] = await ask(random.choice(replicas) if all_serve else first(replicas), tx)
 
-            async def ask_somewhere(tx: int) -> None:
-                await asyncio.sleep(random.triangular(0, SPREAD_S))  # most when the key is revoked
-                answers[tx] = await ask(random.choice(replicas) if all_serve else first(replicas), tx)
+        async def revoke_in_between() -> None:
+            await asyncio.sleep(SPREAD_S / 2)
+            await revoke(replicas)
 
-            async def revoke_in_between() -> None:
-                await asyncio.sleep(SPREAD_S / 2)
-                await revoke(replicas)
-
-            async def change_holder() -> None:
-                await asyncio.sleep(SPREAD_S / 2 + random.uniform(-0.02, 0.02))
-                world.shared.lock_server.end_all()
-
-            asking = [ask_somewhere(tx) for tx in range(1, REQUESTS + 1)]
-            await asyncio.gather(revoke_in_between(), *asking, *([change_holder()] if fails_over else []))
+        async def change_holder() -> None:
+            await asyncio.sleep(SPREAD_S / 2 + random.uniform(-0.02, 0.02))
             world.shared.lock_server.end_all()
-            await asyncio.sleep(1.0)
-            again = {
-                tx: await until_told(random.choice(replicas) if all_serve else first(replicas), tx) for tx in answers
-            }
-            await asyncio.sleep(SETTLED_S)
-            known = {newest_registration(each) for each in replicas}
-            assert len(known) == 1
-            ((revoked_at, _),) = known
-            check(world, revoked_at, answers, again)
 
-    run_virtually(story())
+        asking = [ask_somewhere(tx) for tx in range(1, REQUESTS + 1)]
+        await asyncio.gather(revoke_in_between(), *asking, *([change_holder()] if fails_over else []))
+        world.shared.lock_server.end_all()
+        await asyncio.sleep(1.0)
+        again = {tx: await until_told(random.choice(replicas) if all_serve else first(replicas), tx) for tx in answers}
+        await asyncio.sleep(SETTLED_S)
+        known = {newest_registration(each) for each in replicas}
+        assert len(known) == 1
+        ((revoked_at, _),) = known
+        check(world, revoked_at, answers, again)
 
 
 def first(replicas: Sequence[Replica]) -> Replica:
@@ -162,32 +157,27 @@ def check(world: World, revoked_at: int, answers: dict[int, Answer], again: dict
 
 
 @pytest.mark.parametrize("all_serve", [False, True], ids=["one serves", "all serve"])
-def test_a_key_ends_at_one_moment_for_every_replica(all_serve: bool) -> None:
+@on_virtual_time
+async def test_a_key_ends_at_one_moment_for_every_replica(all_serve: bool) -> None:
     """Goal: a key for a limited time signs nothing after it, whoever takes the request in, and a fail-over gives it no
     second more. Method: requests at all replicas around the end, the holder of the lock changing then; all again."""
+    random = Random(f"{all_serve}/expiry")
+    async with World(all_serve=all_serve) as world:
+        replicas = await with_an_officer(world, "expiry")
+        until_us = world.shared.clock.wall_us() + round(SPREAD_S / 2 * 1e6)
+        await first(replicas).participant.note([registration(0, until_us)])
+        answers: dict[int, Answer] = {}
 
-    async def story() -> None:
-        random = Random(f"{all_serve}/expiry")
-        async with World(all_serve=all_serve) as world:
-            replicas = await with_an_officer(world, "expiry")
-            until_us = world.shared.clock.wall_us() + round(SPREAD_S / 2 * 1e6)
-            await first(replicas).participant.note([registration(0, until_us)])
-            answers: dict[int, Answer] = {}
+        async def ask_somewhere(tx: int) -> None:
+            await asyncio.sleep(random.triangular(0, SPREAD_S))  # most when the key ends
+            answers[tx] = await ask(random.choice(replicas) if all_serve else first(replicas), tx)
 
-            async def ask_somewhere(tx: int) -> None:
-                await asyncio.sleep(random.triangular(0, SPREAD_S))  # most when the key ends
-                answers[tx] = await ask(random.choice(replicas) if all_serve else first(replicas), tx)
-
-            await asyncio.gather(*[ask_somewhere(tx) for tx in range(1, REQUESTS + 1)])
-            world.shared.lock_server.end_all()
-            await asyncio.sleep(1.0)
-            again = {
-                tx: await until_told(random.choice(replicas) if all_serve else first(replicas), tx) for tx in answers
-            }
-            await asyncio.sleep(SETTLED_S)
-            check_expiry(world, until_us, again)
-
-    run_virtually(story())
+        await asyncio.gather(*[ask_somewhere(tx) for tx in range(1, REQUESTS + 1)])
+        world.shared.lock_server.end_all()
+        await asyncio.sleep(1.0)
+        again = {tx: await until_told(random.choice(replicas) if all_serve else first(replicas), tx) for tx in answers}
+        await asyncio.sleep(SETTLED_S)
+        check_expiry(world, until_us, again)
 
 
 def check_expiry(world: World, until_us: int, again: dict[int, Answer]) -> None:

@@ -23,94 +23,86 @@ from tests.unit.active.workers_here import (
     unbroken,
     writers_that_end,
 )
+from tests.virtual_time import on_virtual_time
 from tests.worlds.core_world import FIRST_EPOCH, World, state, submission
 
 
-def test_what_a_barrier_overtook_is_logged_anew_even_if_it_was_lost() -> None:
+@on_virtual_time
+async def test_what_a_barrier_overtook_is_logged_anew_even_if_it_was_lost() -> None:
     """Goal: a lost append costs nothing once a barrier made it void; before that nothing is logged anew. Method: the
     log's client loses a record; then the lock changes hands."""
-
-    async def story() -> None:
-        async with World() as world:
-            losing = Losing()
-            (worker,) = make(world.shared, losing)
-            async with cluster(worker, world=world):
-                losing.is_losing = True
-                asking = asyncio.create_task(worker.submit(submission(1, [state(1)])))
-                await asyncio.sleep(0.3)
-                losing.is_losing = False
-                end = world.shared.topic.end_offset
-                await asyncio.sleep(0.3)
-                assert world.shared.topic.end_offset == end
-                world.shared.lock_server.end_all()
-                (answer,) = await asking
-                assert isinstance(answer, Notarised)
-
-    run_virtually(story())
+    async with World() as world:
+        losing = Losing()
+        (worker,) = make(world.shared, losing)
+        async with cluster(worker, world=world):
+            losing.is_losing = True
+            asking = asyncio.create_task(worker.submit(submission(1, [state(1)])))
+            await asyncio.sleep(0.3)
+            losing.is_losing = False
+            end = world.shared.topic.end_offset
+            await asyncio.sleep(0.3)
+            assert world.shared.topic.end_offset == end
+            world.shared.lock_server.end_all()
+            (answer,) = await asking
+            assert isinstance(answer, Notarised)
 
 
-def test_a_record_that_never_comes_back_takes_the_worker_out_and_its_sender_is_told_the_truth() -> None:
+@on_virtual_time
+async def test_a_record_that_never_comes_back_takes_the_worker_out_and_its_sender_is_told_the_truth() -> None:
     """Goal: unknown is called unknown; the worker comes back. Method: the log's client loses a record for good."""
-
-    async def story() -> None:
-        async with World() as world:
-            losing = Losing()
-            (worker,) = make(world.shared, losing)
-            async with cluster(worker, world=world):
-                losing.is_losing = True
-                (answer,) = await worker.submit(submission(1, [state(1)]))
-                assert isinstance(answer, NotNow)
-                assert answer.code == Code.OUTCOME_UNKNOWN.name
-                losing.is_losing = False
-                (refused,) = await worker.submit(submission(2, [state(2)]))
-                assert isinstance(refused, NotNow)
-                assert refused.code == Code.NOT_ACTIVE.name
-                await worker.until_serving()
-                assert isinstance((await worker.submit(submission(1, [state(1)])))[0], Notarised)
-
-    run_virtually(story())
+    async with World() as world:
+        losing = Losing()
+        (worker,) = make(world.shared, losing)
+        async with cluster(worker, world=world):
+            losing.is_losing = True
+            (answer,) = await worker.submit(submission(1, [state(1)]))
+            assert isinstance(answer, NotNow)
+            assert answer.code == Code.OUTCOME_UNKNOWN.name
+            losing.is_losing = False
+            (refused,) = await worker.submit(submission(2, [state(2)]))
+            assert isinstance(refused, NotNow)
+            assert refused.code == Code.NOT_ACTIVE.name
+            await worker.until_serving()
+            assert isinstance((await worker.submit(submission(1, [state(1)])))[0], Notarised)
 
 
-def test_a_writer_that_ends_is_replaced_and_only_what_it_had_is_in_doubt() -> None:
+@on_virtual_time
+async def test_a_writer_that_ends_is_replaced_and_only_what_it_had_is_in_doubt() -> None:
     """Goal: a broken connection to the log costs no service. Method: three writers end: with nothing unread, with a
     record that comes later, with one that is lost, while others come. Each record is in the log once at most, and the
     lost one is never logged again without a barrier."""
+    async with World() as world:
+        keeping = Keeping()
+        (worker,) = make(world.shared)
+        writers = writers_that_end(worker, keeping)
+        async with cluster(worker, world=world):
+            server = worker.worker.server
+            writers[-1].ended = True
+            assert [type(answer) for answer in await keep_asking(worker, 1, 5)] == [Notarised] * 5
 
-    async def story() -> None:
-        async with World() as world:
-            keeping = Keeping()
-            (worker,) = make(world.shared)
-            writers = writers_that_end(worker, keeping)
-            async with cluster(worker, world=world):
-                server = worker.worker.server
-                writers[-1].ended = True
-                assert [type(answer) for answer in await keep_asking(worker, 1, 5)] == [Notarised] * 5
+            in_doubt = await sent_and_not_stored(worker, 10, keeping, writers)
+            asyncio.get_running_loop().call_later(0.2, lambda: world.shared.topic.store(keeping.kept.pop()))
+            assert [type(answer) for answer in await keep_asking(worker, 11, 5)] == [Notarised] * 5
+            assert isinstance((await in_doubt)[0], Notarised)
 
-                in_doubt = await sent_and_not_stored(worker, 10, keeping, writers)
-                asyncio.get_running_loop().call_later(0.2, lambda: world.shared.topic.store(keeping.kept.pop()))
-                assert [type(answer) for answer in await keep_asking(worker, 11, 5)] == [Notarised] * 5
-                assert isinstance((await in_doubt)[0], Notarised)
-
-                in_doubt = await sent_and_not_stored(worker, 20, keeping, writers)
-                assert [type(answer) for answer in await keep_asking(worker, 21, 5)] == [Notarised] * 5
-                (lost,) = await in_doubt
-                assert isinstance(lost, NotNow)
-                assert lost.code == Code.OUTCOME_UNKNOWN.name
-                world.shared.lock_server.end_all()
-                await asyncio.sleep(2)
-                assert worker.worker.server is server
-                assert server is not None
-                budget = server.intake.budget
-                assert (budget.submissions, budget.states, len(writers)) == (0, 0, 4)
-                logged = Counter(
-                    signed_in(record).terms.command_id
-                    for _, value in world.shared.topic.records(1, 100_000)
-                    if isinstance(record := decode_record(value, 2), RequestRecord)
-                )
-                assert logged == Counter(f"c{n}" for n in (*range(1, 6), *range(10, 16), *range(21, 26)))
-                unbroken(worker)
-
-    run_virtually(story())
+            in_doubt = await sent_and_not_stored(worker, 20, keeping, writers)
+            assert [type(answer) for answer in await keep_asking(worker, 21, 5)] == [Notarised] * 5
+            (lost,) = await in_doubt
+            assert isinstance(lost, NotNow)
+            assert lost.code == Code.OUTCOME_UNKNOWN.name
+            world.shared.lock_server.end_all()
+            await asyncio.sleep(2)
+            assert worker.worker.server is server
+            assert server is not None
+            budget = server.intake.budget
+            assert (budget.submissions, budget.states, len(writers)) == (0, 0, 4)
+            logged = Counter(
+                signed_in(record).terms.command_id
+                for _, value in world.shared.topic.records(1, 100_000)
+                if isinstance(record := decode_record(value, 2), RequestRecord)
+            )
+            assert logged == Counter(f"c{n}" for n in (*range(1, 6), *range(10, 16), *range(21, 26)))
+            unbroken(worker)
 
 
 def test_what_an_ended_writer_had_is_logged_anew_once_a_barrier_made_it_void() -> None:
@@ -147,52 +139,46 @@ def test_what_an_ended_writer_had_is_logged_anew_once_a_barrier_made_it_void() -
     run_virtually(other_story())
 
 
-def test_holders_that_change_without_end_keep_nobody_waiting_for_ever() -> None:
+@on_virtual_time
+async def test_holders_that_change_without_end_keep_nobody_waiting_for_ever() -> None:
     """Goal: a bound. Method: what is sent is lost, and barriers come faster than the worker loses its patience."""
-
-    async def story() -> None:
-        async with World() as world:
-            losing = Losing()
-            (worker,) = make(world.shared, losing)
-            core = await world.replica(1)
-            await core.until_active()
-            async with cluster(worker, world=world, cores=0):
-                await core.stop()
-                losing.is_losing = True
-                asking = asyncio.create_task(worker.submit(submission(1, [state(1)])))
-                for epoch in range(FIRST_EPOCH + 1, FIRST_EPOCH + 1 + VOIDED_MAX):
-                    await asyncio.sleep(1.0)
-                    assert not asking.done()
-                    barrier = BarrierRecord(epoch, bytes([epoch]) * 16, "R9", Database("memory", "memory", 1), 2, 3)
-                    world.shared.topic.store(encode_record(barrier))
-                (answer,) = await asking
-                assert isinstance(answer, NotNow)
-                assert answer.code == Code.NOT_ACTIVE.name
-                sent = worker.worker._numbers
-                assert sent is not None
-                assert sent.range.end - sent.range.start - sent.left == VOIDED_MAX
-
-    run_virtually(story())
+    async with World() as world:
+        losing = Losing()
+        (worker,) = make(world.shared, losing)
+        core = await world.replica(1)
+        await core.until_active()
+        async with cluster(worker, world=world, cores=0):
+            await core.stop()
+            losing.is_losing = True
+            asking = asyncio.create_task(worker.submit(submission(1, [state(1)])))
+            for epoch in range(FIRST_EPOCH + 1, FIRST_EPOCH + 1 + VOIDED_MAX):
+                await asyncio.sleep(1.0)
+                assert not asking.done()
+                barrier = BarrierRecord(epoch, bytes([epoch]) * 16, "R9", Database("memory", "memory", 1), 2, 3)
+                world.shared.topic.store(encode_record(barrier))
+            (answer,) = await asking
+            assert isinstance(answer, NotNow)
+            assert answer.code == Code.NOT_ACTIVE.name
+            sent = worker.worker._numbers
+            assert sent is not None
+            assert sent.range.end - sent.range.start - sent.left == VOIDED_MAX
 
 
-def test_a_release_that_nobody_follows_holds_nobody_up_for_long() -> None:
+@on_virtual_time
+async def test_a_release_that_nobody_follows_holds_nobody_up_for_long() -> None:
     """Goal: clients try elsewhere, or later. Method: a release and no claim: refused within a second, not logged."""
-
-    async def story() -> None:
-        async with World() as world:
-            (worker,) = make(world.shared)
-            core = await world.replica()
-            await core.until_active()
-            async with cluster(worker, world=world, cores=0):
-                await core.stop()
-                release = BarrierRecord(9, b"r" * 16, "", Release("R1"), 2, 3)
-                world.shared.topic.store(encode_record(release))
-                await asyncio.sleep(0.05)
-                end = world.shared.topic.end_offset
-                async with asyncio.timeout(1.0):
-                    (answer,) = await worker.submit(submission(1, [state(1)]))
-                assert isinstance(answer, NotNow)
-                assert answer.code == Code.NOT_ACTIVE.name
-                assert world.shared.topic.end_offset == end
-
-    run_virtually(story())
+    async with World() as world:
+        (worker,) = make(world.shared)
+        core = await world.replica()
+        await core.until_active()
+        async with cluster(worker, world=world, cores=0):
+            await core.stop()
+            release = BarrierRecord(9, b"r" * 16, "", Release("R1"), 2, 3)
+            world.shared.topic.store(encode_record(release))
+            await asyncio.sleep(0.05)
+            end = world.shared.topic.end_offset
+            async with asyncio.timeout(1.0):
+                (answer,) = await worker.submit(submission(1, [state(1)]))
+            assert isinstance(answer, NotNow)
+            assert answer.code == Code.NOT_ACTIVE.name
+            assert world.shared.topic.end_offset == end

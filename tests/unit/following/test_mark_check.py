@@ -22,6 +22,7 @@ from replica.notary.salvage import NO_SALVAGES
 from replica.settings import CoreSettings
 from replica.store.memory import MemoryDatabase, MemoryMarks
 from tests.simulation.virtual import run_virtually
+from tests.virtual_time import on_virtual_time
 from tests.worlds.beginning import no_demand
 from tests.worlds.ha_world import LoopClock
 from tests.worlds.marks_world import LOG_ID, log_of, mark, other
@@ -162,131 +163,115 @@ def test_marks_of_another_log_say_nothing() -> None:
     assert start(log_of(2), mark(5, log_id="restored from")).checked
 
 
-def test_marks_are_read_before_the_end() -> None:
+@on_virtual_time
+async def test_marks_are_read_before_the_end() -> None:
     """A mark that is told while the end is asked must not count as beyond it: a peer reads on meanwhile."""
+    values = log_of(10)
+    topic = topic_of(values[:5])
+    async with Reading(topic, peers=("R2",)) as reading:
+        await asyncio.sleep(0.5)  # the follower reads; the comparison waits for what R2 tells
+        real = reading.log.agreed_end_offset
 
-    async def play() -> None:
-        values = log_of(10)
-        topic = topic_of(values[:5])
-        async with Reading(topic, peers=("R2",)) as reading:
-            await asyncio.sleep(0.5)  # the follower reads; the comparison waits for what R2 tells
-            real = reading.log.agreed_end_offset
+        async def slow() -> int:
+            end = await real()
+            for value in values[topic.end_offset :]:
+                topic.store(value)
+            reading.marks.note_told("R2", MarksTold(applied=mark_text(mark(9))))
+            return end
 
-            async def slow() -> int:
-                end = await real()
-                for value in values[topic.end_offset :]:
-                    topic.store(value)
-                reading.marks.note_told("R2", MarksTold(applied=mark_text(mark(9))))
-                return end
-
-            reading.log.agreed_end_offset = slow  # type: ignore[method-assign]
-            reading.marks.note_told("R2", MarksTold())
-            await reading.until_checked()
-            assert not reading.marks.foreign
-
-    run_virtually(play())
+        reading.log.agreed_end_offset = slow  # type: ignore[method-assign]
+        reading.marks.note_told("R2", MarksTold())
+        await reading.until_checked()
+        assert not reading.marks.foreign
 
 
-def test_a_broker_that_is_cut_off_from_its_peers_refutes_no_mark() -> None:
+@on_virtual_time
+async def test_a_broker_that_is_cut_off_from_its_peers_refutes_no_mark() -> None:
     """It shows the log as it was: most brokers have more."""
-
-    async def play() -> None:
-        disk = await disk_with(Seen(mark(5)))
-        async with Reading(topic_of(log_of(10)), disk) as reading:
-            reading.log.old_end = 3
-            await asyncio.sleep(5)
-            assert not reading.marks.checked
-            assert not reading.tasks[1].done()
-            reading.log.old_end = None
-            await reading.follower._log.close()  # the follower opens another reader
-            await reading.until_checked()
-
-    run_virtually(play())
+    disk = await disk_with(Seen(mark(5)))
+    async with Reading(topic_of(log_of(10)), disk) as reading:
+        reading.log.old_end = 3
+        await asyncio.sleep(5)
+        assert not reading.marks.checked
+        assert not reading.tasks[1].done()
+        reading.log.old_end = None
+        await reading.follower._log.close()  # the follower opens another reader
+        await reading.until_checked()
 
 
-def test_nothing_of_the_file_is_given_up_before_it_was_compared() -> None:
-    async def play() -> None:
-        disk = await disk_with(Seen(mark(5), {"R2": mark(7)}))
-        async with Reading(topic_of(log_of(4)), disk) as reading:
-            with pytest.raises(LogTruncated):
-                await reading.until_ended()
-            await asyncio.sleep(3 * SYNC_EVERY_S)
-        seen, _ = MemorySeenFile(disk).read()
-        assert (seen.own, seen.peers) == (mark(5), {"R2": mark(7)})
-        assert seen.contradicted == mark(5)  # for the next start, and for people
-
-    run_virtually(play())
+@on_virtual_time
+async def test_nothing_of_the_file_is_given_up_before_it_was_compared() -> None:
+    disk = await disk_with(Seen(mark(5), {"R2": mark(7)}))
+    async with Reading(topic_of(log_of(4)), disk) as reading:
+        with pytest.raises(LogTruncated):
+            await reading.until_ended()
+        await asyncio.sleep(3 * SYNC_EVERY_S)
+    seen, _ = MemorySeenFile(disk).read()
+    assert (seen.own, seen.peers) == (mark(5), {"R2": mark(7)})
+    assert seen.contradicted == mark(5)  # for the next start, and for people
 
 
-def test_the_file_follows_what_is_applied_and_what_peers_tell() -> None:
-    async def play() -> None:
-        disk, values = SeenDisk(), log_of(20)
-        topic = topic_of(values[:10])
-        async with Reading(topic, disk, ("R2",)) as reading:
-            reading.marks.note_told("R2", MarksTold(applied=mark_text(mark(3))))
-            await reading.until_checked()
-            topic.store(values[10])
-            reading.marks.note_told("R2", MarksTold(applied=mark_text(mark(12))))
-            await asyncio.sleep(1.0)
-        assert MemorySeenFile(disk).read() == (Seen(mark(10), {"R2": mark(12)}), SeenState.WHOLE)
-
-    run_virtually(play())
+@on_virtual_time
+async def test_the_file_follows_what_is_applied_and_what_peers_tell() -> None:
+    disk, values = SeenDisk(), log_of(20)
+    topic = topic_of(values[:10])
+    async with Reading(topic, disk, ("R2",)) as reading:
+        reading.marks.note_told("R2", MarksTold(applied=mark_text(mark(3))))
+        await reading.until_checked()
+        topic.store(values[10])
+        reading.marks.note_told("R2", MarksTold(applied=mark_text(mark(12))))
+        await asyncio.sleep(1.0)
+    assert MemorySeenFile(disk).read() == (Seen(mark(10), {"R2": mark(12)}), SeenState.WHOLE)
 
 
-def test_covered_is_what_is_on_this_disk_and_on_a_peers() -> None:
-    async def play() -> None:
-        async with Reading(topic_of(log_of(10)), SeenDisk(), ("R2", "R3")) as reading:
-            marks = reading.marks
-            marks.note_told("R2", None)
-            marks.note_told("R3", None)
-            await reading.until_checked()
-            await asyncio.sleep(1.0)
-            assert marks.covered_offset(-1) == -1  # no peer has anything
-            assert marks.covered_offset(4) == 4
-            marks.note_told("R2", MarksTold(applied=mark_text(mark(9))))  # read, and on no disk
-            assert marks.covered_offset(-1) == -1
-            marks.note_told("R2", MarksTold(synced={"R2": mark_text(mark(5))}))
-            assert marks.covered_offset(-1) == 5
-            marks.note_told("R3", MarksTold(synced={"R1": mark_text(mark(8))}))  # a peer that does not follow the log
-            assert marks.covered_offset(-1) == 8
-            marks.note_told("R3", MarksTold(synced={"R3": mark_text(mark(30))}))
-            assert marks.covered_offset(-1) == 9  # what is on this disk
-            marks.note_told("R3", MarksTold(synced={"R3": mark_text(mark(9, log_id="another"))}))
-            assert marks.covered_offset(-1) == 5
-            marks.note_told("R9", MarksTold(synced={"R9": mark_text(mark(9))}))  # no replica of this notary
-            assert marks.covered_offset(-1) == 5
-
-    run_virtually(play())
+@on_virtual_time
+async def test_covered_is_what_is_on_this_disk_and_on_a_peers() -> None:
+    async with Reading(topic_of(log_of(10)), SeenDisk(), ("R2", "R3")) as reading:
+        marks = reading.marks
+        marks.note_told("R2", None)
+        marks.note_told("R3", None)
+        await reading.until_checked()
+        await asyncio.sleep(1.0)
+        assert marks.covered_offset(-1) == -1  # no peer has anything
+        assert marks.covered_offset(4) == 4
+        marks.note_told("R2", MarksTold(applied=mark_text(mark(9))))  # read, and on no disk
+        assert marks.covered_offset(-1) == -1
+        marks.note_told("R2", MarksTold(synced={"R2": mark_text(mark(5))}))
+        assert marks.covered_offset(-1) == 5
+        marks.note_told("R3", MarksTold(synced={"R1": mark_text(mark(8))}))  # a peer that does not follow the log
+        assert marks.covered_offset(-1) == 8
+        marks.note_told("R3", MarksTold(synced={"R3": mark_text(mark(30))}))
+        assert marks.covered_offset(-1) == 9  # what is on this disk
+        marks.note_told("R3", MarksTold(synced={"R3": mark_text(mark(9, log_id="another"))}))
+        assert marks.covered_offset(-1) == 5
+        marks.note_told("R9", MarksTold(synced={"R9": mark_text(mark(9))}))  # no replica of this notary
+        assert marks.covered_offset(-1) == 5
 
 
-def test_a_write_that_fails_covers_nothing() -> None:
-    async def play() -> None:
-        async with Reading(topic_of(log_of(10)), SeenDisk(), ("R2",)) as reading:
-            reading.file.broken = True
-            reading.marks.note_told("R2", MarksTold(synced={"R2": mark_text(mark(9))}))
-            await reading.until_checked()
-            await asyncio.sleep(1.0)
-            assert reading.marks.covered_offset(-1) == -1
-            reading.file.broken = False
-            await asyncio.sleep(1.0)
-            assert reading.marks.covered_offset(-1) == 9
-
-    run_virtually(play())
+@on_virtual_time
+async def test_a_write_that_fails_covers_nothing() -> None:
+    async with Reading(topic_of(log_of(10)), SeenDisk(), ("R2",)) as reading:
+        reading.file.broken = True
+        reading.marks.note_told("R2", MarksTold(synced={"R2": mark_text(mark(9))}))
+        await reading.until_checked()
+        await asyncio.sleep(1.0)
+        assert reading.marks.covered_offset(-1) == -1
+        reading.file.broken = False
+        await asyncio.sleep(1.0)
+        assert reading.marks.covered_offset(-1) == 9
 
 
-def test_a_start_hears_its_peers_first_but_waits_for_nobody_that_is_away() -> None:
-    async def play() -> None:
-        loop = asyncio.get_running_loop()
-        async with Reading(topic_of(log_of(4)), peers=("R2",)) as reading:
-            began_s = loop.time()
-            await reading.until_checked()
-            assert HEAR_MAX_S <= loop.time() - began_s < HEAR_MAX_S + 1
-        async with Reading(topic_of(log_of(4)), peers=("R2",)) as reading:
-            reading.marks.note_told("R2", MarksTold(applied=mark_text(mark(5))))
-            with pytest.raises(LogTruncated, match="R2 says"):
-                await reading.until_ended()
-
-    run_virtually(play())
+@on_virtual_time
+async def test_a_start_hears_its_peers_first_but_waits_for_nobody_that_is_away() -> None:
+    loop = asyncio.get_running_loop()
+    async with Reading(topic_of(log_of(4)), peers=("R2",)) as reading:
+        began_s = loop.time()
+        await reading.until_checked()
+        assert HEAR_MAX_S <= loop.time() - began_s < HEAR_MAX_S + 1
+    async with Reading(topic_of(log_of(4)), peers=("R2",)) as reading:
+        reading.marks.note_told("R2", MarksTold(applied=mark_text(mark(5))))
+        with pytest.raises(LogTruncated, match="R2 says"):
+            await reading.until_ended()
 
 
 def test_the_report_of_a_peer_is_compared_with_the_log() -> None:
@@ -472,35 +457,31 @@ def test_the_mark_of_a_peer_that_comes_after_the_start_is_compared_as_well() -> 
         run_virtually(play())
 
 
-def test_a_peer_that_tells_nonsense_is_not_believed() -> None:
-    async def play() -> None:
-        async with Reading(topic_of(log_of(6)), peers=("R2",)) as reading:
-            reading.marks.note_told("R2", MarksTold(applied="zz", contradicted="00"))
-            await reading.until_checked()
-            await asyncio.sleep(1.0)
-            assert not reading.tasks[1].done()
-
-    run_virtually(play())
+@on_virtual_time
+async def test_a_peer_that_tells_nonsense_is_not_believed() -> None:
+    async with Reading(topic_of(log_of(6)), peers=("R2",)) as reading:
+        reading.marks.note_told("R2", MarksTold(applied="zz", contradicted="00"))
+        await reading.until_checked()
+        await asyncio.sleep(1.0)
+        assert not reading.tasks[1].done()
 
 
-def test_a_silent_log_is_asked_again() -> None:
-    async def play() -> None:
-        disk = await disk_with(Seen(mark(5)))
-        async with Reading(topic_of(log_of(10)), disk) as reading:
-            fails = 3
-            real = reading.log.agreed_end_offset
+@on_virtual_time
+async def test_a_silent_log_is_asked_again() -> None:
+    disk = await disk_with(Seen(mark(5)))
+    async with Reading(topic_of(log_of(10)), disk) as reading:
+        fails = 3
+        real = reading.log.agreed_end_offset
 
-            async def silent() -> int:
-                nonlocal fails
-                fails -= 1
-                if fails >= 0:
-                    raise LogUnavailable("the brokers do not agree")
-                return await real()
+        async def silent() -> int:
+            nonlocal fails
+            fails -= 1
+            if fails >= 0:
+                raise LogUnavailable("the brokers do not agree")
+            return await real()
 
-            reading.log.agreed_end_offset = silent  # type: ignore[method-assign]
-            await reading.until_checked()
-
-    run_virtually(play())
+        reading.log.agreed_end_offset = silent  # type: ignore[method-assign]
+        await reading.until_checked()
 
 
 @pytest.mark.parametrize("replica", ["R2", "R1", "R7"])
@@ -522,38 +503,32 @@ def test_what_a_replica_left_in_the_database_before_it_was_gone_is_believed(repl
         run_virtually(play())
 
 
-def test_a_foreign_row_in_the_database_is_alarmed_and_not_obeyed() -> None:
+@on_virtual_time
+async def test_a_foreign_row_in_the_database_is_alarmed_and_not_obeyed() -> None:
     """Goal: one cloned disk does not stop all. Method: rows of two replicas whose barrier this log never had, one of
     them this replica's own from an earlier start: it goes on, so that one is over."""
-
-    async def play() -> None:
-        foreign = mark(9, log_of(10, marker=9))
-        async with Reading(topic_of(log_of(4))) as reading:
-            for replica in ("R1", "R2"):
-                reading.leave(foreign, own_disk=False, replica=replica)
-            await reading.until_checked()
-            assert await reading.serves_on()
-            assert reading.marks.foreign == {"R1", "R2"}
-            assert list(reading.tables.contradicted) == ["R2"]
-
-    run_virtually(play())
+    foreign = mark(9, log_of(10, marker=9))
+    async with Reading(topic_of(log_of(4))) as reading:
+        for replica in ("R1", "R2"):
+            reading.leave(foreign, own_disk=False, replica=replica)
+        await reading.until_checked()
+        assert await reading.serves_on()
+        assert reading.marks.foreign == {"R1", "R2"}
+        assert list(reading.tables.contradicted) == ["R2"]
 
 
-def test_a_row_that_this_replica_refutes_is_taken_away() -> None:
+@on_virtual_time
+async def test_a_row_that_this_replica_refutes_is_taken_away() -> None:
     """Goal: a damaged disk in the database does not stop a replica that comes later and cannot judge it. Method: as
     where the peer tells it by itself."""
-
-    async def play() -> None:
-        topic = topic_of(log_of(15))
-        async with Reading(topic, peers=("R2",)) as reading:
-            reading.tell(applied=mark(8))
-            await reading.until_checked()
-            reading.leave(other(mark(6)))
-            assert await reading.serves_on()
-            assert reading.marks.refuted.keys() == {"R2"}
-            assert reading.tables.contradicted == {}
-
-    run_virtually(play())
+    topic = topic_of(log_of(15))
+    async with Reading(topic, peers=("R2",)) as reading:
+        reading.tell(applied=mark(8))
+        await reading.until_checked()
+        reading.leave(other(mark(6)))
+        assert await reading.serves_on()
+        assert reading.marks.refuted.keys() == {"R2"}
+        assert reading.tables.contradicted == {}
 
 
 def test_the_database_has_the_mark_before_the_lock_is_given_up() -> None:
@@ -577,11 +552,9 @@ def test_the_database_has_the_mark_before_the_lock_is_given_up() -> None:
     assert run_virtually(play(is_away=True)) == pytest.approx(SAY_MAX_S, abs=0.5)
 
 
-def test_a_row_that_no_replica_writes_is_passed_over() -> None:
-    async def play() -> None:
-        async with Reading(topic_of(log_of(4))) as reading:
-            reading.tables.contradicted["R2"] = ContradictedMark("R2", b"\xff" * 9, True)
-            await reading.until_checked()
-            assert await reading.serves_on()
-
-    run_virtually(play())
+@on_virtual_time
+async def test_a_row_that_no_replica_writes_is_passed_over() -> None:
+    async with Reading(topic_of(log_of(4))) as reading:
+        reading.tables.contradicted["R2"] = ContradictedMark("R2", b"\xff" * 9, True)
+        await reading.until_checked()
+        assert await reading.serves_on()

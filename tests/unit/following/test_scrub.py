@@ -27,7 +27,7 @@ from replica.notary.errors import IndexMismatch, LogRefused, NotaryError
 from replica.notary.requests import Submission
 from replica.notary.rules import STATE_KEY, TX_KEY
 from replica.settings import CoreSettings
-from tests.simulation.virtual import run_virtually
+from tests.virtual_time import on_virtual_time
 from tests.worlds.core_world import Replica, World, name_of, state, submission
 
 QUICK = CoreSettings(scrub_records_per_s=1_000.0, scrub_every_s=1.0)
@@ -66,27 +66,24 @@ async def first_walk(scrubber: Scrubber) -> None:
     await running
 
 
-def test_a_right_index_is_found_right_and_summed_up(tmp_path: Path) -> None:
+@on_virtual_time
+async def test_a_right_index_is_found_right_and_summed_up(tmp_path: Path) -> None:
     """Goal: no false alarm, and a digest that is the index's. Method: every kind of verdict, two activations, check."""
-
-    async def story() -> None:
-        async with World(core=QUICK) as world:
-            replica = await world.replica()
-            await replica.until_active()
-            await replica.submit(*traffic())
-            await replica.stop()
-            successor = await world.replica(2)
-            await successor.until_active()
-            await successor.submit(submission(500, [state(500)]))
-            scrubber = scrubber_of(world, successor, tmp_path / "scrub")
-            await first_walk(scrubber)
-            checked = scrubber.records
-            assert checked == world.shared.topic.end_offset
-            summary = summarise(None, successor.index.entries())
-            check = whole_check(world, successor.index)
-            assert (check.entry_count, check.digest) == (summary.entry_count, summary.digest)
-
-    run_virtually(story())
+    async with World(core=QUICK) as world:
+        replica = await world.replica()
+        await replica.until_active()
+        await replica.submit(*traffic())
+        await replica.stop()
+        successor = await world.replica(2)
+        await successor.until_active()
+        await successor.submit(submission(500, [state(500)]))
+        scrubber = scrubber_of(world, successor, tmp_path / "scrub")
+        await first_walk(scrubber)
+        checked = scrubber.records
+        assert checked == world.shared.topic.end_offset
+        summary = summarise(None, successor.index.entries())
+        check = whole_check(world, successor.index)
+        assert (check.entry_count, check.digest) == (summary.entry_count, summary.digest)
 
 
 def whole_check(world: World, index: MemoryIndex) -> IndexCheck:
@@ -119,210 +116,186 @@ DAMAGE: dict[str, Callable[[dict[bytes, bytes]], None]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_whatever_is_wrong_in_an_index_is_found(damage: str, tmp_path: Path) -> None:
+@on_virtual_time
+async def test_whatever_is_wrong_in_an_index_is_found(damage: str, tmp_path: Path) -> None:
     """Goal: missing, changed and made-up entries. Method: one of them in an index whose storage has no complaint."""
-
-    async def story() -> None:
-        async with World(core=QUICK) as world:
-            replica = await world.replica()
-            await replica.until_active()
-            await replica.submit(*traffic())
-            entries = dict(replica.index.entries())
-            DAMAGE[damage](entries)
-            position = replica.index.position()
-            assert position is not None
-            wrong = MemoryIndex()
-            wrong.write(entries, position)
-            with pytest.raises(IndexMismatch) as caught:
-                await first_walk(scrubber_of(world, replica, tmp_path / "scrub", wrong))
-            assert caught.value.code.name == "INDEX_MISMATCH"
-
-    run_virtually(story())
+    async with World(core=QUICK) as world:
+        replica = await world.replica()
+        await replica.until_active()
+        await replica.submit(*traffic())
+        entries = dict(replica.index.entries())
+        DAMAGE[damage](entries)
+        position = replica.index.position()
+        assert position is not None
+        wrong = MemoryIndex()
+        wrong.write(entries, position)
+        with pytest.raises(IndexMismatch) as caught:
+            await first_walk(scrubber_of(world, replica, tmp_path / "scrub", wrong))
+        assert caught.value.code.name == "INDEX_MISMATCH"
 
 
-def test_a_log_that_was_changed_since_the_walk_before_is_refused(tmp_path: Path) -> None:
+@on_virtual_time
+async def test_a_log_that_was_changed_since_the_walk_before_is_refused(tmp_path: Path) -> None:
     """Goal: history cannot be rewritten unseen. Method: check past a mark; other records of the same effect; again."""
-
-    async def story() -> None:
-        async with World(core=QUICK) as world:
-            replica = await world.replica()
-            await replica.until_active()
-            await replica.submit(*traffic())
-            topic = world.shared.topic
-            check = begin_check(topic.topic_id)
-            records = topic.records(0, topic.end_offset)
-            check = continue_check(replica.index, IndexCheck(1, check.position, 0, bytes(32), len(records)), records)
-            ((at, digest),) = check.marks
-            assert (at, digest) == (len(records), check.digest)
-            assert continue_check(replica.index, begin_check(topic.topic_id, check), records).marks == check.marks
-            other = IndexCheck(1, check.position, 0, bytes(32), len(records), ((at, b"x" * 32),))
-            with pytest.raises(LogRefused, match="are not what they were"):
-                continue_check(replica.index, begin_check(topic.topic_id, other), records)
-
-    run_virtually(story())
+    async with World(core=QUICK) as world:
+        replica = await world.replica()
+        await replica.until_active()
+        await replica.submit(*traffic())
+        topic = world.shared.topic
+        check = begin_check(topic.topic_id)
+        records = topic.records(0, topic.end_offset)
+        check = continue_check(replica.index, IndexCheck(1, check.position, 0, bytes(32), len(records)), records)
+        ((at, digest),) = check.marks
+        assert (at, digest) == (len(records), check.digest)
+        assert continue_check(replica.index, begin_check(topic.topic_id, check), records).marks == check.marks
+        other = IndexCheck(1, check.position, 0, bytes(32), len(records), ((at, b"x" * 32),))
+        with pytest.raises(LogRefused, match="are not what they were"):
+            continue_check(replica.index, begin_check(topic.topic_id, other), records)
 
 
-def test_marks_stay_few_and_common(tmp_path: Path) -> None:
+@on_virtual_time
+async def test_marks_stay_few_and_common(tmp_path: Path) -> None:
     """Goal: bounded, and two replicas at different places share marks. Method: a log of many spacings, by steps."""
-
-    async def story() -> None:
-        async with World(core=QUICK) as world:
-            replica = await world.replica()
-            await replica.until_active()
-            topic = world.shared.topic
-            for _ in range(600):
-                topic.store(b"noise")
-            begun = begin_check(topic.topic_id)
-            check = IndexCheck(1, begun.position, 0, bytes(32), 4)
-            seen = []
-            index = replica.index
-            while room := room_of(check, 511, 100):
-                check = continue_check(index, check, topic.records(check.position.offset + 1, room))
-                seen.append(set(dict(check.marks)))
-                assert len(check.marks) <= MARKS_MAX
-            assert check.spacing == 32
-            assert all(one & seen[-1] for one in seen[20:])
-
-    run_virtually(story())
+    async with World(core=QUICK) as world:
+        replica = await world.replica()
+        await replica.until_active()
+        topic = world.shared.topic
+        for _ in range(600):
+            topic.store(b"noise")
+        begun = begin_check(topic.topic_id)
+        check = IndexCheck(1, begun.position, 0, bytes(32), 4)
+        seen = []
+        index = replica.index
+        while room := room_of(check, 511, 100):
+            check = continue_check(index, check, topic.records(check.position.offset + 1, room))
+            seen.append(set(dict(check.marks)))
+            assert len(check.marks) <= MARKS_MAX
+        assert check.spacing == 32
+        assert all(one & seen[-1] for one in seen[20:])
 
 
-def test_it_goes_on_where_it_was_and_starts_anew_when_it_must(tmp_path: Path) -> None:
+@on_virtual_time
+async def test_it_goes_on_where_it_was_and_starts_anew_when_it_must(tmp_path: Path) -> None:
     """Goal: a restart costs little, a stale bookmark nothing. Method: check, keep, read; damage; another log."""
-
-    async def story() -> None:
-        async with World(core=QUICK) as world:
-            replica = await world.replica()
-            await replica.until_active()
-            await replica.submit(*traffic())
-            topic, bookmark = world.shared.topic, tmp_path / "scrub"
-            half = topic.end_offset // 2
-            check = continue_check(replica.index, begin_check(topic.topic_id), topic.records(0, half))
-            bookmark.write_bytes(encode_check(check))
-            assert decode_check(encode_check(check)) == check
+    async with World(core=QUICK) as world:
+        replica = await world.replica()
+        await replica.until_active()
+        await replica.submit(*traffic())
+        topic, bookmark = world.shared.topic, tmp_path / "scrub"
+        half = topic.end_offset // 2
+        check = continue_check(replica.index, begin_check(topic.topic_id), topic.records(0, half))
+        bookmark.write_bytes(encode_check(check))
+        assert decode_check(encode_check(check)) == check
+        scrubber = scrubber_of(world, replica, bookmark)
+        await first_walk(scrubber)
+        assert scrubber.records == topic.end_offset - half
+        for stale in (b"", b"\xc1", encode_check(check)[:-3], encode_check(begin_check("another log"))):
+            bookmark.write_bytes(stale)
             scrubber = scrubber_of(world, replica, bookmark)
             await first_walk(scrubber)
-            assert scrubber.records == topic.end_offset - half
-            for stale in (b"", b"\xc1", encode_check(check)[:-3], encode_check(begin_check("another log"))):
-                bookmark.write_bytes(stale)
+            assert scrubber.records == topic.end_offset
+
+
+@on_virtual_time
+async def test_a_flipped_bit_in_the_bookmark_costs_time_and_nothing_else(tmp_path: Path) -> None:
+    """Goal: what protects does not harm: damage to the bookmark means "begin again". Method: every single bit of a
+    bookmark in the middle of a log is flipped, and decoded; some of them are what a healthy replica starts from."""
+    async with World(core=QUICK) as world:
+        replica = await world.replica()
+        await replica.until_active()
+        await replica.submit(*traffic())
+        topic, bookmark = world.shared.topic, tmp_path / "scrub"
+        half = topic.end_offset // 2
+        check = begin_check(topic.topic_id)
+        raw = encode_check(
+            continue_check(replica.index, IndexCheck(1, check.position, 0, bytes(32), half), topic.records(0, half))
+        )
+        for number in range(8 * len(raw)):
+            damaged = bytearray(raw)
+            damaged[number // 8] ^= 1 << number % 8
+            assert decode_check(bytes(damaged)) is None, f"bit {number}"
+            if number % 61 == 0:
+                bookmark.write_bytes(damaged)
                 scrubber = scrubber_of(world, replica, bookmark)
                 await first_walk(scrubber)
                 assert scrubber.records == topic.end_offset
 
-    run_virtually(story())
 
-
-def test_a_flipped_bit_in_the_bookmark_costs_time_and_nothing_else(tmp_path: Path) -> None:
-    """Goal: what protects does not harm: damage to the bookmark means "begin again". Method: every single bit of a
-    bookmark in the middle of a log is flipped, and decoded; some of them are what a healthy replica starts from."""
-
-    async def story() -> None:
-        async with World(core=QUICK) as world:
-            replica = await world.replica()
-            await replica.until_active()
-            await replica.submit(*traffic())
-            topic, bookmark = world.shared.topic, tmp_path / "scrub"
-            half = topic.end_offset // 2
-            check = begin_check(topic.topic_id)
-            raw = encode_check(
-                continue_check(replica.index, IndexCheck(1, check.position, 0, bytes(32), half), topic.records(0, half))
-            )
-            for number in range(8 * len(raw)):
-                damaged = bytearray(raw)
-                damaged[number // 8] ^= 1 << number % 8
-                assert decode_check(bytes(damaged)) is None, f"bit {number}"
-                if number % 61 == 0:
-                    bookmark.write_bytes(damaged)
-                    scrubber = scrubber_of(world, replica, bookmark)
-                    await first_walk(scrubber)
-                    assert scrubber.records == topic.end_offset
-
-    run_virtually(story())
-
-
-def test_a_pass_has_a_time_to_end_in_which_a_restart_does_not_prolong(tmp_path: Path) -> None:
+@on_virtual_time
+async def test_a_pass_has_a_time_to_end_in_which_a_restart_does_not_prolong(tmp_path: Path) -> None:
     """Goal: as fast as needed, and it reports how far it is. Method: 3,000 records in 60 s, where the least rate
     would take 50 minutes; a second scrubber goes on from the bookmark, with the first one's beginning."""
+    async with World(core=CoreSettings(scrub_records_per_s=1.0, scrub_within_s=60.0)) as world:
+        replica = await world.replica()
+        await replica.until_active()
+        for _ in range(3_000):
+            world.shared.topic.store(b"noise")
+        await asyncio.sleep(2.0)
 
-    async def story() -> None:
-        async with World(core=CoreSettings(scrub_records_per_s=1.0, scrub_within_s=60.0)) as world:
-            replica = await world.replica()
-            await replica.until_active()
-            for _ in range(3_000):
-                world.shared.topic.store(b"noise")
-            await asyncio.sleep(2.0)
-
-            def made() -> Scrubber:
-                scrubber = scrubber_of(world, replica, tmp_path / "scrub")
-                scrubber._settings = world.shared.core
-                return scrubber
-
-            began_s = world.shared.clock.boottime_s()
-            first = made()
-            running = asyncio.create_task(first.run())
-            await asyncio.sleep(20.0)
-            assert first.check is not None
-            first._keep(first.check, now=True)
-            told = first.progress()
-            assert 0 < told["records"] < told["of_records"] == world.shared.topic.end_offset
-            assert told["age_s"] == pytest.approx(20.0, abs=2.0)
-            assert told["wanted_per_s"] == pytest.approx(AHEAD * first.left_records / 31.0, rel=0.1)
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            second = made()
-            await first_walk(second)
-            assert second.records < told["of_records"]
-            assert world.shared.clock.boottime_s() - began_s < 61.0
-            assert (second.age_s, second.pace.wanted_per_s) == (0.0, 0.0)
-
-    run_virtually(story())
-
-
-def test_it_stands_back_while_an_active_is_busy_and_off_means_off(tmp_path: Path) -> None:
-    """Goal: nothing on the hot path. Method: a busy active for a minute, then an idle one; and a rate of zero."""
-
-    async def story() -> None:
-        async with World(core=QUICK) as world:
-            replica = await world.replica()
-            await replica.until_active()
-            await replica.submit(*traffic())
-            busy = True
+        def made() -> Scrubber:
             scrubber = scrubber_of(world, replica, tmp_path / "scrub")
-            scrubber._is_busy = lambda: busy
-            running = asyncio.create_task(scrubber.run())
-            await asyncio.sleep(60.0)
-            assert scrubber.records == 0
-            busy = False
-            await asyncio.sleep(5.0)
-            assert scrubber.records >= world.shared.topic.end_offset
-            running.cancel()
-            off = Scrubber(
-                MemoryLog(world.shared.topic),
-                replica.index,
-                replica.participant.follower,
-                world.shared.clock,
-                CoreSettings(scrub_records_per_s=0),
-                bookmark=tmp_path / "off",
-                is_busy=lambda: False,
-            )
-            await asyncio.wait_for(off.run(), 1.0)
+            scrubber._settings = world.shared.core
+            return scrubber
 
-    run_virtually(story())
+        began_s = world.shared.clock.boottime_s()
+        first = made()
+        running = asyncio.create_task(first.run())
+        await asyncio.sleep(20.0)
+        assert first.check is not None
+        first._keep(first.check, now=True)
+        told = first.progress()
+        assert 0 < told["records"] < told["of_records"] == world.shared.topic.end_offset
+        assert told["age_s"] == pytest.approx(20.0, abs=2.0)
+        assert told["wanted_per_s"] == pytest.approx(AHEAD * first.left_records / 31.0, rel=0.1)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        second = made()
+        await first_walk(second)
+        assert second.records < told["of_records"]
+        assert world.shared.clock.boottime_s() - began_s < 61.0
+        assert (second.age_s, second.pace.wanted_per_s) == (0.0, 0.0)
 
 
-def test_a_log_that_lost_its_start_is_refused(tmp_path: Path) -> None:
+@on_virtual_time
+async def test_it_stands_back_while_an_active_is_busy_and_off_means_off(tmp_path: Path) -> None:
+    """Goal: nothing on the hot path. Method: a busy active for a minute, then an idle one; and a rate of zero."""
+    async with World(core=QUICK) as world:
+        replica = await world.replica()
+        await replica.until_active()
+        await replica.submit(*traffic())
+        busy = True
+        scrubber = scrubber_of(world, replica, tmp_path / "scrub")
+        scrubber._is_busy = lambda: busy
+        running = asyncio.create_task(scrubber.run())
+        await asyncio.sleep(60.0)
+        assert scrubber.records == 0
+        busy = False
+        await asyncio.sleep(5.0)
+        assert scrubber.records >= world.shared.topic.end_offset
+        running.cancel()
+        off = Scrubber(
+            MemoryLog(world.shared.topic),
+            replica.index,
+            replica.participant.follower,
+            world.shared.clock,
+            CoreSettings(scrub_records_per_s=0),
+            bookmark=tmp_path / "off",
+            is_busy=lambda: False,
+        )
+        await asyncio.wait_for(off.run(), 1.0)
+
+
+@on_virtual_time
+async def test_a_log_that_lost_its_start_is_refused(tmp_path: Path) -> None:
     """Goal: a whole index does not hide a lost log. Method: cut the start off while the replica runs."""
-
-    async def story() -> None:
-        async with World(core=QUICK) as world:
-            replica = await world.replica()
-            await replica.until_active()
-            await replica.submit(*traffic())
-            world.shared.topic.cut_off(5)
-            with pytest.raises(NotaryError) as caught:
-                await first_walk(scrubber_of(world, replica, tmp_path / "scrub"))
-            assert caught.value.code.name == "LOG_TRUNCATED"
-
-    run_virtually(story())
+    async with World(core=QUICK) as world:
+        replica = await world.replica()
+        await replica.until_active()
+        await replica.submit(*traffic())
+        world.shared.topic.cut_off(5)
+        with pytest.raises(NotaryError) as caught:
+            await first_walk(scrubber_of(world, replica, tmp_path / "scrub"))
+        assert caught.value.code.name == "LOG_TRUNCATED"
 
 
 def test_the_count_is_compared_where_walk_and_index_meet() -> None:

@@ -11,8 +11,8 @@ from ha.election.driver import Election
 from ha.ending import Ending
 from ha.errors import ScopeMismatch, TransitionFailed
 from ha.lock.memory import MemoryLockServer, MemoryLockSession
-from tests.simulation.virtual import run_virtually
 from tests.unit.ha.electing import SETTINGS, leader_of, play
+from tests.virtual_time import on_virtual_time
 from tests.worlds.ha_world import LoopClock, World, WritingService
 
 
@@ -38,69 +38,61 @@ class SlowToStop(WritingService):
         await asyncio.Event().wait()
 
 
-def test_a_step_down_that_takes_too_long_ends_the_process() -> None:
+@on_virtual_time
+async def test_a_step_down_that_takes_too_long_ends_the_process() -> None:
     """Goal: drain_max_s is a bound. Method: a step-down that hangs; run() raises soon after."""
-
-    async def run() -> None:
-        world = World(Random(1), SETTINGS, ())
-        service = SlowToStop("R1", world.database, world.server, world.random, world.faults)
-        election = Election(
-            lambda: MemoryLockSession(world.server, name="R1", settings=SETTINGS, clock=world.clock),
-            clock=world.clock,
-            settings=SETTINGS,
-            random=Random(1),
-        )
-        task = asyncio.create_task(election.run(service))
-        await world.until(election.is_leading)
-        stopped_s = world.clock.boottime_s()
-        election.stop()
-        with pytest.raises(TransitionFailed, match="step-down took more"):
-            await task
-        assert world.clock.boottime_s() - stopped_s < SETTINGS.drain_max_s + 0.2
-        assert world.server.owner() is None
-        await world.end()
-
-    run_virtually(run())
+    world = World(Random(1), SETTINGS, ())
+    service = SlowToStop("R1", world.database, world.server, world.random, world.faults)
+    election = Election(
+        lambda: MemoryLockSession(world.server, name="R1", settings=SETTINGS, clock=world.clock),
+        clock=world.clock,
+        settings=SETTINGS,
+        random=Random(1),
+    )
+    task = asyncio.create_task(election.run(service))
+    await world.until(election.is_leading)
+    stopped_s = world.clock.boottime_s()
+    election.stop()
+    with pytest.raises(TransitionFailed, match="step-down took more"):
+        await task
+    assert world.clock.boottime_s() - stopped_s < SETTINGS.drain_max_s + 0.2
+    assert world.server.owner() is None
+    await world.end()
 
 
-def test_a_configuration_error_ends_the_process_with_itself() -> None:
+@on_virtual_time
+async def test_a_configuration_error_ends_the_process_with_itself() -> None:
     """Goal: what no retry can mend is not retried. Method: a wrong scope."""
-
-    async def run() -> None:
-        clock = LoopClock()
-        server = MemoryLockServer(clock, lease_s=3.0)
-        world = World(Random(1), SETTINGS, ())
-        election = Election(
-            lambda: MemoryLockSession(server, name="R1", settings=SETTINGS, clock=clock, scope="elsewhere"),
-            clock=clock,
-            settings=SETTINGS,
-            random=Random(1),
-        )
-        with pytest.raises(ScopeMismatch):
-            await election.run(WritingService("R1", world.database, server, world.random, world.faults))
-        await world.end()
-
-    run_virtually(run())
+    clock = LoopClock()
+    server = MemoryLockServer(clock, lease_s=3.0)
+    world = World(Random(1), SETTINGS, ())
+    election = Election(
+        lambda: MemoryLockSession(server, name="R1", settings=SETTINGS, clock=clock, scope="elsewhere"),
+        clock=clock,
+        settings=SETTINGS,
+        random=Random(1),
+    )
+    with pytest.raises(ScopeMismatch):
+        await election.run(WritingService("R1", world.database, server, world.random, world.faults))
+    await world.end()
 
 
-def test_a_bug_in_a_service_ends_the_process() -> None:
+@on_virtual_time
+async def test_a_bug_in_a_service_ends_the_process() -> None:
     """Goal: an unexpected exception is not taken for a failed activation. Method: an activation with a bug."""
 
     class Buggy(WritingService):
         async def activate(self, session: MemoryLockSession) -> None:
             raise ZeroDivisionError
 
-    async def run() -> None:
-        world = World(Random(1), SETTINGS, ())
-        election = Election(
-            lambda: MemoryLockSession(world.server, name="R1", settings=SETTINGS, clock=world.clock),
-            clock=world.clock,
-            settings=SETTINGS,
-            random=Random(1),
-        )
-        with pytest.raises(TransitionFailed, match="ZeroDivisionError") as failure:
-            await election.run(Buggy("R1", world.database, world.server, world.random, world.faults))
-        assert isinstance(failure.value.__cause__, ZeroDivisionError)
-        await world.end()
-
-    run_virtually(run())
+    world = World(Random(1), SETTINGS, ())
+    election = Election(
+        lambda: MemoryLockSession(world.server, name="R1", settings=SETTINGS, clock=world.clock),
+        clock=world.clock,
+        settings=SETTINGS,
+        random=Random(1),
+    )
+    with pytest.raises(TransitionFailed, match="ZeroDivisionError") as failure:
+        await election.run(Buggy("R1", world.database, world.server, world.random, world.faults))
+    assert isinstance(failure.value.__cause__, ZeroDivisionError)
+    await world.end()

@@ -27,6 +27,7 @@ from ha.site.guard import SiteGuard
 from ha.site.settings import SiteSettings
 from tests.simulation.sites import RateClock, Register
 from tests.simulation.virtual import run_virtually
+from tests.virtual_time import on_virtual_time
 
 TERM = Term(4, "b", "log-b", 10.0, beat=7, former_logs=("log-a",))
 
@@ -135,23 +136,21 @@ def test_a_lease_that_is_changed_in_the_configuration_stops_nobody() -> None:
     assert told == [None]
 
 
-def test_a_log_that_is_slow_to_name_itself_is_waited_for() -> None:
+@on_virtual_time
+async def test_a_log_that_is_slow_to_name_itself_is_waited_for() -> None:
     """Goal: a short lease does not hurry the log, which is asked once. Method: it takes two leases."""
 
     async def slow() -> str:
         await asyncio.sleep(2.0)
         return await named()
 
-    async def live() -> None:
-        witness = Answers()
-        witness.term = Term(1, "a", "log-a", 1.0)
-        one = SiteGuard(witness, "a", slow, clock=RateClock(1.0, 5.0), lease_s=1.0)
-        running = asyncio.create_task(one.run(lambda _: None))
-        await asyncio.sleep(2.5)
-        assert one.in_term()
-        running.cancel()
-
-    run_virtually(live())
+    witness = Answers()
+    witness.term = Term(1, "a", "log-a", 1.0)
+    one = SiteGuard(witness, "a", slow, clock=RateClock(1.0, 5.0), lease_s=1.0)
+    running = asyncio.create_task(one.run(lambda _: None))
+    await asyncio.sleep(2.5)
+    assert one.in_term()
+    running.cancel()
 
 
 async def named() -> str:
