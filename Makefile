@@ -29,7 +29,7 @@ demo-pipeline: setup ## Archive, tabulate, audit, rebuild, compare, restore and 
 drill: setup ## Make a replica, a broker, the database and whole sites fail: answers lost and seconds without, measured
 	@$(BIN)/notary recovery drill $(ARGS)
 
-test: setup-tests ## Run the quick tests: a good proof of each promise on each real part; 16 minutes on two cores
+test: setup-tests ## Run the quick tests: a good proof of each promise on each real part; 24 minutes on two cores
 	@scripts/test.sh $(ARGS)
 
 test-all: setup-tests ## Run all tests that CI runs, phase by phase, each with a time budget; 50 minutes

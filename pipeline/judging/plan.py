@@ -154,8 +154,8 @@ def survey(columns: Columns, plan: Plan | None = None) -> Survey:
     known = {} if plan is None else {rule.first_offset: rule for rule in plan.rules_of(columns)}
     own = _own(columns, ledger_id)
     starts = [(0, b"")] if not columns.barriers or columns.barriers[0][0] != columns.first_offset else []
-    barriers = [offset - columns.first_offset for offset, _ in columns.barriers]
-    starts += [(row, columns.value(row)) for row in barriers]
+    barrier_rows = [offset - columns.first_offset for offset, _ in columns.barriers]
+    starts += [(row, columns.value(row)) for row in barrier_rows]
     starts = sorted(dict([(after, b"") for after in _after_lost(columns)] + starts).items())
     ends = [start for start, _ in starts[1:]] + [len(columns)]
     stretches = []

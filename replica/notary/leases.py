@@ -1,4 +1,4 @@
-"""Which records show that the holder of a lease lives. Pure.
+"""Which records show that the holder of a lease lives, and which claims come too late for it. Pure.
 
 Where every replica serves, others write under the holder's activation as well. Their sequence numbers lie between
 those of the holder, which begin with 0, and its signs of life. So a dead holder does not live on in what others write.

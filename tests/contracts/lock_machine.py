@@ -7,6 +7,7 @@ is refused.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from tests.contracts.store_machine import PATIENT
 
 LOST = LockLost, LockLost.code
 AGAIN = InvariantBroken, InvariantBroken.code
+ENDED_MAX_S = 30.0  # until a server knows of a session that was closed
 
 
 @dataclass
@@ -63,8 +65,9 @@ class LockWorld:
     async def close(self, session: int) -> None:
         """Returns once the server knows."""
         await self.sessions[session].close()
-        while (await self.look(0))[0] == self.sessions[session].name:
-            pass
+        async with asyncio.timeout(ENDED_MAX_S):
+            while (await self.look(0))[0] == self.sessions[session].name:
+                await asyncio.sleep(0.002)
 
     async def kill(self, session: int) -> None:
         await self.world.kill(self.sessions[session])
@@ -80,7 +83,6 @@ class LockMachine(SideBySide[LockWorld]):
         super().__init__(double, other)
         self.opened = 0
         self.holder: int | None = None
-        self.granted: set[int] = set()
         self.granted: set[int] = set()
         self.lost: set[int] = set()
         self.of = [self._open() for _ in range(4)][1:]  # sessions, by replica
