@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from tests.few import few_quick
+from tests.few import few_and_others, few_quick
 from tests.simulation.draw import draw, leased, worded
 from tests.simulation.kinds import play
 from tests.simulation.plan import FaultKind, Plan
@@ -16,6 +16,7 @@ from tests.simulation.workers import all_serving
 from tests.simulation.world import Outcome, simulate
 
 SEEDS = range(1, 51)
+FEW = SEEDS[35:]  # in which each mishap strikes
 MISHAPS = (
     *[FaultKind.CRASH, FaultKind.CRASH_HOST, FaultKind.STALL, FaultKind.ISLAND, FaultKind.SESSION_KILLED],
     *[FaultKind.LOG_CUT, FaultKind.LOG_CLOGGED, FaultKind.CLOCK_JUMP],
@@ -24,13 +25,14 @@ MISHAPS = (
 HEARD = re.compile(r"\[\w+\] (logged_anew|worker_serves|worker_stops_serving|desk_unreachable|worker_has_a_new_writer)")
 
 
-def test_no_seed_breaks_a_promise_and_every_mishap_happens() -> None:
-    """Goal: the notary keeps its promises when every replica serves. Method: all seeds; each mishap strikes in some,
+@pytest.mark.parametrize("seeds", few_and_others(FEW, SEEDS))
+def test_no_seed_breaks_a_promise_and_every_mishap_happens(seeds: list[int]) -> None:
+    """Goal: the notary keeps its promises when every replica serves. Method: many seeds; each mishap strikes in some,
     clients of most seeds are answered by several replicas, and records are logged anew."""
     strikes: Counter[str] = Counter()
     heard: Counter[str] = Counter()
     doors: Counter[int] = Counter()
-    for seed in SEEDS:
+    for seed in seeds:
         outcome = simulate(all_serving(draw(seed)))
         assert outcome.violations == [], f"seed {seed}"
         strikes.update(what for what, _ in outcome.strikes)
@@ -38,9 +40,9 @@ def test_no_seed_breaks_a_promise_and_every_mishap_happens() -> None:
         doors[_doors(outcome)] += 1
     print(f"{dict(heard)}, replicas that answered: {dict(sorted(doors.items()))}, {dict(strikes)}")
     assert [mishap for mishap in MISHAPS if not strikes[mishap]] == []
-    assert heard["logged_anew"] > 5
-    assert heard["worker_stops_serving"] > 10
-    assert sum(doors[count] for count in doors if count > 1) > len(SEEDS) // 2
+    assert heard["logged_anew"] > len(seeds) // 10
+    assert heard["worker_stops_serving"] > len(seeds) // 5
+    assert sum(doors[count] for count in doors if count > 1) > len(seeds) // 2
     assert max(doors) == 5
 
 
