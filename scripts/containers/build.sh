@@ -8,6 +8,6 @@ built=../../.tools/containers-lint.stamp
 wanted=$(cat main.go go.mod go.sum | sha256sum | cut -c1-64)
 if [[ ! -x ../../.tools/containers-lint || ! -f $built || $(<"$built") != "$wanted" ]]; then
     mkdir -p ../../.tools
-    GOTOOLCHAIN=local GOFLAGS=-mod=readonly go build -trimpath -o ../../.tools/containers-lint .
+    GOTOOLCHAIN=local GOFLAGS=-mod=readonly go build -trimpath -gcflags=all=-l -o ../../.tools/containers-lint .
     echo "$wanted" >"$built"
 fi

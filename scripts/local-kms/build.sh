@@ -8,6 +8,6 @@ built=../../.tools/local-kms.stamp
 wanted=$(cat main.go go.mod go.sum | sha256sum | cut -c1-64)
 if [[ ! -x ../../.tools/local-kms || ! -f $built || $(<"$built") != "$wanted" ]]; then
     mkdir -p ../../.tools
-    GOTOOLCHAIN=local GOFLAGS=-mod=readonly go build -trimpath -o ../../.tools/local-kms .
+    GOTOOLCHAIN=local GOFLAGS=-mod=readonly go build -trimpath -gcflags=all=-l -o ../../.tools/local-kms .
     echo "$wanted" >"$built"
 fi

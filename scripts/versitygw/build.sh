@@ -8,6 +8,6 @@ built=../../.tools/versitygw.stamp
 wanted=$(cat go.mod go.sum | sha256sum | cut -c1-64)
 if [[ ! -x ../../.tools/versitygw || ! -f $built || $(<"$built") != "$wanted" ]]; then
     mkdir -p ../../.tools
-    GOTOOLCHAIN=local GOFLAGS=-mod=readonly go build -trimpath -o ../../.tools/versitygw github.com/versity/versitygw/cmd/versitygw
+    GOTOOLCHAIN=local GOFLAGS=-mod=readonly go build -trimpath -gcflags=all=-l -o ../../.tools/versitygw github.com/versity/versitygw/cmd/versitygw
     echo "$wanted" >"$built"
 fi
