@@ -32,9 +32,10 @@ from replica.active.shared_bound import SharedBound
 from replica.active.signer import Signer
 from replica.active.worker import Worker
 from replica.database import Database, EmbeddedLedgers, Session
+from replica.following.filter_filling import fill_filter
 from replica.following.scrub import BOOKMARK, Scrubber
+from replica.index.filtered import FilteredIndex
 from replica.index.quarantine import open_or_start_anew, quarantined
-from replica.index.rocks import RocksIndex
 from replica.link.interface import PeerSeen
 from replica.link.settings import LINK_SOCKET, LinkSettings
 from replica.link.unix_server import LinkServer
@@ -153,7 +154,7 @@ class Core:
     """The parts of one core process."""
 
     clock: Clock
-    index: RocksIndex
+    index: FilteredIndex
     request_log: RequestLog
     bulletin: Bulletin
     trail: TrailWatch
@@ -270,6 +271,7 @@ async def start(stack: contextlib.AsyncExitStack, settings: ReplicaSettings, cor
     core.pulse.start()
     stack.callback(core.pulse.stop)
     _beside(stack, core.participant.guarded(core.scrubber.run()), "scrub")
+    _beside(stack, core.participant.guarded(fill_filter(core.index, core.clock)), "filter of the index")
     probes = make_probes(
         name=settings.name,
         version=settings.version,
@@ -325,7 +327,7 @@ def _always() -> bool:
 
 
 def _own_ledger(
-    settings: ReplicaSettings, start: Start, request_log: RequestLog, index: RocksIndex, clock: Clock
+    settings: ReplicaSettings, start: Start, request_log: RequestLog, index: FilteredIndex, clock: Clock
 ) -> DerivedLedger | None:
     """The ledger that this replica derives; None where it shares a database with the others."""
     if not isinstance(settings.database, EmbeddedLedgers):
@@ -428,7 +430,7 @@ def _scrubber(
     *,
     participant: Participant[Session],
     request_log: RequestLog,
-    index: RocksIndex,
+    index: FilteredIndex,
     clock: Clock,
 ) -> Scrubber:
     """Compares the index with the log; it waits until the follower has come to the log."""
@@ -445,6 +447,7 @@ def _scrubber(
         bookmark=index_folder(settings) / BOOKMARK,
         is_busy=is_busy,
         salvages=start.salvages,
+        distrust_filter=index.distrust_filter,
     )
 
 

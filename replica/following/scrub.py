@@ -30,7 +30,7 @@ from replica.following.pace import Pace, choose_pace, room_for
 from replica.health import ScrubProgress
 from replica.index.interface import Index
 from replica.log.interface import LogReader, LogRecords, RequestLog
-from replica.notary.errors import LogUnavailable
+from replica.notary.errors import IndexMismatch, LogUnavailable
 from replica.notary.position import BEGIN
 from replica.notary.salvage import NO_SALVAGES, Salvages
 from replica.settings import CoreSettings
@@ -60,8 +60,10 @@ class Scrubber:
         bookmark: Path,
         is_busy: Callable[[], bool],
         salvages: Salvages = NO_SALVAGES,
+        distrust_filter: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`bookmark`: the file that stores the progress."""
+        """`bookmark`: the file that stores the progress. `distrust_filter`: take the index's filter out of use, and say
+        whether it was in use; then what differs is compared once more."""
         self._log = request_log
         self._index = index
         self._follower = follower
@@ -70,6 +72,7 @@ class Scrubber:
         self._bookmark = bookmark
         self._is_busy = is_busy
         self._salvages = salvages
+        self._distrust_filter = distrust_filter
         self._kept_at_s = float("-inf")
         self.check: IndexCheck | None = None
         self.pace = Pace(0.0, 0.0)  # as of the last tick; nothing is wanted between two passes
@@ -184,12 +187,21 @@ class Scrubber:
             records = await self._read(reader, check, min(left, RUN_RECORDS_MAX))
             for run in bounded_runs(records, RUN_STATES_MAX):
                 began_s = self._clock.boottime_s()
-                self.check = check = continue_check(self._index, check, run, self._salvages)
+                self.check = check = self._compare(check, run)
                 self._note_cost((self._clock.boottime_s() - began_s) / len(run))
                 await self._clock.sleep_s(0)  # let heartbeat and front ends in between two runs
             self.records += len(records)
             left -= len(records)
         return check
+
+    def _compare(self, check: IndexCheck, run: LogRecords) -> IndexCheck:
+        """Look-ups ask the filter as well, so the difference may be its."""
+        try:
+            return continue_check(self._index, check, run, self._salvages)
+        except IndexMismatch:
+            if not self._distrust_filter():
+                raise
+        return continue_check(self._index, check, run, self._salvages)
 
     async def _read(self, reader: LogReader, check: IndexCheck, records_max: int) -> LogRecords:
         records = await reader.read(room_of(check, self._follower.applied_offset, records_max), READ_MAX_S)

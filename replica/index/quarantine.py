@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from replica.index.rocks import RocksIndex
+from replica.index.filtered import FilteredIndex
 from replica.notary.errors import IndexDamaged, IndexDamagedAgain, IndexUnreadable
 
 log = structlog.get_logger()
@@ -19,17 +19,17 @@ log = structlog.get_logger()
 QUARANTINED_MAX = 2  # each takes as much disk space as before it was moved
 
 
-def open_or_start_anew(folder: Path, at_us: int) -> RocksIndex:
+def open_or_start_anew(folder: Path, at_us: int) -> FilteredIndex:
     """Open the index in `folder`. If it is damaged, move it aside and start a new one in its place.
 
     `at_us`: now, microseconds UTC. Raises IndexUnreadable when it cannot be opened for another reason, and
     IndexDamagedAgain when QUARANTINED_MAX of them are aside already.
     """
     try:
-        return RocksIndex(folder)
+        return FilteredIndex(folder)
     except IndexDamaged as error:
         set_aside(folder, at_us, error)
-    return RocksIndex(folder)
+    return FilteredIndex(folder)
 
 
 def set_aside(folder: Path, at_us: int, error: IndexDamaged) -> None:

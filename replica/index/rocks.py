@@ -169,6 +169,21 @@ class RocksIndex:
         except Exception as error:
             self._fail("reading all entries failed", error)
 
+    def keys_after(self, key: bytes, keys_max: int) -> list[bytes]:
+        """The next keys of entries, in order; none at the end."""
+        self._check_usable()
+        found: list[bytes] = []
+        try:
+            cursor = self._db.iter()
+            cursor.seek(key + b"\0")
+            while len(found) < keys_max and cursor.valid():
+                found.append(cursor.key())
+                cursor.next()
+            cursor.status()  # raises if the iterator stopped at an error
+        except Exception as error:
+            self._fail("reading keys failed", error)
+        return found
+
     def checkpoint(self, folder: Path) -> None:
         """See Index. Files are shared by hard links when `folder` is on the same file system; takes about 0.1 s."""
         self._check_usable()

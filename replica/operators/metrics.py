@@ -30,6 +30,8 @@ _INDEX_TEXTS = {
     "running_flushes": "Memory tables that RocksDB writes to disk",
     "waiting_memtables": "Full memory tables that are not on disk yet",
     "delayed_write_bytes_per_second": "What RocksDB slows writes down to; 0 while it does not",
+    "filter_answers": "1 while a filter answers for most absent keys",
+    "filter_false_absences": "Entries that the filter called absent, since the start; it is out of use after the first",
     "background_errors": "Errors of RocksDB's flushes and compactions since it was opened",
 }
 

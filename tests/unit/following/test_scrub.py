@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -51,6 +51,7 @@ def scrubber_of(world: World, replica: Replica, bookmark: Path, index: MemoryInd
         QUICK,
         bookmark=bookmark,
         is_busy=lambda: False,
+        distrust_filter=index.distrust_filter if isinstance(index, Deceived) else lambda: False,
     )
 
 
@@ -132,6 +133,48 @@ async def test_whatever_is_wrong_in_an_index_is_found(damage: str, tmp_path: Pat
         with pytest.raises(IndexMismatch) as caught:
             await first_walk(scrubber_of(world, replica, tmp_path / "scrub", wrong))
         assert caught.value.code.name == "INDEX_MISMATCH"
+
+
+class Deceived(MemoryIndex):
+    """An index whose filter calls an entry absent, until it is no longer trusted."""
+
+    def __init__(self, key: bytes | None) -> None:
+        super().__init__()
+        self.key = key
+        self.is_trusted = True
+
+    def lookup(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        hidden = self.key if self.is_trusted else None
+        return [None if key == hidden else value for key, value in zip(keys, super().lookup(keys), strict=True)]
+
+    def distrust_filter(self) -> bool:
+        was, self.is_trusted = self.is_trusted, False
+        return was
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+@on_virtual_time
+async def test_an_entry_that_the_filter_calls_absent_ends_the_filter(is_damaged: bool, tmp_path: Path) -> None:
+    """Goal: a replica with a right index goes on without its filter. Method: a spent state that the filter denies, in
+    an index that is right, and in one that lacks a transaction as well."""
+    async with World(core=QUICK) as world:
+        replica = await world.replica()
+        await replica.until_active()
+        await replica.submit(*traffic())
+        entries, position = dict(replica.index.entries()), replica.index.position()
+        assert position is not None
+        if is_damaged:
+            entries.pop(TX)
+        index = Deceived(SPENT)
+        index.write(entries, position)
+        scrubber = scrubber_of(world, replica, tmp_path / "scrub", index)
+        if is_damaged:
+            with pytest.raises(IndexMismatch):
+                await first_walk(scrubber)
+        else:
+            await first_walk(scrubber)
+            assert scrubber.complete_walks == 1
+        assert not index.is_trusted
 
 
 @on_virtual_time

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from replica.notary.granters import Database
 from replica.notary.position import POSITION_VERSION, Position
 from replica.notary.records import BarrierRecord
 from tests.simulation.doubles.disk import Disk
+from tests.unit.index.filtering import filtered
 
 
 def at(offset: int) -> Position:
@@ -25,10 +26,18 @@ def at(offset: int) -> Position:
     return Position(POSITION_VERSION, b"L" * 16, "topic", offset, b"d" * 32, barrier, 0, 17, ((0, offset),))
 
 
-@pytest.fixture(params=["memory", "disk", "rocks"])
-def index(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Index]:
-    doubles: dict[str, type[Index]] = {"memory": MemoryIndex, "disk": Disk}
-    made = doubles[request.param]() if request.param in doubles else RocksIndex(tmp_path / "index")
+MAKE: dict[str, Callable[[Path], Index]] = {
+    "memory": lambda _: MemoryIndex(),
+    "disk": lambda _: Disk(),
+    "rocks": RocksIndex,
+    "filtered": filtered,
+}
+
+
+@pytest.fixture(params=MAKE)
+def index(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    monkeypatch.setattr("replica.index.filtered.RUN_MIN", 1)
+    made = MAKE[request.param](tmp_path / "index")
     yield made
     made.close()
 
@@ -99,17 +108,21 @@ def test_a_closed_index_on_rocksdb_answers_nothing(tmp_path: Path) -> None:
             use()
 
 
+@pytest.mark.parametrize("open_index", [RocksIndex, filtered])
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     batches=st.lists(st.lists(st.tuples(st.binary(max_size=5), st.binary(max_size=8)), max_size=20), max_size=8),
     reopen=st.booleans(),
 )
 def test_rocksdb_and_a_dictionary_agree(
-    batches: list[list[tuple[bytes, bytes]]], reopen: bool, tmp_path_factory: pytest.TempPathFactory
+    open_index: Callable[[Path], Index],
+    batches: list[list[tuple[bytes, bytes]]],
+    reopen: bool,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Goal: the two indexes are one to their users. Method: the same writes of any new keys, then compare all."""
     folder = tmp_path_factory.mktemp("agree") / "index"
-    memory, rocks = MemoryIndex(), RocksIndex(folder)
+    memory, rocks = MemoryIndex(), open_index(folder)
     seen: set[bytes] = set()
     for offset, batch in enumerate(batches):
         entries = {b"s" + key: value for key, value in batch if b"s" + key not in seen}
@@ -118,10 +131,12 @@ def test_rocksdb_and_a_dictionary_agree(
             index.write(entries, at(offset))
         if reopen:
             rocks.close()
-            rocks = RocksIndex(folder)
+            rocks = open_index(folder)
     assert (rocks.position(), rocks.position_before()) == (memory.position(), memory.position_before())
     assert rocks.entry_count == memory.entry_count
     assert summarise(rocks.position(), rocks.entries()) == summarise(memory.position(), memory.entries())
+    asked = [*sorted(seen), *(b"t" + key[1:] for key in seen)] * 20
+    assert rocks.lookup(asked) == memory.lookup(asked)
     rocks.close()
 
 
