@@ -21,7 +21,7 @@ PHASES=( #              (both on two quiet cores; a phase may take BUDGET_FACTOR
     "integration   260 240 $BY_MODULE no-cluster tests/integration tests/lognode"
     "clusters      200 380 cluster tests/integration"
     "clients       150 110 tests/clients"
-    "pipeline      340 520 tests/pipeline"
+    "pipeline      340 520 $BY_MODULE --no-loadscope-reorder tests/pipeline"
     "faults-quick  90  270 tests/faults"
     "runbooks      80  230 tests/runbooks"
 )

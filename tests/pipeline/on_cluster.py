@@ -8,6 +8,7 @@ log, and PYTHON is a packed environment for the workers.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from threading import Event
@@ -36,6 +37,7 @@ if __name__ == "__main__":
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # begin with both workers, not with the quicker one
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": (folder / "events").as_uri(),
         "spark.eventLog.compress": "false",

@@ -123,6 +123,7 @@ def _started(folder: Path, python: Path, name: str, *command: str) -> Iterator[N
         "SPARK_HOME": str(_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": str(python),
+        "SPARK_DAEMON_JAVA_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
         "SPARK_DAEMON_MEMORY": "1g" if name == "connect" else "256m",
     }
     with (folder / f"{name}.log").open("wb") as log:

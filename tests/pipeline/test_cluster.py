@@ -40,7 +40,7 @@ from tests.pipeline.spark_cluster import (
 from tests.pipeline.test_commands import VALUES, Operator, operator  # noqa: F401
 from tests.pipeline.test_packages import typed
 
-pytestmark = [pytest.mark.thorough, pytest.mark.spark, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(1_200)]
 
 REQUESTS, SLICES = 1_200, 8
 
@@ -110,7 +110,6 @@ async def test_both_workers_judge_a_log_without_having_the_notary(
     assert min(tasks.values()) >= SLICES // 2, tasks
 
 
-@pytest.mark.slow
 def test_a_python_comes_with_the_job(cluster: SparkCluster, packed: Path, tmp_path: Path) -> None:
     """Goal: workers need no installation. Method: a packed environment for workers whose own Python is not there;
     without it the job says so."""
@@ -126,7 +125,6 @@ def test_a_python_comes_with_the_job(cluster: SparkCluster, packed: Path, tmp_pa
     assert isinstance(failed, ConfigError) and f"no Python {nowhere}" in failed.detail
 
 
-@pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.postgres
 def test_both_sources_are_read_by_workers_that_have_nothing(
@@ -150,7 +148,6 @@ def test_both_sources_are_read_by_workers_that_have_nothing(
     assert operator.told("archive", "verify")["findings"] == []
 
 
-@pytest.mark.slow
 def test_jobs_run_unchanged_through_connect(cluster: SparkCluster, ports: PortReservation, tmp_path: Path) -> None:
     """Goal: a rebuild and an audit need nothing but another address. Method: workers and server without the notary."""
     values = log_values(forged=2)
@@ -162,7 +159,6 @@ def test_jobs_run_unchanged_through_connect(cluster: SparkCluster, ports: PortRe
     assert verify_index(tmp_path / "index").digest == summarise(None, by_replica(values).entries).digest
 
 
-@pytest.mark.slow
 def test_a_worker_that_lacks_a_package_is_told_of(cluster: SparkCluster, tmp_path: Path) -> None:
     """Goal: the operator hears which package is missing where. Method: a Python of workers that has PySpark's alone."""
     write_log(tmp_path / "log", log_values(), [3])
@@ -173,7 +169,6 @@ def test_a_worker_that_lacks_a_package_is_told_of(cluster: SparkCluster, tmp_pat
     assert "a Python of Spark's workers has no package msgspec" in str(meant)
 
 
-@pytest.mark.slow
 def test_a_work_folder_that_workers_do_not_share_is_named(cluster: SparkCluster, tmp_path: Path) -> None:
     """Goal: one sentence before the job, in place of an obscure error in it. Method: a path that means another folder
     in each process, as one that is not mounted does on each machine; then one that is shared."""
@@ -205,7 +200,6 @@ for work in ("/proc/self/cwd/work", "shared"):
 _DYNAMIC = {"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.shuffleTracking.enabled": "true"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [

@@ -126,19 +126,6 @@ def test_the_rebuilt_index_has_officers_and_registrations(spark: SparkSession, t
     assert opened(tmp_path / "index") == (expected.entries, expected.position)
 
 
-@pytest.mark.thorough
-def test_any_number_of_ranges_gives_the_same_digest(spark: SparkSession, tmp_path: Path) -> None:
-    """Goal: parallelism has no say in the index. Method: 2 and 8 ranges of keys (many: the test of claims), against a
-    replica's index."""
-    log = _collisions(tmp_path)
-    digests = set()
-    for ranges in (2, 8):
-        rebuild_index(spark, log, tmp_path / f"index-{ranges}", tmp_path / f"work-{ranges}", ranges=ranges)
-        digests.add(verify_index(tmp_path / f"index-{ranges}").digest)
-    values = [columns.value(row) for columns in map(log.read, range(len(log))) for row in range(len(columns))]
-    assert digests == {summarise(None, by_replica(values).entries).digest}
-
-
 class KillingLog(ParquetLog, frozen=True):
     """A log whose reader is killed once in each job: in the middle of a task, by the operating system."""
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pipeline.reports.intervals import INTERVALS_MAX, interval_s
 from pipeline.reports.report import write_report
 from tests.pipeline.log_files import write_log
-from tests.pipeline.signed_log import FIRST, PARTY, log_values, longer_values
+from tests.pipeline.signed_log import FIRST, PARTY, log_values
 
 pytestmark = pytest.mark.spark
 
@@ -54,24 +54,6 @@ def test_figures_and_page(spark: SparkSession, tmp_path: Path) -> None:
     assert sum(row["requests"] for row in table("throughput")) == 8  # type: ignore[misc]
     assert page.count("<svg") == 6
     assert not re.findall(r'(?:src|href)="(?!#)(?!http://www.w3.org)', page) and "<script" not in page
-
-
-@pytest.mark.thorough
-def test_figures_of_a_longer_log(spark: SparkSession, tmp_path: Path) -> None:
-    """Goal: outcomes of commands are counted, and repeated successes named. Method: the log that was led twice."""
-    log = write_log(tmp_path / "log", longer_values(), [13])
-    write_report(spark, log, tmp_path / "work", tmp_path / "report", [], made_us=1)
-    outcomes = pq.read_table(tmp_path / "report" / "outcomes.parquet").to_pylist()
-    assert {row["outcome"]: (row["requests"], row["repeated"]) for row in outcomes} == {
-        "NOTARISED": (7, 3),
-        "STATE_CONFLICT": (3, 0),
-        "DEDUPLICATED": (1, 1),
-        "COMMAND_ID_REUSED": (1, 0),
-        "TIME_WINDOW_CLOSED": (1, 0),
-        "TX_ID_REUSED": (1, 0),
-    }
-    (party,) = pq.read_table(tmp_path / "report" / "parties.parquet").to_pylist()
-    assert (party["party"], party["requests"]) == (PARTY, 14)
 
 
 def test_intervals_are_bounded() -> None:

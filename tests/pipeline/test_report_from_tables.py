@@ -223,7 +223,8 @@ def test_a_table_of_an_older_release_lacks_a_column(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_the_figures_are_those_of_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """Goal: two implementations agree. Method: a log on Spark, and its tables in two runs and two reports."""
+    """Goal: two implementations agree, and repeated successes are named. Method: a log that was led twice on Spark, and
+    its tables in two runs and two reports."""
     values = longer_values()
     for end in (9, len(values)):
         append(tmp_path, values, end)
@@ -234,5 +235,14 @@ def test_the_figures_are_those_of_spark(spark: SparkSession, tmp_path: Path) -> 
         ours, theirs = (pq.read_table(tmp_path / f"{by}-report" / f"{name}.parquet") for by in ("tables", "spark"))
         assert ours.to_pylist() == theirs.to_pylist(), name
         assert ours.schema.names == theirs.schema.names and ours.schema.types == theirs.schema.types, name
+    outcomes = pq.read_table(tmp_path / "spark-report" / "outcomes.parquet").to_pylist()
+    assert {row["outcome"]: (row["requests"], row["repeated"]) for row in outcomes} == {
+        "NOTARISED": (7, 3),
+        "STATE_CONFLICT": (3, 0),
+        "DEDUPLICATED": (1, 1),
+        "COMMAND_ID_REUSED": (1, 0),
+        "TIME_WINDOW_CLOSED": (1, 0),
+        "TX_ID_REUSED": (1, 0),
+    }
     pages = [(tmp_path / f"{by}-report" / PAGE).read_text() for by in ("tables", "spark")]
     assert len(pages[0]) > 10_000 and pages[0].count("<svg") == pages[1].count("<svg")

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
-from pipeline.session import PARTITIONS_PER_CORE
+from pipeline import session
 from tests.pipeline.spark_cluster import write_conf
 
 pytestmark = pytest.mark.spark
@@ -51,18 +52,18 @@ session.stop()
 """
 
 
-def test_what_the_operator_chose_counts(tmp_path: Path) -> None:
+def test_what_the_operator_chose_counts(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: spark-defaults.conf is where operators tune a job. Method: partitions and memory there, unlike ours, and no
-    variable of Spark's; then none there."""
+    variable of Spark's; then what counts where none is there: the tests' session has our memory."""
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_DRIVER_MEMORY"}
     told = [sys.executable, "-c", _SHOWS_WHAT_COUNTS]
-    shown = []
-    for settings in ({"spark.sql.shuffle.partitions": "3", "spark.driver.memory": "600m"}, {}):
-        write_conf(tmp_path, settings)
-        done = subprocess.run(
-            told, env=environment | {"SPARK_CONF_DIR": str(tmp_path)}, capture_output=True, text=True, check=True
-        )
-        shown.append(tuple(map(int, done.stdout.split())))
-    (partitions, heap_mib), (ours, our_heap_mib) = shown
+    write_conf(tmp_path, {"spark.sql.shuffle.partitions": "3", "spark.driver.memory": "600m"})
+    done = subprocess.run(
+        told, env=environment | {"SPARK_CONF_DIR": str(tmp_path)}, capture_output=True, text=True, check=True
+    )
+    partitions, heap_mib = map(int, done.stdout.split())
     assert partitions == 3 and 450 < heap_mib <= 600  # some collectors leave a part of it out
-    assert ours == PARTITIONS_PER_CORE * (os.cpu_count() or 1) and 1_500 < our_heap_mib <= 2_048
+    partitions_here = session._defaults(SparkConf(loadDefaults=False))["spark.sql.shuffle.partitions"]
+    assert int(partitions_here) == session.PARTITIONS_PER_CORE * (os.cpu_count() or 1)
+    assert spark._jvm is not None
+    assert 1_500 < spark._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20 <= 2_048
