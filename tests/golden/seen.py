@@ -12,6 +12,7 @@ import contextlib
 import io
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -50,6 +51,7 @@ def commands() -> str:
     return "\n".join(map(_printed, errors))
 
 
+@cache
 def _kinds() -> dict[Code, list[type[NotaryError]]]:
     """As what each code is raised: a `ConfigError` says that the command line or a setting must be changed first."""
     found: dict[Code, set[bool]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -13,13 +13,16 @@ LEVELS = {"debug", "info", "warning", "error", "critical", "exception", "log"}
 LEVEL_FIRST = "log"  # log.log(level, event)
 
 
-def logged() -> Iterator[tuple[str, str, str]]:
+@cache
+def logged() -> list[tuple[str, str, str]]:
     """Event, level and file of every log call; a call whose event is no literal is named as such."""
-    for room in ROOMS:
-        for path in sorted((ROOT / room).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Call) and (found := _event(node)):
-                    yield *found, str(path.relative_to(ROOT))
+    return [
+        (*found, str(path.relative_to(ROOT)))
+        for room in ROOMS
+        for path in sorted((ROOT / room).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and (found := _event(node))
+    ]
 
 
 def _event(call: ast.Call) -> tuple[str, str] | None:
