@@ -13,13 +13,13 @@ REPEAT_MAX=3
 NEVER_REPEATED=build/never-repeated # tests/conftest.py writes it: one node id a line
 PURE=" core simulation "           # the phases of deterministic tests
 PARALLEL="-n 2 --dist worksteal"   # for those
-BY_MODULE="-n 2 --dist loadfile"   # real servers, of each process its own; a whole cluster has the machine to itself
+BY_MODULE="-n 2 --dist loadfile"   # real servers and whole clusters, of each process its own
 #            phase         quick_s rest_s  options and folders; `cluster`, `no-cluster`: tests with that mark, without it
 PHASES=( #              (both on two quiet cores; a phase may take BUDGET_FACTOR times that)
     "core          190 120 $PARALLEL tests/unit tests/model tests/golden tests/raft"
     "simulation    100 180 $PARALLEL tests/simulation"
     "integration   260 240 $BY_MODULE no-cluster tests/integration tests/lognode"
-    "clusters      200 380 cluster tests/integration"
+    "clusters      200 380 $BY_MODULE cluster tests/integration"
     "clients       150 110 tests/clients"
     "pipeline      340 520 $BY_MODULE --no-loadscope-reorder tests/pipeline"
     "faults-quick  90  270 tests/faults"

@@ -31,6 +31,7 @@ TESTS = Path(__file__).parent
 
 # Spark's own variable: of a test's JVM nearly all is start-up, for which the second compiler and its threads are a loss
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.pop("COLUMNS", None)  # a process of xdist's has it, and commands would take it for the width of a terminal
 os.umask(os.umask(0o022) | 0o022)  # files of tests say whom to trust, which a group that may write them must not
 hypothesis.settings.register_profile("any machine", deadline=None)  # how long an example takes is no property
 hypothesis.settings.load_profile("any machine")
