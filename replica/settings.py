@@ -138,8 +138,7 @@ class CoreSettings(BaseModel):
         5_000,
         ge=1,
         le=1_000_000,
-        description="Of those, submissions that have left the fair queue. Half as many more may wait for the "
-        "database, because they name a ledger offset.",
+        description="Of those, submissions that have left the fair queue.",
     )
     pipeline_states_max: int = Field(
         200_000, ge=10_000, le=100_000_000, description="States of those submissions together."

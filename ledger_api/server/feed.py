@@ -24,7 +24,8 @@ from replica.link.interface import CoreLink, Standing, refuse_as_passive
 from replica.notary.answers import StateStatus
 from replica.notary.codes import Code
 from replica.notary.errors import NotaryError, StoreUnavailable
-from replica.store.reader import WINDOW_DETAIL_BYTES, CompletionReader, Row, Scan
+from replica.store.interface import Row
+from replica.store.reader import WINDOW_DETAIL_BYTES, CompletionReader, Scan
 
 LINE_MAX_BYTES = 2_500_000  # a conflict of 9,999 states has 1.9 MB
 BUDGET_WAIT_MAX_S = 5.0  # how long a stream waits while others hold the whole budget

@@ -28,7 +28,7 @@ from replica.notary.receipts import ReceiptDocument, receipt_to_document
 from replica.notary.requests import format_state_ref, parse_state_ref, parse_tx_id
 from replica.notary.rules import hash_of_tx_id
 from replica.notary.texts import format_time
-from replica.store.reader import Row
+from replica.store.interface import Row
 
 TRANSACTIONS, STATES = "/v1/transactions/", "/v1/states/"
 _encoder = msgspec.json.Encoder()

@@ -1,8 +1,7 @@
 """The JSON documents of the ledger API's streams and pages. docs/api.md describes them.
 
 A completion's and an update's document are functions of what the log decided: every replica serves the same for the
-same offset. The exception is a completion's deduplication period, which the log does not have. It turns null where a
-completion is published again after the database has lost it.
+same offset.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ class CompletionDocument(msgspec.Struct, frozen=True, kw_only=True, tag_field="k
     attempt's deduplication period, and `notarised_offset` is where its transaction was first notarised.
 
     `log_offset` is the record that it comes from; `notarised_offset` is where the transaction was first notarised.
-    `deduplication` is the period that was honoured; null where that is not known: of a submission that was admitted by
-    another replica than published it, or before an upgrade.
+    `deduplication` is the period that was honoured.
     """
 
     offset: int

@@ -132,7 +132,8 @@ def merge(survivors: Survivors, *, at_us: int, public_key: bytes) -> tuple[Salva
         survivors.published,
         mark,
         survivors.exposed,
-        survivors.ledger_end,
+        max(survivors.ledger_end, base.ledger_offset),
+        _judged_us(survivors, indexes),
         tuple((index.name, index.position.offset) for index in indexes),
         len(entries),
         len(beyond),
@@ -140,6 +141,12 @@ def merge(survivors: Survivors, *, at_us: int, public_key: bytes) -> tuple[Salva
         public_key,
     )
     return header, [LostEntry(recorded_at(value), key, value) for key, value in entries.items()]
+
+
+def _judged_us(survivors: Survivors, indexes: Iterable[IndexTail]) -> int:
+    """The newest time judged that anybody knows, microseconds UTC."""
+    seen = [survivors.base, *survivors.marks, *[index.position for index in indexes]]
+    return max([position.stamp_us for position in seen] + [one.recorded_us for one in survivors.completions])
 
 
 def _check_marks(survivors: Survivors) -> None:

@@ -20,7 +20,6 @@ from replica.notary.errors import BadRequest
 from replica.notary.genesis import decode_genesis
 from replica.notary.records import (
     ACTIVATION_ID_BYTES,
-    NO_OFFSET,
     BarrierRecord,
     RequestRecord,
     Undecodable,
@@ -35,7 +34,7 @@ from replica.notary.requests import (
     STATE_REF_BYTES,
     STATES_LIMIT,
 )
-from replica.notary.terms import FOR_EVER_US, signed_in
+from replica.notary.terms import FOR_EVER_US, LEDGER_OFFSET, signed_in
 
 UNDECODABLE, BARRIER, REQUEST, BAD_REQUEST, NOTE, GENESIS = range(6)
 """Kinds of record. BAD_REQUEST: a request record whose request is not canonical. NOTE: it counts without a verdict, as
@@ -44,7 +43,7 @@ signs of life do, too."""
 ACTIVATION = f"S{ACTIVATION_ID_BYTES + 1}"
 _BLOCK_RECORDS = 1 << 13  # of 600 bytes, say: what is known of them stays in a processor's caches
 _USUAL_FORMAT = 2
-_REQUEST_HEAD = 0x9E0102C410  # an array of 14, a request of format 2, an activation id
+_REQUEST_HEAD = 0x9D0102C410  # an array of 13, a request of format 2, an activation id
 _WINDOW_BYTES, _END_BYTES = 17, 10
 _SIGNED_MIN_BYTES = 3 + 3 + 1 + 3 + _END_BYTES  # what follows the party: two texts, a party that acts, the end
 
@@ -77,7 +76,6 @@ class Columns:
     public_key_at: Array
     signature_at: Array
     deduplication_us: Array
-    after_offset: Array  # likewise
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -137,6 +135,12 @@ class Columns:
             named = CHANGE_TAG + data[user:actors] + data[actors + 1 : last]
             yield sha256(named).digest(), data[command + 2 : actors].decode()
 
+    def named_offsets(self, pick: Array) -> Array:
+        """The ledger offset after which acceptances count, of each request picked; -1: it named none."""
+        at = self.canonical_at[pick] + self.canonical_bytes[pick] - _END_BYTES
+        named: Array = np.where(self.raw[at] == LEDGER_OFFSET, gather(self.raw, at + 1, ">u8").astype(np.int64), -1)
+        return named
+
     def refs(self, pick: Array, *, references: bool = False) -> tuple[Array, Array]:
         """Inputs (or references) of the requests picked: for each state, which of the picked, and its 36 bytes."""
         counts = (self.references_n if references else self.inputs_n)[pick]
@@ -149,7 +153,7 @@ class Columns:
 
 _DECODED = (
     "kind", "activation", "sequence", "stamp_us", "rows", "canonical_at", "canonical_bytes", "inputs_n", "references_n",
-    "from_us", "until_us", "public_key_at", "signature_at", "deduplication_us", "after_offset",
+    "from_us", "until_us", "public_key_at", "signature_at", "deduplication_us",
 )  # fmt: skip
 
 
@@ -209,7 +213,6 @@ class _Decoding:
     public_key_at: Array = field(init=False)
     signature_at: Array = field(init=False)
     deduplication_us: Array = field(init=False)
-    after_offset: Array = field(init=False)
     inputs_n: Array = field(init=False)
     references_n: Array = field(init=False)
     from_us: Array = field(init=False)
@@ -237,7 +240,7 @@ class _Decoding:
         activation_at = walk.skip(16)
         sequence, stamp_us = walk.uint(), walk.uint()
         canonical_at, canonical_bytes = walk.binary()
-        self.deduplication_us, self.after_offset = walk.uint(), walk.uint_or_minus_one()
+        self.deduplication_us = walk.uint()
         walk.text(ID_MAX_BYTES)
         walk.expect(walk.pairs() == 0xC420, 2)
         public_key_at = walk.skip(32)
@@ -279,14 +282,14 @@ class _Decoding:
             self.canonical_bytes[row] = len(record.request)
             self.public_key_at[row] = at + value.index(record.public_key)
             self.signature_at[row] = at + value.index(record.signature)
-            self.deduplication_us[row], self.after_offset[row] = record.deduplication_us, record.after_offset
+            self.deduplication_us[row] = record.deduplication_us
 
     def _requests(self) -> None:
         """Check the canonical bytes of request records, and keep of each column what passes."""
         rows = np.flatnonzero(self.kind == REQUEST)
         at, size = self.canonical_at[rows], self.canonical_bytes[rows]
         found = _Canonical(self.raw, at, size)
-        fits = found.check(self.deduplication_us[rows], self.after_offset[rows])
+        fits = found.check(self.deduplication_us[rows])
         for i in np.flatnonzero(~fits).tolist():
             start = int(self.value_at[rows[i]])
             value = self.raw[start : start + int(self.value_bytes[rows[i]])].tobytes()
@@ -306,7 +309,6 @@ class _Decoding:
             "public_key_at",
             "signature_at",
             "deduplication_us",
-            "after_offset",
         ):
             setattr(self, name, getattr(self, name)[rows])
         self.rows = self.first_row + rows
@@ -333,7 +335,7 @@ class _Canonical:
     def _number(self, at: Array, dtype: str) -> Array:
         return gather(self._raw, at, dtype).astype(np.int64)
 
-    def check(self, deduplication_us: Array, after_offset: Array) -> Array:
+    def check(self, deduplication_us: Array) -> Array:
         """Whether the bytes are canonical and were signed for the record's period, for certain; most that are not
         certain are not. Certain are those of one party that acts, with texts of printable ASCII."""
         states = self.inputs_n + self.references_n
@@ -346,10 +348,10 @@ class _Canonical:
         fits &= self._owners_n == 0
         fits &= self._window_fits()
         fits &= printable(self._raw, np.where(fits, self._party_at, 0), np.where(fits, self._party_bytes, 0))
-        fits &= self._terms_fit(fits, deduplication_us, after_offset)
+        fits &= self._terms_fit(fits, deduplication_us)
         return self._refs_fit(fits)
 
-    def _terms_fit(self, fits: Array, deduplication_us: Array, after_offset: Array) -> Array:
+    def _terms_fit(self, fits: Array, deduplication_us: Array) -> Array:
         """Whether a user, a command, one party that acts and the record's period follow the party, and nothing else."""
         last = len(self._raw) - PADDING
         at = np.minimum(self._party_at + self._party_bytes, last)
@@ -363,9 +365,9 @@ class _Canonical:
             at = np.minimum(at + 2 + size, last)
         fits &= (at + _END_BYTES == self._at + self._size) & (self._raw[at + 9] == 0)
         kind, value = self._raw[at], self._number(at + 1, ">u8")
-        of_period = (value == np.where(kind == 0, 0, deduplication_us)) & (after_offset == NO_OFFSET)
+        of_period = value == np.where(kind == 0, 0, deduplication_us)
         of_offset = (value >= 0) & (deduplication_us == FOR_EVER_US)
-        signed: Array = fits & np.where(kind == 2, of_offset, of_period & (kind < 2))
+        signed: Array = fits & np.where(kind == LEDGER_OFFSET, of_offset, of_period & (kind < LEDGER_OFFSET))
         return signed
 
     def _window_fits(self) -> Array:

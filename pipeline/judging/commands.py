@@ -25,8 +25,9 @@ COMMAND = np.dtype(
         ("tx_id", "V32"),
         ("content_digest", "V32"),
         ("judged_us", ">u8"),
+        ("ledger_offset", ">u8"),
         ("deduplication_us", ">i8"),
-        ("after_offset", ">i8"),
+        ("named_offset", ">i8"),  # see Columns.named_offsets
         ("role", "u1"),
     ]
 )
@@ -35,7 +36,7 @@ NAMED_AFTER_TX, BARRED = 8, 16
 """Bits of a role, besides CLOSED. NAMED_AFTER_TX: the command id is that of its
 transaction. BARRED: the request's key is not in force (keys.py); CLOSED is set as well, as it adds nothing either."""
 
-_OFFSET, _ACCEPTED = slice(32, 40), slice(40, 112)
+_OFFSET, _ACCEPTED = slice(32, 40), slice(40, 120)
 _BLOCK_ROWS = 1 << 14
 
 
@@ -45,7 +46,7 @@ class Command(NamedTuple):
     change_id: bytes
     acceptance: Acceptance
     deduplication_us: int
-    after_offset: int
+    after: int | None
     role: int
 
     @property
@@ -73,9 +74,9 @@ def commands_of(columns: Columns, found: Counted, barred: Array) -> Array:
     made["key"] = np.frombuffer(b"".join(change_id for change_id, _ in named), "S32")
     made["offset"] = columns.first_offset + columns.rows[pick]
     made["tx_id"], made["content_digest"] = tx_ids, content_digests(columns, pick)
-    made["judged_us"] = found.judged_us
+    made["judged_us"], made["ledger_offset"] = found.judged_us, found.ledger_offsets
     made["deduplication_us"] = columns.deduplication_us[pick]
-    made["after_offset"] = columns.after_offset[pick]
+    made["named_offset"] = columns.named_offsets(pick)
     after_tx = [command_id == tx_id.hex() for (_, command_id), tx_id in zip(named, tx_ids.tolist(), strict=True)]
     made["role"] = np.where(inside_window(columns, found), 0, CLOSED)
     made["role"] |= np.where(after_tx, NAMED_AFTER_TX, 0).astype(np.uint8)
@@ -104,9 +105,10 @@ def shared(commands: Array) -> Array:
 
 def rows(commands: Array) -> Iterator[tuple[int, Command]]:
     """Offset and command, for the resolver."""
-    for key, offset, tx_id, digest, judged_us, deduplication_us, after_offset, role in commands.tolist():
-        acceptance = Acceptance(tx_id, digest, judged_us, offset)
-        yield offset, Command(key.ljust(32, b"\0"), acceptance, deduplication_us, after_offset, role)
+    for key, offset, tx_id, digest, judged_us, ledger_offset, deduplication_us, named_offset, role in commands.tolist():
+        acceptance = Acceptance(tx_id, digest, judged_us, ledger_offset, offset)
+        after = named_offset if named_offset >= 0 else None
+        yield offset, Command(key.ljust(32, b"\0"), acceptance, deduplication_us, after, role)
 
 
 def acceptances(commands: Array, unusual: Array) -> Array:
@@ -120,7 +122,7 @@ def key_values(accepted: Array) -> Iterator[tuple[bytes, bytes]]:
     before = b""
     for start in range(0, len(accepted), _BLOCK_ROWS):
         packed = accepted[start : start + _BLOCK_ROWS].view(np.uint8).reshape(-1, COMMAND_BYTES)
-        values = np.concatenate((packed[:, _ACCEPTED], packed[:, _OFFSET]), axis=1).view("V80").ravel().tolist()
+        values = np.concatenate((packed[:, _ACCEPTED], packed[:, _OFFSET]), axis=1).view("V88").ravel().tolist()
         change_ids = np.ascontiguousarray(packed[:, :32]).view("V32").ravel().tolist()
         for change_id, value in zip(change_ids, values, strict=True):
             key = COMMAND_KEY + change_id

@@ -117,7 +117,7 @@ class Resolver:
         newest, own = self._newest.get(command.change_id), command.acceptance
         if newest is None:
             return None
-        if not counts(newest, own.judged_us, command.deduplication_us, command.after_offset):
+        if not counts(newest, own.judged_us, command.deduplication_us, command.after):
             return None
         if (newest.tx_id, newest.content_digest) == (own.tx_id, own.content_digest):
             return DEDUPLICATED

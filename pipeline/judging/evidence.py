@@ -28,7 +28,7 @@ def evidence(offset: int, value: bytes) -> dict[str, Any]:
         "act_as": list(terms.act_as),
         "submission_id": record.submission_id,
         "deduplication_us": record.deduplication_us,
-        "after_offset": record.after_offset,
+        "deduplication_after": terms.ledger_offset,
         "submitted_us": record.stamp_us,
         "public_key": record.public_key.hex(),
         "signature": record.signature.hex(),

@@ -157,8 +157,8 @@ def lost_commands(ranges: Iterable[LostRange], salvages: Salvages) -> Array:
     made = np.zeros(len(entries), COMMAND)
     for at, entry in enumerate(entries):
         accepted = decode_acceptance(entry.value)
-        of_request = (accepted.tx_id, accepted.content_digest, accepted.judged_us)
-        made[at] = (entry.key[1:33], entry.offset, *of_request, 0, entry.offset, 0)
+        *of_request, offset = accepted
+        made[at] = (entry.key[1:33], offset, *of_request, 0, accepted.ledger_offset, 0)
     return made
 
 

@@ -48,14 +48,15 @@ from replica.notary.records import (
     format_named,
     record_digest,
 )
-from replica.notary.salvage import salvage_named
+from replica.notary.salvage import lost_named
 
 _first_offset = attrgetter("first_offset")
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True):
     """Records of one activation and format between two barriers (or a slice's ends), see `Columns.activation`;
-    `stamp_us` is the highest of its requests, `newest_offset` that of the holder's last record, of any kind; -1: none.
+    `stamp_us` is the highest of its requests, `requests` how many it has, `newest_offset` that of the holder's last
+    record, of any kind; -1: none.
 
     A sequence number that the run has twice is counted once, as its first record.
     """
@@ -63,6 +64,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     activation_id: bytes
     sequences: Ranges
     stamp_us: int
+    requests: int
     newest_offset: int
 
 
@@ -82,6 +84,8 @@ class Stretch(msgspec.Struct, frozen=True, array_like=True):
     barrier: bytes  # the barrier record that it begins with, b"" if it begins with a slice
     runs: tuple[Run, ...]
     notes: tuple[Note, ...] = ()
+    lost_ledger_offset: int = 0  # of the lost records that it ends with, and the time judged
+    lost_judged_us: int = 0
 
 
 class Survey(msgspec.Struct, frozen=True, array_like=True):
@@ -104,13 +108,14 @@ class Rule(msgspec.Struct, frozen=True, array_like=True):
     """What holds from one offset up to the next rule's: the activation in force, what is a repeat, the stamp so far.
 
     `activation_id` has the format in force as its last byte. It is empty before the first barrier: then nothing counts.
-    `stamp_us` is exact at the rule's start.
+    `stamp_us` and `ledger_offset`, of the newest completion, are exact at the rule's start.
     """
 
     first_offset: int
     activation_id: bytes
     repeats: Ranges
     stamp_us: int
+    ledger_offset: int
 
 
 @dataclass(slots=True)
@@ -132,10 +137,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What counts in a slice: rows of requests (indexes into `Columns.rows`), and the time each is judged at."""
+    """What counts in a slice: rows of requests (indexes into `Columns.rows`), the time that each is judged at, and the
+    ledger offset of its completion."""
 
     requests: Array
     judged_us: Array
+    ledger_offsets: Array
     notes: Array  # rows of what counts and has no verdict
 
 
@@ -162,7 +169,8 @@ def survey(columns: Columns, plan: Plan | None = None) -> Survey:
     for (start, barrier), end in zip(starts, ends, strict=True):
         offset = columns.first_offset + start
         runs = _runs(columns, own, start, end, known.get(offset))
-        stretches.append(Stretch(offset, barrier, runs, tuple(_notes(columns, own, start, end))))
+        notes = tuple(_notes(columns, own, start, end))
+        stretches.append(Stretch(offset, barrier, runs, notes, *_lost_in(columns, start, end)))
     last = columns.value(len(columns) - 1)
     return Survey(ledger_id, columns.first_offset, len(columns), record_digest(last), tuple(stretches))
 
@@ -212,6 +220,8 @@ def counted(columns: Columns, plan: Plan) -> Counted:
     rules, own = plan.rules_of(columns), _own(columns, plan.position.ledger_id)
     counts = np.zeros(len(columns), np.bool_)
     highest = np.zeros(len(columns), np.int64)
+    ledger_offsets = np.zeros(len(columns), np.int64)
+    is_request = columns.kind == REQUEST
     ends = [rule.first_offset - columns.first_offset for rule in rules[1:]] + [len(columns)]
     for rule, end in zip(rules, ends, strict=True):
         start = rule.first_offset - columns.first_offset
@@ -219,9 +229,11 @@ def counted(columns: Columns, plan: Plan) -> Counted:
         counts[rows[~within(columns.sequence[rows], rule.repeats)]] = True
         stamps = np.where(counts[start:end], columns.stamp_us[start:end], 0)
         highest[start:end] = np.maximum(np.maximum.accumulate(stamps), rule.stamp_us)
+        ledger_offsets[start:end] = rule.ledger_offset + np.cumsum(counts[start:end] & is_request[start:end])
     requests = np.flatnonzero(counts[columns.rows])
     notes = np.flatnonzero(counts & (columns.kind == NOTE) | (columns.kind == GENESIS))
-    return Counted(requests, highest[columns.rows[requests]], notes)
+    rows = columns.rows[requests]
+    return Counted(requests, highest[rows], ledger_offsets[rows], notes)
 
 
 def void_reasons(columns: Columns, found: Counted, plan: Plan) -> Iterator[tuple[int, VoidReason]]:
@@ -279,11 +291,21 @@ def _walk(start: Position, surveys: Iterable[Survey], lost: Mapping[bytes, bytes
     return making
 
 
+def _lost_in(columns: Columns, start: int, end: int) -> tuple[int, int]:
+    """The highest ledger offset and time judged that lost records between two rows name."""
+    ledger_offset = judged_us = 0
+    for row in (start + np.flatnonzero(columns.kind[start:end] == UNDECODABLE)).tolist():
+        lost = lost_named(columns.first_offset + row, columns.value(row))
+        if lost is not None:
+            ledger_offset, judged_us = max(ledger_offset, lost.ledger_offset), max(judged_us, lost.judged_us)
+    return ledger_offset, judged_us
+
+
 def _after_lost(columns: Columns) -> list[int]:
-    """The rows after lost records: notes there are judged after what those did."""
+    """The rows after lost records: what is there is judged after what those did."""
     lost = np.zeros(len(columns) + 1, np.bool_)
     for row in np.flatnonzero(columns.kind == UNDECODABLE).tolist():
-        lost[row] = salvage_named(columns.first_offset + row, columns.value(row)) is not None
+        lost[row] = lost_named(columns.first_offset + row, columns.value(row)) is not None
     after: list[int] = (1 + np.flatnonzero(lost[:-1] & ~lost[1:])).tolist()
     return [row for row in after if row < len(columns)]
 
@@ -301,6 +323,7 @@ class _Making:
         self.barriers = [] if start.barrier is None else [(start.barrier_offset, start.barrier)]
         self.counted_offset = start.counted_offset
         self.stamp_us = start.stamp_us
+        self.ledger_offset = start.ledger_offset
         self.seen: Ranges = start.seen
         self.officers = Officers()
         self.parties: dict[bytes, bytes] = {}
@@ -317,16 +340,19 @@ class _Making:
                 self._barrier(stretch.first_offset, stretch.barrier)
             activation_id = _in_force(self.barriers[-1][1]) if self.barriers else b""
             repeats: Ranges = ()
-            stamp_us = self.stamp_us
+            before = self.stamp_us, self.ledger_offset
             for run in stretch.runs:
                 if activation_id and run.activation_id == activation_id:
                     repeats = common(self.seen, run.sequences)
                     self.seen = union(self.seen, run.sequences)
                     self.stamp_us = max(self.stamp_us, run.stamp_us)
+                    self.ledger_offset += run.requests
                     self.counted_offset = max(self.counted_offset, run.newest_offset)
-            self.rules.append(Rule(stretch.first_offset, activation_id, repeats, stamp_us))
+            self.rules.append(Rule(stretch.first_offset, activation_id, repeats, *before))
             if stretch.notes:
                 self._take_notes(note for note in stretch.notes if _counts(note, activation_id, repeats))
+            self.stamp_us = max(self.stamp_us, stretch.lost_judged_us)
+            self.ledger_offset = max(self.ledger_offset, stretch.lost_ledger_offset)
         self.offset, self.digest = found.end_offset - 1, found.last_digest
 
     def provisional(self) -> Plan:
@@ -343,6 +369,7 @@ class _Making:
             self.stamp_us,
             self.seen,
             self.counted_offset,
+            self.ledger_offset,
         )
         return Plan(position, self.rules, self.barriers, self.parties, self.notes)
 
@@ -437,7 +464,8 @@ def _runs(columns: Columns, own: Array, start: int, end: int, rule: Rule | None)
         stamp_us = int(columns.stamp_us[rows].max(initial=0))
         of_holder = rows[_of_holder(columns.sequence[rows])]
         newest_offset = columns.first_offset + int(of_holder[-1]) if len(of_holder) else BEGIN
-        runs.append(Run(activation_id, of_numbers(np.sort(numbers)), stamp_us, newest_offset))
+        requests = int(np.count_nonzero(columns.kind[rows] == REQUEST))
+        runs.append(Run(activation_id, of_numbers(np.sort(numbers)), stamp_us, requests, newest_offset))
     return tuple(runs)
 
 

@@ -90,30 +90,6 @@ class Table:
         """Its columns, in Delta's JSON."""
         return self._table.schema().to_json()
 
-    def least_after(self, column: str, offset: int) -> int | None:
-        """The least value of a column in rows after a log offset; None where there is no such row.
-
-        Reads files that may have such rows, and no others. Raises PlaceUnavailable.
-        """
-        if offset >= self.offset:
-            return None
-        with as_ours(self._place):
-            dataset = self._table.to_pyarrow_dataset()
-            found = pc.min(dataset.to_table([column], filter=pc.field("log_offset") > offset)[column]).as_py()
-        return None if found is None else int(found)
-
-    def greatest(self, column: str) -> int:
-        """The greatest value of a column of whole numbers, 0 without any; of the files' statistics, where all have
-        them. Raises PlaceUnavailable."""
-        with as_ours(self._place):
-            files = pa.RecordBatchReader.from_stream(self._table.get_add_actions(flatten=True)).read_all()
-            name = f"max.{column}"
-            if name in files.column_names and not files[name].null_count:
-                found = files[name]
-            else:
-                found = self._table.to_pyarrow_dataset().to_table([column])[column]
-        return int(pc.max(found).as_py() or 0)
-
     def append(self, rows: pa.Table, offset: int) -> None:
         """Add those rows that the table lacks, and note that it now has all up to this log offset.
 

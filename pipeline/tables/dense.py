@@ -39,7 +39,7 @@ DECISIONS = pa.schema(
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("judged_us", pa.int64(), nullable=False),
         pa.field("rules_version", pa.int8(), nullable=False),
-        pa.field("ledger_end", pa.int64(), nullable=False),  # the ledger offset of the last completion before
+        pa.field("ledger_offset", pa.int64(), nullable=False),
         pa.field("outcome", pa.int8(), nullable=False),  # its place in Outcome
         ("notarised_offset", pa.int64()),
         ("conflicts", pa.binary()),
@@ -65,7 +65,7 @@ class _Packed(msgspec.Struct, array_like=True, gc=False):
     sequence: int
     stamp_us: int
     deduplication_us: int
-    after_offset: int
+    after: int | None
     public_key: bytes
     is_named_after: bool
     ledger_id: bytes
@@ -111,7 +111,7 @@ def _packed(value: bytes) -> bytes | None:
             record.sequence,
             record.stamp_us,
             record.deduplication_us,
-            record.after_offset,
+            terms.ledger_offset,
             record.public_key,
             terms.command_id == request.tx_id.hex(),
             request.ledger_id,
@@ -131,9 +131,8 @@ def _unpacked(packed: bytes) -> tuple[RequestRecord, Signed]:
     """The request as void rule and rules see it; what they do not ask for is empty."""
     one = _packed_decoder.decode(packed)
     head = (one.format, one.activation_id, one.sequence, one.stamp_us)
-    period = (one.deduplication_us, one.after_offset)
-    record = RequestRecord(*head, b"", *period, "", one.public_key, b"", NO_PARTS, (), ())
-    terms = Terms("", one.tx_id.hex() if one.is_named_after else "", ())
+    record = RequestRecord(*head, b"", one.deduplication_us, "", one.public_key, b"", NO_PARTS, (), ())
+    terms = Terms("", one.tx_id.hex() if one.is_named_after else "", (), ledger_offset=one.after)
     is_open = one.from_us is None and one.until_us is None
     window = None if is_open else TimeWindow(one.from_us, one.until_us)
     request = Request(one.ledger_id, one.tx_id, one.inputs, one.references, window, one.party)
@@ -163,12 +162,10 @@ def read_dense(position: Position, records: Iterable[DenseRecord]) -> Reading:
     return run.reading()
 
 
-def judged_parts(judge: OrderedJudge, records: Sequence[DenseRecord]) -> Iterator[Judged]:
-    """Judge the next records. Whoever takes a part has its rows in every table, and the judge advanced, before the
-    next one is taken. Raises FormatUnknown, and as `OrderedJudge.judge` does."""
-    for part in judge.parts(records):
-        values = [(offset, value or b"") for offset, _, value in part]
-        yield judge.judge(read_dense(judge.position, part), values)
+def judged_of(judge: OrderedJudge, records: Sequence[DenseRecord]) -> Judged:
+    """Judge the next records. Raises FormatUnknown, and as `OrderedJudge.judge` does."""
+    values = [(offset, value or b"") for offset, _, value in records]
+    return judge.judge(read_dense(judge.position, records), values)
 
 
 class Decisions(NamedTuple):
@@ -181,15 +178,13 @@ class Decisions(NamedTuple):
 
 def decisions_of(judged: Judged) -> Decisions:
     """What tasks need to know of a run of records."""
-    ledger_end = judged.ledger_before
     columns: list[list[Any]] = [[] for _ in DECISIONS.names]
     for entry, verdict in judged.decided:
         if not isinstance(entry, CountedRequest) or verdict is None:
             continue
         conflicts = _encoder.encode(verdict.conflicts) if verdict.conflicts else None
         of_verdict = (_PLACES[verdict.outcome], verdict.notarised_offset, conflicts)
-        row = (entry.offset, entry.judged_us, entry.rules_version, ledger_end, *of_verdict)
-        ledger_end += 1
+        row = (entry.offset, entry.judged_us, entry.rules_version, entry.ledger_offset, *of_verdict)
         for column, value in zip(columns, row, strict=True):
             column.append(value)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, DECISIONS, strict=True)]
@@ -205,8 +200,7 @@ def rows_of_stretch(decisions: Decisions, records: LogRecords) -> dict[str, pa.T
     picked = decisions.rows.filter(pc.and_(pc.greater_equal(offsets, first), pc.less(offsets, end)))
     rows = zip(*[column.to_pylist() for column in picked.columns], strict=True)
     decided = [_decided(row, records[row[0] - first][1]) for row in rows]
-    ledger_end = picked["ledger_end"][0].as_py() if len(picked) else 0
-    return rows_of(decided, (), (), ledger_end, decisions.consumed_at.__getitem__)
+    return rows_of(decided, (), (), decisions.consumed_at.__getitem__)
 
 
 def row_batches(
@@ -248,16 +242,16 @@ def _side_by_side(tables: Mapping[str, pa.Table]) -> pa.RecordBatch:
 
 def rows_of_few(judged: Judged) -> dict[str, pa.Table]:
     """The other rows of a run: of barriers that came into force and of lost records."""
-    return rows_of((), judged.reading.barriers, judged.lost, judged.ledger_before, judged.consumed_at.__getitem__)
+    return rows_of((), judged.reading.barriers, judged.lost, judged.consumed_at.__getitem__)
 
 
 def _decided(row: tuple[Any, ...], value: bytes) -> tuple[CountedRequest, Verdict]:
-    offset, judged_us, rules_version, _, place, notarised_offset, conflicts = row
+    offset, judged_us, rules_version, ledger_offset, place, notarised_offset, conflicts = row
     record = decode_record(value, format_named(value))
     if not isinstance(record, RequestRecord):
         raise InvariantBroken(f"the record at offset {offset} was judged as a request")
     named = _conflicts_decoder.decode(conflicts) if conflicts else ()
     return (
-        CountedRequest(offset, record, *signed_in(record), judged_us, rules_version),
+        CountedRequest(offset, ledger_offset, record, *signed_in(record), judged_us, rules_version),
         Verdict(_OUTCOMES[place], notarised_offset, named),
     )

@@ -39,7 +39,7 @@ from pipeline.tables.dense import (
     Decisions,
     decisions_of,
     dense_batches,
-    judged_parts,
+    judged_of,
     lacking,
     records_of,
     row_batches,
@@ -107,18 +107,18 @@ class SparkWriter:
             if not dense:  # the log has nothing new
                 return
             driver_s = -thread_time()
-            for judged in judged_parts(self._judge, dense):
-                decisions = decisions_of(judged)
-                driver_s += thread_time()
-                self._write_part(records, judged, decisions)
-                driver_s -= thread_time()
-                self._judge.advance(judged)
-                self._on_step("index")
+            judged = judged_of(self._judge, dense)
+            decisions = decisions_of(judged)
+            driver_s += thread_time()
+            self._write_rows(records, judged, decisions)
+            driver_s -= thread_time()
+            self._judge.advance(judged)
+            self._on_step("index")
             driver_s += thread_time()
         offset = self._judge.position.offset
         self._done(Batch(offset, offset - before, driver_s, monotonic() - began_s))
 
-    def _write_part(self, records: DataFrame, judged: Judged, decisions: Decisions) -> None:
+    def _write_rows(self, records: DataFrame, judged: Judged, decisions: Decisions) -> None:
         reached = {name: table.offset for name, table in self._tables.items()}
         few = lacking(rows_of_few(judged), reached)
         make_rows = partial(row_batches, decisions, reached)

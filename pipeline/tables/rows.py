@@ -133,19 +133,16 @@ def rows_of(
     decided: Iterable[tuple[Counted, Verdict | None]],
     barriers: Iterable[BarrierInForce],
     lost: Iterable[LostRecord],
-    ledger_end: int,
     consumed_at: Callable[[bytes], int],
 ) -> dict[str, pa.Table]:
     """The rows of some records, of barriers that came into force, and of lost records, for every table.
 
-    `ledger_end`: the ledger offset of the last completion before them, 0 for none. `consumed_at`: the log offset at
-    which a state that caused a refusal was consumed.
+    `consumed_at`: the log offset at which a state that caused a refusal was consumed.
     """
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SCHEMAS}
-    completions: list[Completion] = []
     for entry, verdict in decided:
         if isinstance(entry, CountedRequest) and verdict is not None:
-            completions.append(of_request(entry, verdict))
+            rows[COMPLETIONS].append(_completion(of_request(entry, verdict), entry.ledger_offset))
             keys = {"log_offset": entry.offset, "day": entry.record.stamp_us // DAY_US}
             rows[REQUESTS].append(keys | _request(entry))
             rows[VERDICTS].append(keys | _verdict(entry, verdict))
@@ -159,7 +156,6 @@ def rows_of(
                 }
                 for conflict in verdict.conflicts
             ]
-    rows[COMPLETIONS] = [_completion(one, at) for at, one in enumerate(completions, ledger_end + 1)]
     rows[EPOCHS] += [
         {
             "log_offset": one.offset,

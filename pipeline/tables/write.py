@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
@@ -45,8 +45,6 @@ class Judged(NamedTuple):
     lost: list[LostRecord]
     consumed_at: dict[bytes, int]  # log offset at which each state was consumed that a request was refused for
     added: dict[bytes, bytes]
-    ledger_before: int  # ledger offset of the last completion before the run
-    ledger_end: int
 
     @property
     def offset(self) -> int:
@@ -70,22 +68,10 @@ class Judged(NamedTuple):
 class OrderedJudge:
     """Judges the log run by run, by the replicas' rules, with the index of this job; see `open_judge`."""
 
-    def __init__(self, index: Index, position: Position, ledger_end: int, salvages: Salvages) -> None:
+    def __init__(self, index: Index, position: Position, salvages: Salvages) -> None:
         self._index = index
         self._salvages = salvages
-        self._ledger_end = ledger_end
         self.position = position
-
-    def parts(self, records: Sequence[Row]) -> Iterator[Sequence[Row]]:
-        """The records, of any form that begins with the offset, parted after each lost range: ledger offsets go on
-        from another number there."""
-        start = 0
-        for last in sorted(salvage.last for salvage in self._salvages.held.values()):
-            end = last + 1 - records[0][0]
-            if start < end < len(records):
-                yield records[start:end]
-                start = end
-        yield records[start:]
 
     def judge(self, reading: Reading, records: LogRecords) -> Judged:
         """Judge what was read of the next records. Nothing is written.
@@ -95,24 +81,18 @@ class OrderedJudge:
         """
         applied, added = judge_reading(self._index, reading, self.position, records, self._salvages)
         decided = list(applied.decided())
-        ledger_end = self._ledger_end + sum(verdict is not None for _, verdict in decided)
-        digest = salvage_named(*records[-1])
-        if digest is not None and (salvage := self._salvages.held[digest]).last == records[-1][0]:
-            ledger_end = max(ledger_end, salvage.header.ledger_end)  # what was lost had completions, too
         return Judged(
             reading,
             decided,
             list(self._lost(reading, records)),
             self._consumed_at(decided, added),
             added,
-            self._ledger_end,
-            ledger_end,
         )
 
     def advance(self, judged: Judged) -> None:
         """Note that every table has the run's rows."""
         self._index.write(judged.added, judged.reading.position)
-        self.position, self._ledger_end = judged.reading.position, judged.ledger_end
+        self.position = judged.reading.position
 
     def _consumed_at(
         self, decided: Iterable[tuple[Counted, Verdict | None]], added: Mapping[bytes, bytes]
@@ -165,27 +145,17 @@ class TablesWriter:
 
         Raises FormatUnknown, what `OrderedJudge.judge` raises, and what `Table.append` and the index raise.
         """
-        for part in self._judge.parts(records):
-            self._append(self._judge.judge(read_records(self.position, part), part))
+        self._append(self._judge.judge(read_records(self.position, records), records))
 
     def _append(self, judged: Judged) -> None:
         at = judged.consumed_at.__getitem__
-        rows = rows_of(judged.decided, judged.reading.barriers, judged.lost, judged.ledger_before, at)
+        rows = rows_of(judged.decided, judged.reading.barriers, judged.lost, at)
         for name, table in self._tables.items():
             if len(rows[name]) or name == REQUESTS:  # the last one: it notes how far all of them are
                 table.append(rows[name], judged.offset)
                 self._on_step(name)
         self._judge.advance(judged)
         self._on_step("index")
-
-
-def _ledger_end(completions: Table, offset: int, salvages: Salvages) -> int:
-    """The ledger offset of the last completion up to a log offset, which may be before the end of the table. Those of a
-    lost range that no later completion shows are in its salvage."""
-    if (after := completions.least_after("ledger_offset", offset)) is not None:
-        return after - 1
-    lost = [one.header.ledger_end for one in salvages.held.values() if one.last <= offset]
-    return max(completions.greatest("ledger_offset"), *lost, 0)
 
 
 @contextmanager
@@ -217,12 +187,11 @@ def open_judge(
         ahead = position.offset > tables[REQUESTS].offset or position.topic_id != topic_id
         fresh = any(table.made for table in tables.values())
         if not (position.offset > BEGIN and (ahead or fresh)):
-            ledger_end = _ledger_end(tables[COMPLETIONS], position.offset, salvages)
-            yield tables, OrderedJudge(index, position, ledger_end, salvages)
+            yield tables, OrderedJudge(index, position, salvages)
             return
     shutil.rmtree(index_folder)
     with _open_index(index_folder) as index:
-        yield tables, OrderedJudge(index, begin(topic_id), 0, salvages)
+        yield tables, OrderedJudge(index, begin(topic_id), salvages)
 
 
 @contextmanager

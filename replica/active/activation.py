@@ -100,14 +100,7 @@ class Activation:
         if self.pauses:  # it holds the lock and publishes what was logged before
             return
         if self._serves:
-            self.server = Server(
-                self._parts,
-                self.holder,
-                self.holder.writer,
-                offsets=self._store,
-                ledger=self.publisher,
-                budget=self.budget,
-            )
+            self.server = Server(self._parts, self.holder, self.holder.writer, self.budget)
             self.server.begin()
         self._tasks.start(self._watchdog.run(), "watch")
         self.serving = True
@@ -118,9 +111,9 @@ class Activation:
             self.holder.note(applied.position)  # published by the opening, together with what lies before
             return
         self.holder.note(applied.position)
-        offsets = self.publisher.add(applied)
+        self.publisher.add(applied)
         if self.server is not None:
-            self.server.take(applied, offsets)
+            self.server.take(applied)
         self.noting.take(applied)
         if self.holder.is_superseded:
             self._parts.step_down(Ending(Cause.SUPERSEDED, "a higher barrier is in force"))

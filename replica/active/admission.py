@@ -6,15 +6,13 @@ others are logged, and the log decides.
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from replica.active.answering import Answering
 from replica.active.intake import Intake
 from replica.active.parts import Parts
-from replica.active.terms import Terms, terms_after, terms_of
+from replica.active.terms import Terms, terms_of
 from replica.active.waiting import Waiting
 from replica.index.interface import OFFSET_END
 from replica.index.newest import newest_acceptances
@@ -25,13 +23,10 @@ from replica.notary.codes import Code
 from replica.notary.errors import BadRequest, InvariantBroken
 from replica.notary.outcomes import CODE_OF
 from replica.notary.parties import registration_id
-from replica.notary.records import NO_OFFSET
 from replica.notary.requests import TIME_MAX_US
 from replica.notary.rules import TX_KEY, key_outcome
 from replica.notary.terms import decode_canonical
 from replica.store.interface import Command
-
-_ASIDE_PART = 2  # so many times fewer submissions wait for the database than are in the pipeline
 
 
 class CommandLog(Protocol):
@@ -45,118 +40,42 @@ class CommandLog(Protocol):
         """Log them. Returns the answers of those of which no record can be made."""
 
 
-class LogOffsets(Protocol):
-    """The shared database, as far as admission asks it."""
-
-    async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """The log offset of a published completion; None if it is pruned."""
-
-
-class LedgerView(Protocol):
-    """How far the ledger reaches."""
-
-    @property
-    def pruned_to(self) -> int:
-        """The ledger offset up to which completions may be gone."""
-
-    @property
-    def last_ledger_offset(self) -> int:
-        """The newest one that a submission may name."""
-
-    def log_offset_of(self, ledger_offset: int) -> int | None:
-        """The log offset of a completion that is not published yet; None if it is published."""
-
-
 class Admission:
-    """Admits batch by batch, and waits for nothing. A submission that names a ledger offset whose log offset only the
-    database knows is put aside meanwhile: a database that hangs holds up no other submission. These have a bound
-    of their own, and whoever has some there leaves as much free."""
+    """Admits batch by batch, and waits for nothing."""
 
     def __init__(
         self,
         parts: Parts,
-        offsets: LogOffsets,
         *,
         intake: Intake,
         appender: CommandLog,
         answering: Answering,
-        ledger: LedgerView,
     ) -> None:
         self._clock = parts.clock
         self._settings = parts.settings
         self._failures = parts.failures
         self._index = parts.index
         self._follower = parts.follower
-        self._offsets = offsets
         self._intake = intake
         self._appender = appender
         self._answering = answering
-        self._ledger = ledger
-        self._batch: list[Waiting] = []
-        self._aside: list[Waiting] = []
-        self._aside_of: Counter[str] = Counter()  # by user
-        self._put_aside = asyncio.Event()
-
-    @property
-    def admitting(self) -> list[Waiting]:
+        self.admitting: list[Waiting] = []
         """Neither answered nor logged yet."""
-        return [*self._batch, *self._aside]
 
     async def run(self) -> None:
         """Admit until the intake stops; ends early only with an error of the index."""
         intake = self._intake
         while not intake.stopping:
-            self._batch = await intake.next_batch()
-            self.admit(self._batch)
-            self._batch = []
+            self.admitting = await intake.next_batch()
+            self.admit(self.admitting)
+            self.admitting = []
             intake.wake()
             await self._clock.sleep_s(0)  # let heartbeat, follower and front ends in between two batches
-        self._put_aside.set()
-
-    async def run_aside(self) -> None:
-        """Ask the database for log offsets until the intake stops; ends early only with an error of the store."""
-        while not self._intake.stopping:
-            await self._put_aside.wait()
-            self._put_aside.clear()
-            while self._aside and not self._intake.stopping:
-                await self._ask()
-
-    async def _ask(self) -> None:
-        """Ask for one ledger offset, and admit all that name it."""
-        after = self._aside[0].options.deduplication_after
-        assert after is not None  # _set_terms
-        stored = await self._offsets.log_offset_of(after)
-        terms = terms_after(NO_OFFSET if stored is None else stored)  # None: pruned just now
-        found = [waiting for waiting in self._aside if waiting.options.deduplication_after == after]
-        for waiting in found:
-            waiting.terms = terms
-        self._aside = [waiting for waiting in self._aside if waiting.terms is None]
-        self._aside_of.subtract(waiting.command.user_id for waiting in found)
-        self._aside_of = +self._aside_of  # without users that have none
-        self._intake.set_aside(-len(found), -sum([waiting.states for waiting in found]))
-        self.decide(found)
-        self._intake.wake()
 
     def admit(self, batch: Sequence[Waiting]) -> None:
-        """Answer what is known already, log the rest, and put aside what waits for the database."""
+        """Answer what is known already, and log the rest."""
         refused = self._set_terms(batch)
-        done = {id(waiting) for waiting, _ in refused}
-        for waiting in batch:
-            if waiting.terms is None and id(waiting) not in done and not self._set_aside(waiting):
-                detail = f"{len(self._aside)} submissions that name a ledger offset wait for the database"
-                refused.append((waiting, NotNow(Code.OVERLOADED.name, detail, self._settings.retry_after_s)))
         self.decide([waiting for waiting in batch if waiting.terms is not None], refused)
-
-    def _set_aside(self, waiting: Waiting) -> bool:
-        """Let a submission wait for the database, apart from all others; False if its user has no room there."""
-        user = waiting.command.user_id
-        if self._aside_of[user] >= max(1, self._settings.pipeline_max // _ASIDE_PART) - len(self._aside):
-            return False
-        self._aside.append(waiting)
-        self._aside_of[user] += 1
-        self._intake.set_aside(1, waiting.states)
-        self._put_aside.set()
-        return True
 
     def decide(self, due: Sequence[Waiting], answers: Sequence[tuple[Waiting, Answer]] = ()) -> None:
         """Answer what was accepted or is on its way, and log the rest. `answers`: of others, to be sent as well."""
@@ -204,7 +123,7 @@ class Admission:
             answers = (
                 acceptance is not None
                 and is_same(waiting.command, acceptance)
-                and counts(acceptance, now_us, terms.deduplication_us, terms.after_offset)
+                and counts(acceptance, now_us, terms.deduplication_us, terms.after)
             )
             found.append(acceptance if answers else None)
         return found
@@ -229,8 +148,7 @@ class Admission:
         return refused
 
     def _set_terms(self, batch: Sequence[Waiting]) -> list[tuple[Waiting, Answer]]:
-        """Set the terms of all but those that must ask the database; returns the answers of those whose terms cannot be
-        honoured."""
+        """Set the terms, and return the answers of those whose terms cannot be honoured."""
         refused: list[tuple[Waiting, Answer]] = []
         options: SubmitOptions | None = None  # of the terms found last: what came together shares them
         terms: Terms | None = None
@@ -238,13 +156,8 @@ class Admission:
             if waiting.options is options:
                 waiting.terms = terms
                 continue
-            after = waiting.options.deduplication_after
             try:
-                found = (
-                    terms_of(waiting.options, self._settings.deduplication_max_s)
-                    if after is None
-                    else self._terms_after(after)
-                )
+                found = self._terms(waiting.options)
             except (ValueError, OverflowError) as error:  # arithmetic on one caller's figures
                 refused.append((waiting, self._failures.answer(waiting.command.submission_id, error)))
                 continue
@@ -258,17 +171,14 @@ class Admission:
                 options, terms = waiting.options, found
         return refused
 
-    def _terms_after(self, ledger_offset: int) -> Terms | NotNow | None:
-        """The log offset of the completion there; None if only the database has it. Every acceptance counts for one
-        whose completion is pruned."""
-        ledger = self._ledger
-        if ledger_offset <= ledger.pruned_to:
-            return terms_after(NO_OFFSET)
-        if ledger_offset > ledger.last_ledger_offset:
-            detail = f"the ledger ends at {ledger.last_ledger_offset}, before {ledger_offset}"
+    def _terms(self, options: SubmitOptions) -> Terms | DeduplicationBound | NotNow:
+        """The terms of a submission, unless nobody can know yet what lies above the ledger offset that it names."""
+        position, after = self._follower.position, options.deduplication_after
+        end = 0 if position is None else position.ledger_offset
+        if after is not None and after > end:
+            detail = f"the ledger ends at {end}, before {after}"
             return NotNow(Code.OFFSET_AFTER_END.name, detail, self._settings.retry_after_s)
-        queued = ledger.log_offset_of(ledger_offset)
-        return None if queued is None else terms_after(queued)
+        return terms_of(options, self._settings.deduplication_max_s)
 
     def _accepted(self, command: Command) -> int:
         """Where the transaction of a command that was accepted with it was notarised."""

@@ -44,8 +44,8 @@ class Answering:
         self._appender = appender
         self._budget = budget
 
-    def answer_decided(self, answered: Sequence[Decided], states: int, offsets: Mapping[int, int | None]) -> None:
-        """Answer a batch that was read back, of so many states. `offsets`: see Publisher.add."""
+    def answer_decided(self, answered: Sequence[Decided], states: int) -> None:
+        """Answer a batch that was read back, of so many states."""
         now_s = self._clock.boottime_s()
         if self._estimate.note_batch(states, now_s - self._appender.busy_since_s, self._budget.states - states):
             self._appender.busy_since_s = now_s
@@ -63,7 +63,7 @@ class Answering:
         accepted = self._accepted(synchronous)
 
         def answer(receipts: Sequence[Receipt] | None) -> None:
-            self.send(decided_answers(synchronous, receipts, offsets, accepted, self._retry_after_s))
+            self.send(decided_answers(synchronous, receipts, accepted, self._retry_after_s))
             self._trace.answered(answered, began_us)
 
         self._receipt_signer.make(notarised, answer, places)
@@ -112,14 +112,13 @@ class Answering:
 def decided_answers(
     decided: Sequence[Decided],
     made: Sequence[Receipt] | None,
-    offsets: Mapping[int, int | None],
     accepted: Mapping[int, int],
     retry_after_s: float,
 ) -> list[tuple[Waiting, Answer]]:
     """The decisions as answers for the waiting callers; a success without a receipt is not yet answered as one.
 
-    `made`: the receipts of what is notarised, in order; None when they could not be made. `offsets`: the ledger offset
-    of each record, by its log offset. `accepted`: see Answering._accepted.
+    `made`: the receipts of what is notarised, in order; None when they could not be made. `accepted`: see
+    Answering._accepted.
     """
     receipts = iter(made or ())
     answers: list[tuple[Waiting, Answer]] = []
@@ -135,7 +134,7 @@ def decided_answers(
                 entry.offset,
                 verdict.outcome is Outcome.DEDUPLICATED,
                 next(receipts),
-                offsets[entry.offset],
+                entry.ledger_offset,
             )
         else:
             closed = verdict.outcome is Outcome.TIME_WINDOW_CLOSED
@@ -147,7 +146,7 @@ def decided_answers(
                 entry.judged_us if closed else None,
                 window=entry.request.window if closed else None,
                 accepted_offset=accepted.get(entry.offset),
-                ledger_offset=offsets[entry.offset],
+                ledger_offset=entry.ledger_offset,
             )
         answers.append((waiting, answer))
     return answers

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-import msgspec
-
 from replica.active.completions import completions_of
 from replica.following.apply import Applied, judge_records
 from replica.following.log_reading import FIRST_RECORD_MAX_S, bounded_runs, open_after
@@ -43,13 +41,13 @@ async def publish_backlog(
         if position.digest != applied_to.digest or position.topic_id != applied_to.topic_id:
             raise LogRefused(f"completions were published from another record at offset {position.offset}")
         return published
-    ledger_end = published.ledger_end
+    pruned_to = published.pruned_to
     again = judged_again(request_log, index, position, applied_to=applied_to, settings=settings, salvages=salvages)
     async with aclosing(again):
         async for applied in again:
-            ledger_end = await store.publish(completions_of(applied), applied.position)
+            pruned_to = await store.publish(completions_of(applied), applied.position)
             position = applied.position
-    return msgspec.structs.replace(published, position=position, ledger_end=ledger_end)
+    return Published(position, position.ledger_offset, pruned_to)
 
 
 async def judged_again(

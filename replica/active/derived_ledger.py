@@ -125,10 +125,6 @@ class DerivedLedger:
         """See ParticipantStore. A ledger that is made anew has everything again."""
         return await (await self._going()).prune(up_to, recorded_before_us)
 
-    async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """See ParticipantStore."""
-        return await (await self._going()).log_offset_of(ledger_offset)
-
     async def run(self) -> None:
         """Keep the ledger. It may be run again."""
         topic_id = self._refusal = None

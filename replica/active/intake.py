@@ -42,7 +42,6 @@ class Intake:
         self._why_exposed = parts.why_exposed
         self.budget = budget
         self._queue: FairQueue[Waiting] = FairQueue(parts.settings.user_queue_max, parts.settings.user_states_max)
-        self._aside = self._aside_states = 0  # left the queue, and wait for the database: not in the pipeline
         self._may_go = asyncio.Event()  # something is queued, and the pipeline has room
         self.stopping = False
 
@@ -83,11 +82,6 @@ class Intake:
         if wait_s > self._settings.interim_from_s and not options.asynchronous and queued:
             replies.wait(queued, wait_s)
         self.wake()
-
-    def set_aside(self, submissions: int, states: int) -> None:
-        """So many more wait apart from the pipeline; fewer, if negative. They still count as in flight."""
-        self._aside += submissions
-        self._aside_states += states
 
     def leave(self, submissions: int, states: int) -> None:
         """Release so many submissions and states, which makes room."""
@@ -131,9 +125,9 @@ class Intake:
         if not self._follower.assured:
             return 0, 0
         settings, queue, budget = self._settings, self._queue, self.budget
-        states = budget.states - queue.states - self._aside_states
+        states = budget.states - queue.states
         return (
-            settings.pipeline_max - (budget.submissions - len(queue) - self._aside),
+            settings.pipeline_max - (budget.submissions - len(queue)),
             min(settings.pipeline_states_max, self._states_in_time()) - states,
         )
 

@@ -24,9 +24,6 @@ class Ledger(Protocol):
     async def reached(self, offset: int) -> Published:
         """The progress once it covers the log up to that offset."""
 
-    async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """The log offset of a completion; None if it is pruned, or not there yet."""
-
 
 class LogDesk:
     """See Desk. Raises LogUnavailable as well. One for the life of a replica: nothing has to be opened."""
@@ -56,10 +53,6 @@ class LogDesk:
         """See Desk."""
         number = await draw_range(self._log, self._random_bytes)
         return Drawn(number, THE_LOG)
-
-    async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """See Desk."""
-        return await self._ledger.log_offset_of(ledger_offset)
 
     async def _wall_us(self) -> int | None:
         """The clock that a majority of the log's servers agrees on, now and then; None: not asked, or not known."""

@@ -68,7 +68,6 @@ class OwnRecords:
                     stamp_us,
                     waiting.submission,
                     terms.deduplication_us,
-                    terms.after_offset,
                 )
                 values.append(encode_record(record))
             except Exception as error:  # one caller's values

@@ -1,4 +1,4 @@
-"""Published: writes completions of what the log decided to the shared database, with dense ledger offsets."""
+"""Published: writes completions of what the log decided to the shared database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replica.active.completions import completions_of
 from replica.following.apply import Applied
 from replica.notary.position import Position
 from replica.settings import CoreSettings
-from replica.store.interface import Completion, ParticipantStore, Published
+from replica.store.interface import ParticipantStore, Published, Row
 
 # The conflicts of one record take up to 0.8 MB. Forty of them in one transaction took 1.9 s, and cost the statement and
 # the lock; so a transaction stops here, or after its first run, whose states are bounded.
@@ -20,7 +20,7 @@ DETAIL_BYTES_MAX = 1_000_000
 
 
 class _Unpublished(msgspec.Struct):
-    completions: list[Completion]
+    completions: list[Row]
     detail_bytes: int
     position: Position
 
@@ -64,15 +64,10 @@ class Publisher:
         """Note up to which ledger offset completions may be deleted. It never falls."""
         self.pruned_to = max(self.pruned_to, pruned_to)
 
-    def add(self, applied: Applied) -> dict[int, int]:
-        """Queue a run.
-
-        Returns the ledger offset that the completion of each request will have, by the log offset of its record. Ledger
-        offsets are dense in log order, so any replica that publishes it gives it the same offset, a successor as well.
-        """
+    def add(self, applied: Applied) -> None:
+        """Queue a run."""
         completions = completions_of(applied)
-        first = self.ledger_end + self._waiting_completions + 1
-        detail_bytes = sum([len(completion.detail) for completion in completions])
+        detail_bytes = sum([len(completion.detail) for _, completion in completions])
         self._queue.append(_Unpublished(completions, detail_bytes, applied.position))
         self._added += 1
         self._waiting_completions += len(completions)
@@ -80,28 +75,11 @@ class Publisher:
         self._arrived.set()
         if self._waiting_completions >= self._settings.publish_batch_max:
             self._hurry.set()
-        return {completion.log_offset: at for at, completion in enumerate(completions, first)}
 
     @property
     def is_full(self) -> bool:
         """Whether more completions wait for the database than may."""
         return self._waiting_completions >= self._settings.publish_backlog_max
-
-    @property
-    def last_ledger_offset(self) -> int:
-        """The newest ledger offset that is given away; its completion may not be published yet."""
-        return self.ledger_end + self._waiting_completions
-
-    def log_offset_of(self, ledger_offset: int) -> int | None:
-        """The log offset of a completion that is not published yet; None if it is published."""
-        at = ledger_offset - self.ledger_end - 1
-        if at < 0:
-            return None
-        for item in self._queue:
-            if at < len(item.completions):
-                return item.completions[at].log_offset
-            at -= len(item.completions)
-        return None
 
     async def flush(self) -> None:
         """Publish what is queued now, without lingering; returns when it is done. Late, if the session is over."""
@@ -135,7 +113,7 @@ class Publisher:
 
     async def _publish_some(self) -> None:
         taken: list[_Unpublished] = []
-        completions: list[Completion] = []
+        completions: list[Row] = []
         detail_bytes = 0
         for item in self._queue:  # whole runs, so that the position fits; at least one
             detail_bytes += item.detail_bytes
@@ -144,8 +122,9 @@ class Publisher:
                 break
             taken.append(item)
             completions.extend(item.completions)
-        self.ledger_end = await self._store.publish(completions, taken[-1].position)
-        self.position = taken[-1].position
+        position = taken[-1].position
+        self.note_pruned(await self._store.publish(completions, position))
+        self.position, self.ledger_end = position, position.ledger_offset
         self._on_moved()
         for _ in taken:
             self._queue.popleft()

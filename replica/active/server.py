@@ -15,12 +15,12 @@ that this replica drew (worker.py), where all serve.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 import structlog
 
-from replica.active.admission import Admission, LedgerView, LogOffsets
+from replica.active.admission import Admission
 from replica.active.admission_budget import AdmissionBudget
 from replica.active.answering import Answering
 from replica.active.appending import Appender, Numbering
@@ -48,24 +48,18 @@ class Server:
         parts: Parts,
         numbering: Numbering,
         writer: LogWriter,
-        *,
-        offsets: LogOffsets,
-        ledger: LedgerView,
         budget: AdmissionBudget,
     ) -> None:
         self._parts = parts
         self.intake = Intake(parts, budget, numbering)
         self.appender = Appender(parts, numbering, writer)
         self._answering = Answering(parts, self.appender, budget)
-        self.admission = Admission(
-            parts, offsets, intake=self.intake, appender=self.appender, answering=self._answering, ledger=ledger
-        )
+        self.admission = Admission(parts, intake=self.intake, appender=self.appender, answering=self._answering)
         self._tasks = SessionTasks(parts)
         self.closing = False
 
     def begin(self) -> None:
         """Take submissions from now on."""
-        self._tasks.start(self.admission.run_aside(), "aside")
         self._tasks.start(self.admission.run(), "admit")
 
     def resume(self) -> None:
@@ -100,9 +94,8 @@ class Server:
                 while not self.appender.own.sent.keys().isdisjoint(numbers):
                     await self._parts.clock.sleep_s(_DRAIN_TICK_S)
 
-    def take(self, applied: Applied, offsets: Mapping[int, int | None]) -> None:
-        """Settle our records of a run: answered, or logged anew. `offsets`: in the ledger, by log offset. Raises
-        InvariantBroken."""
+    def take(self, applied: Applied) -> None:
+        """Settle our records of a run: answered, or logged anew. Raises InvariantBroken."""
         read = self.appender.own.take(applied)
         for offset, waiting in read.unreadable:
             error = InvariantBroken(f"a request was logged at offset {offset} that no reader can read")
@@ -111,7 +104,7 @@ class Server:
             settled = [waiting for waiting, _, _ in read.decided]
             self.appender.settle(settled)
             states = sum([waiting.states for waiting in settled])
-            self._answering.answer_decided(read.decided, states, offsets)
+            self._answering.answer_decided(read.decided, states)
             self.intake.leave(len(settled), states)
         if read.again:
             self._log_anew(read.again)

@@ -22,7 +22,6 @@ from replica.active.admission_budget import AdmissionBudget
 from replica.active.catching_up import until_applied
 from replica.active.clock_agreement import ClockSeen, booted_us, why_not_stamp
 from replica.active.fitness import LOOK_S, PATIENCE_LOOKS, Limits, Step, Unfit, Watch, WorkerFacts
-from replica.active.ledger_count import LedgerCount
 from replica.active.numbers import Numbers, is_paused, needs_range, range_of, usable, writable
 from replica.active.parts import Parts
 from replica.active.server import Server
@@ -62,8 +61,6 @@ class Worker:
         self._clock_seen: ClockSeen | None = None
         self._seen = DeskSeen(0, None, 0, 0)
         self._unsigned: str | None = None  # why the key could not be used; None: it can, as far as is known
-        self._count = LedgerCount()
-        self._asked: dict[int, asyncio.Future[int | None]] = {}  # log offsets of completions, by ledger offset
         self._desk_wanted = asyncio.Event()
         self.server: Server | None = None  # while it serves
         self._looked = Watch()
@@ -115,12 +112,6 @@ class Worker:
         """The log offset up to which completions were seen to be published."""
         return self._seen.published_offset
 
-    async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """See LogOffsets, however long the database is away."""
-        asked = self._asked.setdefault(ledger_offset, asyncio.get_running_loop().create_future())
-        self._desk_wanted.set()
-        return await asyncio.shield(asked)
-
     def why_not_stamp(self) -> str | None:
         """Why no record may be stamped now; None if one may."""
         clock = self._parts.clock
@@ -152,9 +143,8 @@ class Worker:
     def take(self, applied: Applied) -> None:
         """Answer what a run decided for our clients, and log anew what a barrier in it made void. Raises
         InvariantBroken."""
-        offsets = self._count.take(applied)
         if self.server is not None:
-            self.server.take(applied, offsets)
+            self.server.take(applied)
         if applied.reading.barriers or applied.position.offset > self._seen.published_offset:
             self._desk_wanted.set()
         if applied.reading.barriers:
@@ -224,14 +214,7 @@ class Worker:
         except LogUnavailable as error:
             log.info("worker_cannot_write", detail=error.detail)
             return
-        self.server = Server(
-            self._parts,
-            self,
-            writer,
-            offsets=self,
-            ledger=PublishedOnly(self),
-            budget=AdmissionBudget(self._parts.settings),
-        )
+        self.server = Server(self._parts, self, writer, AdmissionBudget(self._parts.settings))
         self.server.begin()
         log.info("worker_serves")
         self._parts.announce()
@@ -312,16 +295,11 @@ class Worker:
             skew_s = clock_skew_s(before_us, self._seen.wall_us, clock.wall_us())
             # As before the question: a jump while it was asked looks like a long round trip, which proves nothing.
             self._clock_seen = ClockSeen(skew_s, at_s, booted_us(before_us, at_s))
-        self._count.learn(self._seen.published_offset, self._seen.ledger_end)
         position = self._parts.follower.position
         barrier = writable(position)
         if position is not None and barrier is not None and needs_range(self._numbers, barrier, position.seen):
             drawn = await desk.draw()
             self._numbers = Numbers(range_of(drawn.number, drawn.database))
-        for ledger_offset in list(self._asked):
-            found = await desk.log_offset_of(ledger_offset)
-            if found is not None or ledger_offset <= self._seen.ledger_end:  # else it was published before a promotion
-                self._asked.pop(ledger_offset).set_result(found)
         if self.server is not None:
             self.server.resume()
         if (self._seen.ledger_end, self._seen.pruned_to) != (seen_before.ledger_end, seen_before.pruned_to):
@@ -331,29 +309,8 @@ class Worker:
         """Soon again while something is expected of the database, else later."""
         await self._parts.clock.sleep_s(LOOK_SOON_S)
         self._desk_wanted.clear()
-        if self._parts.follower.applied_offset > self._seen.published_offset or self._asked:
+        if self._parts.follower.applied_offset > self._seen.published_offset:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_LATER_S):
                 await self._desk_wanted.wait()
-
-
-class PublishedOnly:
-    """The ledger as a worker sees it: it queues no completions, so only the database knows their log offsets."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
-    @property
-    def pruned_to(self) -> int:
-        """See LedgerView."""
-        return self._worker.pruned_to
-
-    @property
-    def last_ledger_offset(self) -> int:
-        """See LedgerView."""
-        return self._worker.ledger_end
-
-    def log_offset_of(self, ledger_offset: int) -> int | None:
-        """Only the database has it."""
-        return None

@@ -53,7 +53,6 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     tokens: whether callers have to show one.
     first_offset: records below it are older than the history. complete: the history has every attempt of every client.
     published_offset: the completions cover the log up to this offset; None: to its end.
-    first_ledger_offset: that of the first completion.
     pruned_to: completions up to this ledger offset may be gone, and are not looked for.
     all_serve: any replica answers, whoever leads (`serving = "all"`).
     """
@@ -62,7 +61,6 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     first_offset: int = 0
     complete: bool = True
     published_offset: int | None = None
-    first_ledger_offset: int = 1
     pruned_to: int = 0
     all_serve: bool = False
 
@@ -96,10 +94,9 @@ def check(
     answers = AnswerCheck(operations, scope.first_offset, scope.complete, findings, all_serve=scope.all_serve)
     published = None
     if completions is not None:
-        published = CompletionCheck(completions, max(scope.first_ledger_offset, scope.pruned_to + 1), findings)
+        published = CompletionCheck(completions, findings)
     tally: Counter[str] = Counter()
     voids: Counter[str] = Counter()
-    ledger_offset = scope.first_ledger_offset
     judge = ReferenceJudge(salvages)
     for judged in judge.judge(log):
         summary.records += 1
@@ -108,10 +105,9 @@ def check(
         is_published = scope.published_offset is None or judged.offset <= scope.published_offset
         if isinstance(judged, JudgedLost):
             if published is not None and is_published:
-                ledger_offset += published.see_lost(judged)
+                published.see_lost(judged)
             continue
-        expected = completions_of(judged, ledger_offset)
-        ledger_offset += len(expected)
+        expected = completions_of(judged)
         if published is not None and is_published:
             published.see(judged.offset, [row for row in expected if row.ledger_offset > scope.pruned_to])
     answers.finish(summary.epochs, judge.notarised)

@@ -32,21 +32,19 @@ class CompletionRow(msgspec.Struct, frozen=True, gc=False):
     detail: bytes = b""
 
 
-def completions_of(judged: Judged, ledger_offset: int) -> list[CompletionRow]:
-    """The completions that a record must have, the first with this ledger offset."""
-    if isinstance(judged, JudgedRequest):
-        return [_of_request(judged, ledger_offset)]
-    return []
+def completions_of(judged: Judged) -> list[CompletionRow]:
+    """The completions that a record must have."""
+    return [_of_request(judged)] if isinstance(judged, JudgedRequest) else []
 
 
-def _of_request(judged: JudgedRequest, ledger_offset: int) -> CompletionRow:
+def _of_request(judged: JudgedRequest) -> CompletionRow:
     command = judged.command
     detail = b""
     if judged.conflicts:
         named = [[c.state, sha256(c.consumed_by).digest(), c.usage] for c in judged.conflicts]
         detail = msgspec.msgpack.encode(named)
     return CompletionRow(
-        ledger_offset,
+        judged.ledger_offset,
         judged.offset,
         judged.change_id,
         command.user_id,
@@ -65,10 +63,10 @@ def _of_request(judged: JudgedRequest, ledger_offset: int) -> CompletionRow:
 class CompletionCheck:
     """Compares the store's completions, in order of their ledger offsets, with those that the log demands."""
 
-    def __init__(self, rows: Iterable[CompletionRow], first_ledger_offset: int, findings: Findings) -> None:
+    def __init__(self, rows: Iterable[CompletionRow], findings: Findings) -> None:
         self._rows: Iterator[CompletionRow] = iter(rows)
         self._findings = findings
-        self._next_ledger_offset = first_ledger_offset
+        self._ledger_offset = 0  # of the newest row
         self.compared = 0
         self._row = self._take()
 
@@ -78,19 +76,19 @@ class CompletionCheck:
         for demanded, row in zip(expected, found, strict=False):
             if msgspec.structs.replace(demanded, ledger_offset=row.ledger_offset) != row:
                 self._findings.add(FindingCode.COMPLETION_WRONG, **_evidence(row))
+            elif demanded != row:
+                self._misnumbered(row, demanded.ledger_offset)
         for row in found[len(expected) :]:
             self._extra(row)
         for demanded in expected[len(found) :]:
             self._findings.add(FindingCode.COMPLETION_MISSING, **_evidence(demanded) | {"ledger_offset": None})
 
-    def see_lost(self, judged: JudgedLost) -> int:
-        """Check the completions of a lost record: only what it notarised can be judged. Returns their number."""
-        found = self._found(judged.offset)
-        for row in found:
+    def see_lost(self, judged: JudgedLost) -> None:
+        """Check the completions of a lost record: only what it notarised can be judged."""
+        for row in self._found(judged.offset):
             first_time = row.outcome == NOTARISED and row.notarised_offset == judged.offset
             if first_time and (row.tx_id, row.content_digest) != (judged.tx_id, judged.content_digest):
                 self._findings.add(FindingCode.COMPLETION_WRONG, **_evidence(row))
-        return len(found)
 
     def _found(self, log_offset: int) -> list[CompletionRow]:
         """The completions at this offset; there is none between it and the offset before."""
@@ -117,12 +115,13 @@ class CompletionCheck:
         if row is None:
             return None
         self.compared += 1
-        if row.ledger_offset != self._next_ledger_offset:
-            self._findings.add(
-                FindingCode.COMPLETION_MISNUMBERED, ledger_offset=row.ledger_offset, due=self._next_ledger_offset
-            )
-        self._next_ledger_offset = row.ledger_offset + 1
+        if row.ledger_offset <= self._ledger_offset:
+            self._misnumbered(row, self._ledger_offset + 1)
+        self._ledger_offset = row.ledger_offset
         return row
+
+    def _misnumbered(self, row: CompletionRow, due: int) -> None:
+        self._findings.add(FindingCode.COMPLETION_MISNUMBERED, ledger_offset=row.ledger_offset, due=due)
 
 
 def _evidence(row: CompletionRow) -> dict[str, str | int | None]:

@@ -30,7 +30,7 @@ from replica.notary.records import (
     decode_record,
 )
 from replica.notary.requests import Request, TimeWindow, check_command
-from replica.notary.salvage import NO_SALVAGES, TX_KEY, Salvages, salvage_named
+from replica.notary.salvage import NO_SALVAGES, TX_KEY, Salvages, lost_named
 
 PARTY_UNKNOWN = "PARTY_UNKNOWN"
 KEY_NOT_VALID = "KEY_NOT_VALID"
@@ -81,11 +81,12 @@ class JudgedNote(msgspec.Struct, frozen=True, gc=False):
 
 
 class Acceptance(msgspec.Struct, frozen=True, gc=False):
-    """That a command was accepted: for which transaction and content, at which time judged, at which log offset."""
+    """That a command was accepted: for which transaction and content, at which time judged and ledger offset."""
 
     tx_id: bytes
     content_digest: bytes
     judged_us: int
+    ledger_offset: int
     offset: int
 
 
@@ -102,9 +103,11 @@ class JudgedRequest(msgspec.Struct, frozen=True, gc=False):
     """A request that counts, with its verdict. `barrier` is the one in force; `notarised_offset` None if refused.
 
     `change_id` identifies the command; `acceptance` is its newest before this record, whether it counts or not.
+    `ledger_offset` is that of the completion.
     """
 
     offset: int
+    ledger_offset: int
     record: RequestRecord
     barrier: BarrierRecord
     request: Request
@@ -141,6 +144,7 @@ class ReferenceJudge:
         self.sequences: set[int] = set()  # met in the activation in force
         self.holder_wrote_at = -1  # offset of the newest counting record of who opened the activation in force
         self.stamp_us = 0  # highest of all counting requests so far
+        self.ledger_offset = 0  # of the newest completion
         self.consumed: dict[bytes, bytes] = {}  # state -> consuming transaction id
         self.notarised: dict[bytes, tuple[bytes, int]] = {}  # transaction id -> content digest, offset
         self.accepted: dict[bytes, Acceptance] = {}  # change id -> the newest acceptance
@@ -179,7 +183,9 @@ class ReferenceJudge:
         if self.offset == 0 and (genesis := _genesis_in(value)) is not None:
             self.ledger_id, self.officers, self.acts_on_officers = genesis.ledger_id, list(genesis.officers), 1
             return genesis
-        if salvage_named(self.offset, value) is not None:
+        if (lost := lost_named(self.offset, value)) is not None:
+            self.ledger_offset = max(self.ledger_offset, lost.ledger_offset)
+            self.stamp_us = max(self.stamp_us, lost.judged_us)
             return self._lost(self._salvages.entries_of([(self.offset, value)]))
         return None
 
@@ -187,8 +193,8 @@ class ReferenceJudge:
         digest = tx_id = None
         for key, value in sorted(entries.items()):
             if key[:1] == b"c":
-                judged_us = int.from_bytes(value[64:72], "big")
-                self.accepted[key[1:33]] = Acceptance(value[:32], value[32:64], judged_us, self.offset)
+                judged_us, ledger_offset = (int.from_bytes(value[at : at + 8], "big") for at in (64, 72))
+                self.accepted[key[1:33]] = Acceptance(value[:32], value[32:64], judged_us, ledger_offset, self.offset)
             elif key[:1] == b"o":
                 self.acts_on_officers = int.from_bytes(value[:8], "big")
                 self.officers = _officers_in(value[8:-8])
@@ -263,6 +269,7 @@ class ReferenceJudge:
             return JudgedVoid(self.offset, REPEAT)
         self._count(record.sequence)
         self.stamp_us = max(self.stamp_us, record.stamp_us)
+        self.ledger_offset += 1
         command = _change_id(ids)
         before = self.accepted.get(command)
         conflicts: list[ConsumedState] = []
@@ -270,10 +277,11 @@ class ReferenceJudge:
         if outcome is None:
             outcome, conflicts = self._by_states(request, digest)
         if outcome == NOTARISED:
-            self.accepted[command] = Acceptance(request.tx_id, digest, self.stamp_us, self.offset)
+            self.accepted[command] = Acceptance(request.tx_id, digest, self.stamp_us, self.ledger_offset, self.offset)
         is_success = outcome in (NOTARISED, DEDUPLICATED)
         return JudgedRequest(
             self.offset,
+            self.ledger_offset,
             record,
             barrier,
             request,
@@ -303,8 +311,11 @@ class ReferenceJudge:
         return None if accepted.tx_id == request.tx_id and is_named_after_it else COMMAND_ID_REUSED
 
     def _counts(self, accepted: Acceptance, record: RequestRecord) -> bool:
-        """Whether a command's newest acceptance is within the record's period."""
-        return accepted.offset > record.after_offset and self.stamp_us <= accepted.judged_us + record.deduplication_us
+        """Whether a command's newest acceptance is within the record's period, or above the ledger offset that was
+        signed."""
+        if record.request[-10] == 2:
+            return accepted.ledger_offset > int.from_bytes(record.request[-9:-1], "big")
+        return self.stamp_us <= accepted.judged_us + record.deduplication_us
 
     def _by_key(self, party: str, public_key: bytes) -> str | None:
         """None: the key is in force."""
@@ -420,12 +431,12 @@ def _text_at(raw: bytes, at: int) -> tuple[str, int]:
 
 
 def _is_period_of(record: RequestRecord, asked: int, value: int) -> bool:
-    """Whether a record has the terms that were signed for. A ledger offset is mapped by the writer, so is any here."""
+    """Whether a record has the period that was signed for."""
     match asked:
         case 0:
-            return value == 0 and record.after_offset == -1
+            return value == 0
         case 1:
-            return value == record.deduplication_us and record.after_offset == -1
+            return value == record.deduplication_us
         case 2:
             return value < 2**63 and record.deduplication_us == 2**63 - 1
     return False

@@ -14,16 +14,18 @@ from replica.notary.requests import DIGEST_BYTES, TX_ID_BYTES
 
 COMMAND_KEY = b"c"
 FIRST_KEY_BYTES = 1 + DIGEST_BYTES  # a later one has 8 bytes more
-_VALUE = struct.Struct(f">{TX_ID_BYTES}s{DIGEST_BYTES}sQQ")
+_VALUE = struct.Struct(f">{TX_ID_BYTES}s{DIGEST_BYTES}sQQQ")
 VALUE_BYTES = _VALUE.size
 
 
 class Acceptance(NamedTuple):
-    """An acceptance of a command: of which transaction and content, at which time judged, at which log offset."""
+    """An acceptance of a command: of which transaction and content, when it was judged, and where it is in ledger and
+    log."""
 
     tx_id: bytes
     content_digest: bytes
     judged_us: int
+    ledger_offset: int
     offset: int
 
 
@@ -57,9 +59,12 @@ def _recorded_at(value: bytes) -> int:
     return int.from_bytes(value[-8:], "big")
 
 
-def counts(acceptance: Acceptance, judged_us: int, deduplication_us: int, after_offset: int) -> bool:
+def counts(acceptance: Acceptance, judged_us: int, deduplication_us: int, after: int | None) -> bool:
     """Whether the newest acceptance below a record is within the record's deduplication period.
 
-    `judged_us`: the time that the record is judged at, or an active's newest time, before there is a record.
+    `judged_us`: the time that the record is judged at, or an active's newest time, before there is a record. `after`:
+    the ledger offset that the submission named; None: it named none.
     """
-    return acceptance.offset > after_offset and judged_us - acceptance.judged_us <= deduplication_us
+    if after is not None:
+        return acceptance.ledger_offset > after
+    return judged_us - acceptance.judged_us <= deduplication_us

@@ -11,10 +11,11 @@ from replica.notary.terms import Terms
 
 
 class CountedRequest(msgspec.Struct, frozen=True, gc=False):
-    """A request record that counts. `judged_us` is the highest stamp so far, its own included. `change_id` identifies
-    its command, which is among its terms."""
+    """A request record that counts. `judged_us` is the highest stamp so far, its own included. `ledger_offset` is
+    that of its completion. `change_id` identifies its command, which is among its terms."""
 
     offset: int
+    ledger_offset: int
     record: RequestRecord
     request: Request
     content_digest: bytes

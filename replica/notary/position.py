@@ -26,6 +26,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     seen: sequence numbers met in the activation in force, as ascending ranges [start, end) that do not touch.
     counted_offset: the newest counting record that shows that the holder lives, the barrier included; by it a claim to
     a lease is judged (replica/notary/leases.py).
+    ledger_offset: of the newest completion: how many requests counted so far, but for what lost records name.
     """
 
     version: int
@@ -38,6 +39,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     stamp_us: int = 0
     seen: tuple[tuple[int, int], ...] = ()
     counted_offset: int = BEGIN
+    ledger_offset: int = 0
 
     @property
     def epoch(self) -> int:

@@ -13,12 +13,13 @@ those that other replicas write under its activation.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import Enum
 
 import msgspec
 
 from replica.notary.counted import Counted, CountedNote, CountedRequest
-from replica.notary.errors import BadRequest, FormatUnknown, InvariantBroken
+from replica.notary.errors import BadRequest, FormatUnknown, IndexMismatch, InvariantBroken
 from replica.notary.genesis import decode_genesis
 from replica.notary.leases import comes_too_late, shows_life
 from replica.notary.position import POSITION_VERSION, Position
@@ -32,6 +33,7 @@ from replica.notary.records import (
     decode_record,
     record_digest,
 )
+from replica.notary.salvage import LOST_TAG, lost_named
 from replica.notary.terms import Signed, signed_in
 
 
@@ -95,6 +97,7 @@ class RunReader:
         "counted_offset",
         "last",
         "ledger_id",
+        "ledger_offset",
         "offset",
         "seen",
         "stamp_us",
@@ -113,6 +116,7 @@ class RunReader:
         self.barrier_offset = start.barrier_offset
         self.counted_offset = start.counted_offset
         self.stamp_us = start.stamp_us
+        self.ledger_offset = start.ledger_offset
         self.seen = [list(item) for item in start.seen]
         self.counted: list[Counted] = []
         self.voids: list[Void] = []
@@ -141,6 +145,8 @@ class RunReader:
         except (Undecodable, BadRequest):
             void = VoidReason.UNDECODABLE
         if void is not None:
+            if value.startswith(LOST_TAG):
+                self.read_lost(value)
             unreadable = record if void is VoidReason.UNDECODABLE and isinstance(record, RequestRecord) else None
             self.voids.append(Void(offset, void, unreadable))
 
@@ -190,8 +196,18 @@ class RunReader:
         if not self.is_first(record.sequence):
             return VoidReason.REPEAT
         self.stamp_us = max(self.stamp_us, record.stamp_us)
-        self.counted.append(CountedRequest(self.offset, record, *signed, self.stamp_us, rules_version))
+        self.ledger_offset += 1
+        self.counted.append(
+            CountedRequest(self.offset, self.ledger_offset, record, *signed, self.stamp_us, rules_version)
+        )
         return None
+
+    def read_lost(self, value: bytes) -> None:
+        """Ledger offsets and times judged go on behind those of the records that were lost."""
+        with suppress(IndexMismatch):  # one that was made for another offset says nothing
+            if (lost := lost_named(self.offset, value)) is not None:
+                self.ledger_offset = max(self.ledger_offset, lost.ledger_offset)
+                self.stamp_us = max(self.stamp_us, lost.judged_us)
 
     def read_note(self, record: NoteRecord) -> VoidReason | None:
         if not self.is_first(record.sequence):
@@ -223,6 +239,7 @@ class RunReader:
                 self.stamp_us,
                 tuple([(start, end) for start, end in self.seen]),
                 self.counted_offset,
+                self.ledger_offset,
             )
         return Reading(position, self.counted, self.voids, self.barriers, self.start.offset)
 

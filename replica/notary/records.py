@@ -35,7 +35,6 @@ FORMAT = 2  # the newest record format that this release reads
 ACTIVATION_ID_BYTES = 16
 RECORD_MAX_BYTES = 1_000_000  # the largest value a writer makes; a request of 9,999 states has about 361,000 bytes
 BODY_MAX_BYTES = 65_536  # of an act
-NO_OFFSET = -1  # acceptances at any log offset count
 NO_PARTS = bytes(DIGEST_BYTES)  # the disclosure root of a request that is not shown in parts
 
 ActivationId = Annotated[bytes, msgspec.Meta(min_length=ACTIVATION_ID_BYTES, max_length=ACTIVATION_ID_BYTES)]
@@ -43,7 +42,6 @@ Epoch = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 SequenceNumber = Number
 StampUs = Annotated[int, msgspec.Meta(ge=0, le=TIME_MAX_US)]
-AfterOffset = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
 Body = Annotated[bytes, msgspec.Meta(max_length=BODY_MAX_BYTES)]
 Digest = Annotated[bytes, msgspec.Meta(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 NoneYet = Annotated[tuple[bytes, ...], msgspec.Meta(max_length=0)]
@@ -82,8 +80,8 @@ class RequestRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     """One submission. `stamp_us` is the submission time by the active's clock, in microseconds UTC. `request` has the
     canonical bytes, which name party, command and terms (replica/notary/terms.py).
 
-    An acceptance of its command counts if it was judged at most `deduplication_us` microseconds before this record, at
-    a log offset above `after_offset` (-1: at any).
+    An acceptance of its command counts if it was judged at most `deduplication_us` microseconds before this record; if
+    the canonical bytes name a ledger offset, those above that one count instead.
     """
 
     format: int
@@ -92,7 +90,6 @@ class RequestRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     stamp_us: StampUs
     request: bytes
     deduplication_us: StampUs
-    after_offset: AfterOffset
     submission_id: str
     public_key: PublicKey
     signature: Signature
@@ -175,7 +172,6 @@ def request_record(  # noqa: PLR0917 - the fields of a record, in its order
     stamp_us: int,
     submission: Submission,
     deduplication_us: int,
-    after_offset: int,
 ) -> RequestRecord:
     """The record of a submission: what it signed, and what the replica that appends it adds."""
     return RequestRecord(
@@ -185,7 +181,6 @@ def request_record(  # noqa: PLR0917 - the fields of a record, in its order
         stamp_us,
         submission.request,
         deduplication_us,
-        after_offset,
         submission.submission_id,
         submission.public_key,
         submission.signature,
@@ -198,7 +193,7 @@ def request_record(  # noqa: PLR0917 - the fields of a record, in its order
 class RecordFormat(NamedTuple):
     """What makes a request record of a format, and what reads all its records but barriers."""
 
-    make_request: Callable[[int, bytes, int, int, Submission, int, int], RequestRecord]
+    make_request: Callable[[int, bytes, int, int, Submission, int], RequestRecord]
     decoder: msgspec.msgpack.Decoder[_InForce]
 
 

@@ -137,7 +137,7 @@ def judge(
         verdicts.append(verdict)
         if verdict.outcome is not Outcome.NOTARISED:
             continue
-        accepts = encode_acceptance(request.tx_id, entry.content_digest, entry.judged_us, offset)
+        accepts = encode_acceptance(request.tx_id, entry.content_digest, entry.judged_us, entry.ledger_offset, offset)
         newest_here[command] = accepts
         accepted[later_key(command, offset) if before else COMMAND_KEY + command] = accepts
         if verdict.notarised_offset == offset:
@@ -207,7 +207,7 @@ def _judge_v3(
     `newest` is the command's newest acceptance and `registration` the key's newest one, below the entry's offset.
     """
     record = entry.record
-    if newest is not None and not counts(newest, entry.judged_us, record.deduplication_us, record.after_offset):
+    if newest is not None and not counts(newest, entry.judged_us, record.deduplication_us, entry.terms.ledger_offset):
         newest = None
     if newest is not None and (newest.tx_id, newest.content_digest) == (entry.request.tx_id, entry.content_digest):
         return Verdict(Outcome.DEDUPLICATED, _notarised_at(entry, recorded))

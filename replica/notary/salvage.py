@@ -25,12 +25,12 @@ import msgspec
 from replica.notary.errors import FormatUnknown, IndexMismatch, SalvageDamaged, SalvageMissing
 from replica.notary.position import BEGIN, Position, decode_position
 from replica.notary.records import record_digest
-from replica.notary.requests import SIGNATURE_BYTES
+from replica.notary.requests import SIGNATURE_BYTES, TIME_MAX_US
 from replica.notary.signatures import signature_holds
 
 SALVAGE_VERSION = 1
 SALVAGE_TAG = b"notary/salvage/1"
-LOST_TAG = b"notary/lost/1"
+LOST_TAG = b"notary/lost/2"
 SALVAGES_NAME = "salvages"  # folder of the files that were imported: in a replica's folder, and in the archive's
 # First bytes of keys, as in an index; not imported, because the checker shares no code with the rules.
 STATE_KEY, TX_KEY, COMMAND_KEY, OFFICERS_KEY, PARTY_KEY = b"s", b"t", b"c", b"o", b"p"
@@ -41,13 +41,14 @@ ENTRIES_MAX = 5_000_000  # a file of 500 MB, which every replica holds in memory
 
 _LENGTH_BYTES = _OFFSET_BYTES = 8
 _DIGEST_BYTES = 32
-_LOST_BYTES = len(LOST_TAG) + _OFFSET_BYTES + _DIGEST_BYTES
+_LOST = struct.Struct(f">{len(LOST_TAG)}sQQQ{_DIGEST_BYTES}s")
+_LEDGER_OFFSET_MAX = 2**62
 _KEY_LENGTH, _VALUE_LENGTH = struct.Struct(">H"), struct.Struct(">I")
 _HASH_KEY, _OFFSET_KEY = 33, 41  # bytes of a key: kind and hash; the same and a log offset
 _SIZES: dict[bytes, tuple[frozenset[int], range]] = {
     STATE_KEY: (frozenset({37}), range(40, 41)),
     TX_KEY: (frozenset({_HASH_KEY}), range(40, 41)),
-    COMMAND_KEY: (frozenset({_HASH_KEY, _OFFSET_KEY}), range(80, 81)),
+    COMMAND_KEY: (frozenset({_HASH_KEY, _OFFSET_KEY}), range(88, 89)),
     OFFICERS_KEY: (frozenset({9}), range(16, 4_097)),
     PARTY_KEY: (frozenset({_OFFSET_KEY}), range(64, 65)),
 }
@@ -60,9 +61,10 @@ class SalvageHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     archive_id: of the archive, copy or log that has what is left. position: the bytes of a reader's position after its
     last record, in the log that was lost. last: the last lost offset. applied, published, mark: how far the indexes,
     the completions and the marks cover the lost range. exposed: offsets beyond all of these that answers may have
-    named; they are lost as well. ledger_end: the last ledger offset of the completions. sources: each index with its
-    offset. entries: rows of the file. states_unknown: transactions that the database has as notarised, and whose states
-    are in no index. at_us: microseconds UTC. public_key: the signer's.
+    named; they are lost as well. ledger_end: the last ledger offset of the completions. judged_us: the newest time
+    judged that anybody knows. sources: each index with its offset. entries: rows of the file. states_unknown:
+    transactions that the database has as notarised, and whose states are in no index. at_us: microseconds UTC.
+    public_key: the signer's.
     """
 
     version: int
@@ -75,6 +77,7 @@ class SalvageHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     mark: int
     exposed: int
     ledger_end: int
+    judged_us: int
     sources: tuple[tuple[str, int], ...]
     entries: int
     states_unknown: int
@@ -144,14 +147,20 @@ class Salvage:
 
     def lost_record(self, offset: int) -> bytes:
         """The bytes that the restored topic has at a lost offset."""
-        return lost_record(offset, self.digest)
+        return lost_record(offset, self.header.ledger_end, self.header.judged_us, self.digest)
 
     def position_at(self, offset: int, topic_id: str) -> Position:
         """A reader's position after a lost record of the restored topic: nothing in the range was in force."""
         if not self.first <= offset <= self.last:
             raise IndexMismatch(f"offset {offset} is not one of the lost {self.first} to {self.last}")
-        digest = record_digest(self.lost_record(offset))
-        return msgspec.structs.replace(self.base, topic_id=topic_id, offset=offset, digest=digest)
+        return msgspec.structs.replace(
+            self.base,
+            topic_id=topic_id,
+            offset=offset,
+            digest=record_digest(self.lost_record(offset)),
+            ledger_offset=max(self.base.ledger_offset, self.header.ledger_end),
+            stamp_us=max(self.base.stamp_us, self.header.judged_us),
+        )
 
     def _entry(self, number: int) -> LostEntry:
         start, end = self._starts[number], self._starts[number + 1]
@@ -222,12 +231,11 @@ def _check_range(salvage: Salvage) -> None:
         raise SalvageDamaged(error.detail) from None
     if base.topic_id != header.topic_id or not BEGIN <= base.offset < header.last < 1 << 63:
         raise SalvageDamaged(f"offsets {base.offset + 1} to {header.last} of topic id {header.topic_id} are no range")
-    if min(header.mark, header.exposed + BEGIN, header.ledger_end + BEGIN) < BEGIN:
+    is_count = header.exposed >= 0 and 0 <= header.ledger_end <= _LEDGER_OFFSET_MAX and header.states_unknown >= 0
+    if header.mark < BEGIN or not is_count or not 0 <= header.judged_us <= TIME_MAX_US:
         raise SalvageDamaged("its header counts what cannot be")
     if header.known + header.exposed != header.last:
         raise SalvageDamaged(f"it ends at {header.last}, known was up to {header.known}, exposed {header.exposed}")
-    if header.states_unknown < 0:
-        raise SalvageDamaged("its header counts what cannot be")
 
 
 def _check_entries(salvage: Salvage) -> None:
@@ -306,19 +314,35 @@ def _starts_in(rows: bytes, count: int) -> array[int]:
 # ---- what a reader of the log does with it ----
 
 
-def lost_record(offset: int, digest: bytes) -> bytes:
+class Lost(NamedTuple):
+    """What a lost record names: the newest ledger offset and time judged of the lost records, and the salvage."""
+
+    ledger_offset: int
+    judged_us: int
+    digest: bytes
+
+
+def lost_record(offset: int, ledger_offset: int, judged_us: int, digest: bytes) -> bytes:
     """The bytes at a lost offset: no record of any format, and different at each offset."""
-    return LOST_TAG + offset.to_bytes(_OFFSET_BYTES, "big") + digest
+    return _LOST.pack(LOST_TAG, offset, ledger_offset, judged_us, digest)
+
+
+def lost_named(offset: int, value: bytes) -> Lost | None:
+    """What a lost record names; None for any other bytes. Raises IndexMismatch when the record was made for another
+    offset, is cut short, or names what no position holds: a reader that skipped it would lose its entries."""
+    if not value.startswith(LOST_TAG):
+        return None
+    if len(value) == _LOST.size:
+        _, at, ledger_offset, judged_us, digest = _LOST.unpack(value)
+        if at == offset and ledger_offset <= _LEDGER_OFFSET_MAX and judged_us <= TIME_MAX_US:
+            return Lost(ledger_offset, judged_us, digest)
+    raise IndexMismatch(f"the lost record at offset {offset} is not one that was made for it")
 
 
 def salvage_named(offset: int, value: bytes) -> bytes | None:
-    """The digest of the salvage that a lost record names; None for any other bytes. Raises IndexMismatch when the
-    record was made for another offset, or is cut short: a reader that skipped it would lose its entries."""
-    if not value.startswith(LOST_TAG):
-        return None
-    if len(value) != _LOST_BYTES or int.from_bytes(value[len(LOST_TAG) : -_DIGEST_BYTES], "big") != offset:
-        raise IndexMismatch(f"the lost record at offset {offset} is not one that was made for it")
-    return value[-_DIGEST_BYTES:]
+    """The digest of the salvage that a lost record names. As `lost_named`."""
+    lost = lost_named(offset, value)
+    return None if lost is None else lost.digest
 
 
 class Salvages:

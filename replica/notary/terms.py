@@ -15,7 +15,7 @@ import msgspec
 
 from replica.notary.canonical import CHANGE_TAG, CONTENT_AT, REFS_AT, decode_request, encode_request
 from replica.notary.errors import BadRequest
-from replica.notary.records import NO_OFFSET, RequestRecord
+from replica.notary.records import RequestRecord
 from replica.notary.requests import STATE_REF_BYTES, TIME_MAX_US, Request, check_actors, check_command_id
 
 FOR_EVER_US = TIME_MAX_US  # the period of a record whose caller named a ledger offset
@@ -23,7 +23,8 @@ _WINDOW_BYTES = 17
 _COUNTS = struct.Struct(">HHH")
 _LENGTH = struct.Struct(">H")
 _END = struct.Struct(">BQB")  # the deduplication, and 0: the request is not shown in parts
-_NONE, _PERIOD, _LEDGER_OFFSET = 0, 1, 2
+NO_PERIOD, PERIOD, LEDGER_OFFSET = 0, 1, 2
+"""Kinds of deduplication: what canonical bytes end with, but for its value and a byte."""
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -93,7 +94,7 @@ def signed_in(record: RequestRecord) -> Signed:
         is_signed = record.deduplication_us == FOR_EVER_US
     else:
         period_us = signed.terms.deduplication_us
-        is_signed = period_us in (None, record.deduplication_us) and record.after_offset == NO_OFFSET
+        is_signed = period_us in (None, record.deduplication_us)
     if not is_signed:
         raise BadRequest("the request was signed for another deduplication period")
     return signed
@@ -128,10 +129,10 @@ def _texts(texts: Sequence[str]) -> list[bytes]:
 
 def _end(terms: Terms) -> bytes:
     if terms.deduplication_us is not None:
-        return _END.pack(_PERIOD, terms.deduplication_us, 0)
+        return _END.pack(PERIOD, terms.deduplication_us, 0)
     if terms.ledger_offset is not None:
-        return _END.pack(_LEDGER_OFFSET, terms.ledger_offset, 0)
-    return _END.pack(_NONE, 0, 0)
+        return _END.pack(LEDGER_OFFSET, terms.ledger_offset, 0)
+    return _END.pack(NO_PERIOD, 0, 0)
 
 
 def _deduplication_in(raw: bytes) -> tuple[int | None, int | None]:
@@ -141,9 +142,9 @@ def _deduplication_in(raw: bytes) -> tuple[int | None, int | None]:
     kind, value, parts = _END.unpack(raw)
     if parts:
         raise BadRequest("not canonical bytes of a request: these rules know no requests that are shown in parts")
-    if kind > _LEDGER_OFFSET or value > TIME_MAX_US or (kind == _NONE and value):
+    if kind > LEDGER_OFFSET or value > TIME_MAX_US or (kind == NO_PERIOD and value):
         raise BadRequest("not canonical bytes of a request: its deduplication")
-    return (value if kind == _PERIOD else None), (value if kind == _LEDGER_OFFSET else None)
+    return (value if kind == PERIOD else None), (value if kind == LEDGER_OFFSET else None)
 
 
 def _end_of_text(raw: bytes, at: int) -> int:

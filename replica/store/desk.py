@@ -42,6 +42,3 @@ class Desk(Protocol):
     async def draw(self) -> Drawn:
         """A draw that this database gave nobody else and will give nobody else. Durable on return. Raises
         StoreUnavailable as well where the database takes no writes."""
-
-    async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """The log offset of a completion; None if it is pruned, deleted or not yet, or is not published yet."""

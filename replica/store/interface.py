@@ -30,12 +30,11 @@ class Command(msgspec.Struct, frozen=True, gc=False):
 
 
 class Completion(msgspec.Struct, frozen=True, gc=False):
-    """The result of one attempt, before it gets its ledger offset.
+    """The result of one attempt, without its ledger offset.
 
     `outcome` is a name of the error catalogue, or NOTARISED. `log_offset` is the record that the completion comes
     from. `detail` holds a conflict's states in MessagePack, and is empty otherwise. The deduplication period that was
-    applied is a number of microseconds, or a ledger offset after which acceptances count; both are None where it is not
-    known.
+    applied is a number of microseconds, or a ledger offset after which acceptances count.
     """
 
     log_offset: int
@@ -52,6 +51,10 @@ class Completion(msgspec.Struct, frozen=True, gc=False):
     detail: bytes = b""
     deduplication_us: int | None = None
     deduplication_after: int | None = None
+
+
+Row = tuple[int, Completion]
+"""A completion with its ledger offset."""
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -108,12 +111,13 @@ class ParticipantStore(Protocol):
     async def contradicted_marks(self) -> list[ContradictedMark]:
         """See ContradictedMarks: what replicas have left that ended."""
 
-    async def publish(self, completions: Sequence[Completion], position: Position) -> int:
-        """Publish completions in one transaction: add them in the order given with dense ledger offsets, and move the
-        published position. Returns the ledger end.
+    async def publish(self, completions: Sequence[Row], position: Position) -> int:
+        """Publish completions, in ascending order, in one transaction, and move the published position, which has the
+        ledger end. Returns up to which ledger offset completions may be gone: at least that before the last gap. The
+        completions there were lost with the log, and readers rely on there being none.
 
-        Raises InvariantBroken unless the position moves forward, and the database is where this session last found or
-        left it.
+        Raises InvariantBroken unless position and completions go on from where the database is, and that is where this
+        session last found or left it.
         """
 
     async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
@@ -122,6 +126,3 @@ class ParticipantStore(Protocol):
         A completion may be deleted if it was recorded before `recorded_before_us` (microseconds UTC). A bound that is
         not safe, or lower than the present one, changes nothing.
         """
-
-    async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """The log offset of a completion; None if it is pruned, deleted or not yet, or is not published yet."""

@@ -11,9 +11,10 @@ from replica.notary.errors import InvariantBroken
 from replica.notary.formats import Formats
 from replica.notary.marks import PEERS_MAX, ContradictedMark
 from replica.notary.position import Position, offset_of
+from replica.store.completions import starts_after, whole_from
 from replica.store.desk import DeskSeen, Drawn
-from replica.store.interface import Completion, Pruned, Published
-from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Row, Scan, check_dense
+from replica.store.interface import Completion, Pruned, Published, Row
+from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Scan, check_dense
 from replica.store.schema import check_bound
 
 _T = TypeVar("_T")
@@ -59,16 +60,23 @@ class MemoryDatabase:
 
     def published(self) -> Published:
         """See ParticipantStore."""
-        return Published(self.position, len(self.completions), self.pruned_to)
+        return Published(self.position, self.ledger_end, self.pruned_to)
 
-    def publish(self, completions: Sequence[Completion], position: Position, after_offset: int) -> int:
+    def publish(self, completions: Sequence[Row], position: Position, after_offset: int) -> int:
         """See ParticipantStore. `after_offset`: to where the session believes that completions are published."""
-        if offset_of(self.position) != after_offset:
-            raise InvariantBroken(f"completions are not published to offset {after_offset} any more")
+        ledger_end = position.ledger_offset
+        if offset_of(self.position) != after_offset or self.ledger_end > starts_after(completions, ledger_end):
+            raise InvariantBroken(f"completions do not go on from offset {after_offset} any more")
+        if self.ledger_end < (start := whole_from(completions, ledger_end)):
+            self.pruned_to = start
         self.position = position
-        for completion in completions:
-            self.completions.append((len(self.completions) + 1, completion))
-        return len(self.completions)
+        self.completions.extend(completions)
+        return self.pruned_to
+
+    @property
+    def ledger_end(self) -> int:
+        """The newest ledger offset."""
+        return 0 if self.position is None else self.position.ledger_offset
 
     def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
         """See ParticipantStore. The rows stay, but readers must act as if they were gone."""
@@ -78,11 +86,6 @@ class MemoryDatabase:
         if self.pruned_to < wanted <= safe_to:
             self.pruned_to = wanted
         return Pruned(self.pruned_to, max(self.pruned_to, safe_to))
-
-    def log_offset_of(self, ledger_offset: int) -> int | None:
-        """See ParticipantStore."""
-        there = self.pruned_to < ledger_offset <= len(self.completions)
-        return self.completions[ledger_offset - 1][1].log_offset if there else None
 
     def contradicted_marks(self) -> list[ContradictedMark]:
         """See ContradictedMarks."""
@@ -115,18 +118,13 @@ class MemoryDesk:
         """See Desk."""
         await self._go()
         database = self._database
-        return DeskSeen(self._wall_us(), database.position, len(database.completions), database.pruned_to)
+        return DeskSeen(self._wall_us(), database.position, database.ledger_end, database.pruned_to)
 
     async def draw(self) -> Drawn:
         """See Desk."""
         await self._go()
         self._database.drawn += 1
         return Drawn(self._database.drawn, self._identity())
-
-    async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """See Desk."""
-        await self._go()
-        return self._database.log_offset_of(ledger_offset)
 
     async def _go(self) -> None:
         if self._travel is not None:
@@ -198,22 +196,18 @@ class MemoryStore:
         self._published_offset = offset_of(found.position)
         return found
 
-    async def publish(self, completions: Sequence[Completion], position: Position) -> int:
+    async def publish(self, completions: Sequence[Row], position: Position) -> int:
         """See ParticipantStore."""
         after = self._published_offset
         if after is None or position.offset <= after:
             raise InvariantBroken(f"completions to offset {position.offset} do not go on from {after}")
-        ledger_end = await self._run("publish", lambda: self._database.publish(completions, position, after))
+        pruned_to = await self._run("publish", lambda: self._database.publish(completions, position, after))
         self._published_offset = position.offset
-        return ledger_end
+        return pruned_to
 
     async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
         """See ParticipantStore."""
         return await self._run("prune", lambda: self._database.prune(up_to, recorded_before_us))
-
-    async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """See ParticipantStore."""
-        return await self._run("log_offset", lambda: self._database.log_offset_of(ledger_offset))
 
     async def _run(self, name: str, action: Callable[[], _T]) -> _T:
         async with self._session.statement(name) as connection:
@@ -263,7 +257,8 @@ class MemoryReader:
         if self._travel is not None:
             await self._travel()
         self._database = database = self._database or self._find()
-        return [row for row in database.completions[after:until] if row[0] > database.pruned_to]
+        low = max(after, database.pruned_to)
+        return [row for row in database.completions if low < row[0] <= until]
 
 
 def _fitting(rows: list[Row], bytes_max: int) -> list[Row]:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from replica.notary.errors import StoreUnavailable
-from replica.store.reader import Row, Scan
+from replica.store.interface import Row
+from replica.store.reader import Scan
 
 PAGE_ROWS = 500  # of at most 9 kB each, and their details
 SCAN_ROWS = 2_000

@@ -11,12 +11,10 @@ from typing import Protocol
 import msgspec
 
 from replica.notary.errors import StoreUnavailable
-from replica.store.interface import Completion
+from replica.store.interface import Row
 
 PAGE_DETAIL_BYTES = 4_000_000
 WINDOW_DETAIL_BYTES = 200_000  # half a megabyte as JSON
-Row = tuple[int, Completion]
-"""A completion with its ledger offset."""
 
 
 class Scan(msgspec.Struct, frozen=True):

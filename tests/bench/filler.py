@@ -62,7 +62,7 @@ def filling(epoch: int, count: int, inputs: int, party: Party) -> Iterator[bytes
         stamp_us = time.time_ns() // 1_000
         submission = unsigned_submission(source, inputs, party)
         yield encode_record(
-            request_record(formats.records, activation_id, sequence, stamp_us, submission, DEDUPLICATION_US, -1)
+            request_record(formats.records, activation_id, sequence, stamp_us, submission, DEDUPLICATION_US)
         )
 
 

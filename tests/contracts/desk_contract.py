@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 
 from ha.clock import SystemClock
 from replica.store.desk import Desk
-from tests.contracts.store_contract import NewStore, activated, at, command, completion
+from tests.contracts.store_contract import NewStore, activated, command, completion, publish
 
 NewDesk = Callable[[], AbstractAsyncContextManager[Desk]]
 """A desk on a connection of its own, to the database of `new_store`."""
@@ -31,22 +31,14 @@ class DeskContract:
     ) -> None:
         store = await activated(new_store)
         async with new_desk() as desk:
-            await store.publish([completion(command(1), 11), completion(command(2), 12)], at(12))
+            await publish(store, [completion(command(1), 11), completion(command(2), 12)], 12)
             seen = await desk.look()
             assert (seen.published_offset, seen.ledger_end, seen.pruned_to) == (12, 2, 0)
-            await store.publish([], at(20))
+            await publish(store, [], 20, 2)
             seen = await desk.look()
             assert (seen.published_offset, seen.ledger_end) == (20, 2)
             await store.prune(1, 2**62)
             assert (await desk.look()).pruned_to == 1
-
-    async def test_it_finds_the_record_of_a_completion(self, new_desk: NewDesk, new_store: NewStore) -> None:
-        store = await activated(new_store)
-        await store.publish([completion(command(1), 11), completion(command(2), 14)], at(14))
-        async with new_desk() as desk:
-            assert [await desk.log_offset_of(number) for number in (1, 2, 3)] == [11, 14, None]
-            await store.prune(1, 2**62)
-            assert [await desk.log_offset_of(number) for number in (1, 2)] == [None, 14]
 
     async def test_each_draw_is_given_to_one(self, new_desk: NewDesk) -> None:
         """Goal: no number twice, whoever asks at once. Method: four desks draw five times each, then a new one."""

@@ -9,9 +9,9 @@ from tests.contracts.store_contract import (
     REJECTED,
     NewStore,
     activated,
-    at,
     command,
     completion,
+    publish,
 )
 
 COUNT = 30
@@ -28,14 +28,14 @@ async def publish_some(new_store: NewStore) -> None:
             else completion(command(m), 100 + 10 * (n // 3))
             for m in range(n, n + 3)
         ]
-        await store.publish(done, at(100 + 10 * (n // 3)))
+        await publish(store, done, 100 + 10 * (n // 3), n)
 
 
 async def publish_over_time(new_store: NewStore) -> ParticipantStore:
     """Ten completions, recorded at 1,000, 2,000, … microseconds; the store that published them."""
     store = await activated(new_store)
     for n in range(1, 11):
-        await store.publish([completion(command(n), n, recorded_us=1_000 * n)], at(n))
+        await publish(store, [completion(command(n), n, recorded_us=1_000 * n)], n, n - 1)
     return store
 
 
@@ -49,7 +49,7 @@ class ReaderContract:
         largest = state + b"d" * DETAIL_MAX_BYTES
         for n in range(12):
             detail = state if n % 4 == 0 else largest
-            await store.publish([completion(command(n), 100 + n, REJECTED, detail=detail)], at(100 + n))
+            await publish(store, [completion(command(n), 100 + n, REJECTED, detail=detail)], 100 + n, n)
         read, scanned_to, found = 0, 0, []
         while read < 12:
             rows = await reader.read(read, 12, WINDOW_DETAIL_BYTES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 
 import pytest
@@ -78,9 +78,15 @@ def completion(
     )
 
 
-def at(offset: int) -> Position:
+def at(offset: int, ledger_offset: int = 0) -> Position:
     barrier = BarrierRecord(2, b"a" * 16, "r1", Database("postgres", "1", 1), 2, 3)
-    return Position(POSITION_VERSION, b"L" * 16, TOPIC, offset, b"d" * 32, barrier, 0, 17, ((0, max(1, offset)),))
+    seen = ((0, max(1, offset)),)
+    return Position(POSITION_VERSION, b"L" * 16, TOPIC, offset, b"d" * 32, barrier, 0, 17, seen, 0, ledger_offset)
+
+
+async def publish(store: ParticipantStore, done: Sequence[Completion], offset: int, after: int = 0) -> int:
+    """Publish completions that follow a ledger offset, of the log up to `offset`."""
+    return await store.publish(list(enumerate(done, after + 1)), at(offset, after + len(done)))
 
 
 async def activated(new_store: NewStore) -> ParticipantStore:

@@ -21,9 +21,9 @@ from replica.notary.codes import Code
 from replica.notary.errors import InvariantBroken, StoreMismatch, StoreUnavailable
 from replica.notary.marks import ContradictedMark, ContradictedMarks
 from replica.notary.position import BEGIN
-from replica.store.interface import Completion, ParticipantStore, Pruned, Published
+from replica.store.interface import Completion, ParticipantStore, Pruned, Published, Row
 from replica.store.memory import MemoryDatabase, MemoryMarks, MemoryReader, MemoryStore
-from replica.store.reader import CompletionReader, Row
+from replica.store.reader import CompletionReader
 from tests.contracts.side_by_side import Make, SideBySide
 from tests.contracts.store_contract import REJECTED, TOPIC, Ends, NewStore, at, command, completion
 
@@ -68,10 +68,6 @@ class LedgerWorld:
         self.stores.append(store)
         return len(self.stores) - 1
 
-    async def log_offsets(self, store: int, until: int) -> list[int | None]:
-        """From ledger offset 0 on."""
-        return [await self.stores[store].log_offset_of(at) for at in range(until + 1)]
-
     async def read(self, after: int, until: int) -> list[Row]:
         """Page by page: a page may be as long as the reader likes."""
         read: list[Row] = []
@@ -91,7 +87,7 @@ class LedgerWorld:
 
 class LedgerMachine(SideBySide[Any]):
     """What every store keeps, one that a replica derives for itself as well: publications go forward there, since it is
-    the log that writes. Ledger offsets are dense and in the order given, and no row changes."""
+    the log that writes. Where ledger offsets leave a gap, what is before it may be gone; no row changes."""
 
     stores = Bundle("stores")
 
@@ -99,6 +95,7 @@ class LedgerMachine(SideBySide[Any]):
         super().__init__(double, other)
         self.offset, self.pruned_to = BEGIN, 0  # what is published, and may be gone
         self.rows: list[Row] = []
+        self.ledger_end = 0
         self.seen: dict[int, int] = {}  # by store: to where it last found or left it published
 
     @initialize(target=stores)
@@ -106,8 +103,8 @@ class LedgerMachine(SideBySide[Any]):
         return self._open()
 
     def published(self, store: int) -> None:
-        position = None if self.offset == BEGIN else at(self.offset)
-        self.same(lambda world: world.stores[store].published(), Published(position, len(self.rows), self.pruned_to))
+        position = None if self.offset == BEGIN else at(self.offset, self.ledger_end)
+        self.same(lambda world: world.stores[store].published(), Published(position, self.ledger_end, self.pruned_to))
         self.seen[store] = self.offset
 
     @rule(
@@ -115,9 +112,13 @@ class LedgerMachine(SideBySide[Any]):
         asks=st.booleans(),
         step=st.integers(1, 4),
         done=st.just([]) | st.lists(attempts(), min_size=1, max_size=4),
+        lost=st.none() | st.tuples(st.integers(0, 4), st.integers(1, 3)),
     )
-    def publish(self, store: int, asks: bool, step: int, done: Sequence[Completion]) -> None:
-        """Refused whole unless this session last found or left the database where it is."""
+    def publish(
+        self, store: int, asks: bool, step: int, done: Sequence[Completion], lost: tuple[int, int] | None
+    ) -> None:
+        """Refused whole unless this session last found or left the database where it is. `lost`: after how many of the
+        completions so many ledger offsets are of none."""
         if asks:
             self.published(store)
         offset, recorded_us, placed = self.offset + 1, self.rows[-1][1].recorded_us if self.rows else 0, []
@@ -125,35 +126,46 @@ class LedgerMachine(SideBySide[Any]):
             offset = min(offset + one.log_offset, self.offset + step)
             recorded_us += one.recorded_us
             placed.append(replace(one, log_offset=offset, recorded_us=recorded_us))
-        position = at(self.offset + step)
+        rows, end, pruned_to = self._numbered(placed, lost)
+        position = at(self.offset + step, end)
         if self.seen.get(store) == self.offset:
-            self.same(lambda world: world.stores[store].publish(placed, position), len(self.rows) + len(placed))
-            self.rows += enumerate(placed, len(self.rows) + 1)
+            self.same(lambda world: world.stores[store].publish(rows, position), pruned_to)
+            self.rows += rows
+            self.ledger_end, self.pruned_to = end, pruned_to
             self.seen[store] = self.offset = position.offset
         else:
-            self.same(lambda world: world.stores[store].publish(placed, position), BROKEN)
+            self.same(lambda world: world.stores[store].publish(rows, position), BROKEN)
+
+    def _numbered(self, placed: Sequence[Completion], lost: tuple[int, int] | None) -> tuple[list[Row], int, int]:
+        """The rows, the ledger end after them, and up to where completions may be gone."""
+        rows, end, pruned_to = [], self.ledger_end, self.pruned_to
+        for number in range(len(placed) + 1):
+            if lost is not None and number == min(lost[0], len(placed)):
+                end = pruned_to = end + lost[1]
+            if number < len(placed):
+                end += 1
+                rows.append((end, placed[number]))
+        return rows, end, pruned_to
 
     @rule(store=stores, up_to=st.none() | OFFSETS, before_us=TIMES_US)
     def prune(self, store: int, up_to: int | None, before_us: int) -> None:
-        safe_to = max(self.pruned_to, sum(row.recorded_us < before_us for _, row in self.rows))
+        safe_to = max([self.pruned_to] + [at for at, row in self.kept if row.recorded_us < before_us])
         wanted = safe_to if up_to is None else up_to
         if self.pruned_to < wanted <= safe_to:
             self.pruned_to = wanted
         self.same(lambda world: world.stores[store].prune(up_to, before_us), Pruned(self.pruned_to, safe_to))
 
-    @rule(store=stores, number=OFFSETS, skipped=OFFSETS, lacking=st.integers(-1, 1))
-    def look(self, store: int, number: int, skipped: int, lacking: int) -> None:
-        """What is pruned has no record any more, whether its row is deleted yet. To read what is not there is an error,
-        never the end. Below the bound there may be rows or not."""
-        gone, log_offsets = [None] * (self.pruned_to + 1), [row.log_offset for _, row in self.kept]
-        self.same(lambda world: world.log_offsets(store, len(self.rows) + 1), [*gone, *log_offsets, None])
-        after, until = self.pruned_to + skipped, len(self.rows) + lacking
-        there = self.rows[after:until] if lacking <= 0 or after >= until else UNAVAILABLE
+    @rule(number=OFFSETS, skipped=OFFSETS, lacking=st.integers(-1, 1))
+    def look(self, number: int, skipped: int, lacking: int) -> None:
+        """To read what is not there is an error, never the end. Below the bound there may be rows or not."""
+        after, until = self.pruned_to + skipped, self.ledger_end + lacking
+        rows = [row for row in self.kept if after < row[0] <= until]
+        there = rows if lacking <= 0 or after >= until else UNAVAILABLE
         self.same(lambda world: world.read(after, until), there)
         self._search(number)
 
     def _search(self, number: int) -> None:
-        end, tx_id = len(self.rows), command(number).tx_id
+        end, tx_id = self.ledger_end, command(number).tx_id
         attempts = [row for row in self.kept if row[1].tx_id == tx_id or STATE in row[1].detail]
         self.same(lambda world: world.find(STATE, tx_id, self.pruned_to, end), attempts)
         first = next((at for at, row in self.kept if row.log_offset >= number), end + 1)
@@ -162,7 +174,7 @@ class LedgerMachine(SideBySide[Any]):
     @property
     def kept(self) -> list[Row]:
         """What is not pruned."""
-        return self.rows[self.pruned_to :]
+        return [row for row in self.rows if row[0] > self.pruned_to]
 
     def _open(self) -> int:
         return int(self.same(lambda world: world.open()))
@@ -194,7 +206,15 @@ class StoreMachine(LedgerMachine):
 
     @rule(store=stores, step=st.integers(-1, 0))
     def publish_what_is_published(self, store: int, step: int) -> None:
-        self.same(lambda world: world.stores[store].publish([], at(self.offset + step)), BROKEN)
+        self.same(lambda world: world.stores[store].publish([], at(self.offset + step, self.ledger_end)), BROKEN)
+
+    @rule(store=stores, step=st.integers(1, 2), done=attempts())
+    def publish_again(self, store: int, step: int, done: Completion) -> None:
+        """No ledger offset is given twice."""
+        self.published(store)
+        if self.ledger_end:
+            position = at(self.offset + step, self.ledger_end)
+            self.same(lambda world: world.stores[store].publish([(self.ledger_end, done)], position), BROKEN)
 
     @rule(store=stores, above=OFFSETS, replica=REPLICAS)
     def raise_epoch(self, store: int, above: int, replica: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from replica.local.cluster import LocalCluster
 from replica.local.replica import ReplicaProcess
-from replica.store.reader import Row
+from replica.store.interface import Row
 from tests.faults.recorder import Scenario
 from tests.faults.scenarios import wait_for_return
 from tests.faults.test_disks import flip

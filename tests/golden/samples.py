@@ -31,7 +31,6 @@ from replica.notary.merkle import leaf_hash, tree_levels
 from replica.notary.position import POSITION_VERSION, Position, begin, encode_position
 from replica.notary.receipts import Place, Receipt, make_receipts, receipt_to_document
 from replica.notary.records import (
-    NO_OFFSET,
     ActRecord,
     BarrierRecord,
     Record,
@@ -142,10 +141,11 @@ _OPERATOR = (bytes(PARTY_KEY.verify_key), bytes([0x51]) * 64)
 
 BARRIER_2 = BarrierRecord(9, ACTIVATION_2, "R2", Database("postgres", "7564028173911205913", 1), 2, 3)
 
+_AFTER_1_000 = _signed_for(REQUESTS["window"], Terms("alice", "after", (PARTY,), None, 1_000))
 RECORDS = {
     "barrier": BARRIER_2,
-    "request": request_record(*_OF_2, 0, 1_000, submission(REQUESTS["one input"]), 604_800_000_000, -1),
-    "request-after-an-offset": request_record(*_OF_2, 1, 1_001, submission(REQUESTS["window"]), 2**63 - 1, 1_000),
+    "request": request_record(*_OF_2, 0, 1_000, submission(REQUESTS["one input"]), 604_800_000_000),
+    "request-after-an-offset": request_record(*_OF_2, 1, 1_001, _AFTER_1_000, 2**63 - 1),
     "sign-of-life": SignOfLifeRecord(*_OF_2, 2, 1_002),
     "act": ActRecord(*_OF_2, 3, 1_002, "pause", 4, b"body", "zoë", "maintenance", *_OPERATOR),
     "registration": RegistrationRecord(*_OF_2, 4, 1_003, PARTY, bytes([0x61]) * 32, 7, 5, 6, "zoë", *_OPERATOR),
@@ -218,17 +218,15 @@ def log() -> list[bytes]:
 
     def first(sequence: int, request: Request, command: str, stamp_us: int = 1_000) -> bytes:
         sent = submission(request, command)
-        return encode_record(request_record(2, ACTIVATION_1, sequence, stamp_us, sent, 0, NO_OFFSET))
+        return encode_record(request_record(2, ACTIVATION_1, sequence, stamp_us, sent, 0))
 
-    def second(
-        sequence: int, sent: Submission, stamp_us: int, period_us: int = day_us, after: int = NO_OFFSET
-    ) -> bytes:
-        return encode_record(request_record(2, ACTIVATION_2, sequence, stamp_us, sent, period_us, after))
+    def second(sequence: int, sent: Submission, stamp_us: int, period_us: int = day_us) -> bytes:
+        return encode_record(request_record(2, ACTIVATION_2, sequence, stamp_us, sent, period_us))
 
     terms = Terms("alice", "signed", (PARTY,), 500)
     at_offset = msgspec.structs.replace(terms, command_id="at-offset", deduplication_us=None, ledger_offset=3)
-    after_7 = msgspec.structs.replace(terms, command_id="c-1", deduplication_us=None, ledger_offset=1)
-    after_14 = msgspec.structs.replace(after_7, ledger_offset=2)
+    after_7 = msgspec.structs.replace(terms, command_id="c-1", deduplication_us=None, ledger_offset=3)
+    after_14 = msgspec.structs.replace(after_7, ledger_offset=9)  # the completion of the record at 14
     late = TimeWindow(None, 4_000)
     barrier_2 = BarrierRecord(8, ACTIVATION_2, "R2", Database("postgres", "7564028173911205913", 1), 2, 3)
     return [
@@ -245,12 +243,12 @@ def log() -> list[bytes]:
         second(3, submission(other, "c-1"), 2_300, 799),  # the newest acceptance is 800 old: notarised again
         second(4, submission(other, "c-1"), 2_400, 100),  # 13: as old as the period
         second(5, submission(other, "c-1"), 2_401, 100),  # and older: an acceptance
-        second(6, _signed_for(spend, after_14), 2_500, 2**63 - 1, 14),  # 15: acceptances count after offset 14 only
+        second(6, _signed_for(spend, after_14), 2_500, 2**63 - 1),  # 15: acceptances count after offset 14 only
         second(7, submission(_request(0x84, (state(0x33, 1),)), "c-4"), 2_600),  # a conflict
         second(8, _signed_for(_request(0x84, (state(0x85),)), terms), 2_700, 500),  # 17: signed with its terms
         second(9, _signed_for(_request(0x84, (state(0x85),)), terms), 2_700, 501),  # nobody signed for these
         second(9, _signed_for(_request(0x84, (state(0x85),)), terms), 3_200, 500),  # 19: deduplicated
-        second(10, _signed_for(_request(0x86), at_offset), 3_300, 2**63 - 1, 17),  # a ledger offset
+        second(10, _signed_for(_request(0x86), at_offset), 3_300, 2**63 - 1),  # a ledger offset
         second(11, submission(_request(0x83, (state(0x87),)), tx_named), 3_400),  # 21: no command id was chosen
         second(12, submission(_request(0x83, (state(0x88),)), tx_named), 3_500),  # other content: the id was used
         second(13, submission(_request(0x83, (state(0x88),)), "c-5"), 3_600),  # 23: the same under another command
@@ -261,7 +259,7 @@ def log() -> list[bytes]:
         second(17, submission(other, "c-8"), 4_300),  # a repeat
         encode_record(SignOfLifeRecord(2, ACTIVATION_2, 18, 9_000)),  # 29
         *[encode_record(_noted(RECORDS[name], 19 + at)) for at, name in enumerate(("act", "registration", "salvage"))],
-        second(22, _signed_for(spend, after_7), 4_400, 2**63 - 1, 7),  # 33: c-1 was accepted after 7, for 0x22
+        second(22, _signed_for(spend, after_7), 4_400, 2**63 - 1),  # 33: c-1 was accepted after 7, for 0x22
         b"\x00",
         encode_record(msgspec.structs.replace(_late(submission(other, "c-9")), activation_id=ACTIVATION_1)),  # 35
         encode_record(msgspec.structs.replace(barrier_2, activation_id=ACTIVATION_1)),  # not higher
@@ -280,11 +278,11 @@ def leased_log() -> list[bytes]:
 
     def of(activation_id: bytes, sequence: int, number: int) -> bytes:
         sent = submission(_request(number, (state(number),)), f"c-{number}")
-        return encode_record(request_record(2, activation_id, sequence, 1_000 + number, sent, 3_600_000_000, NO_OFFSET))
+        return encode_record(request_record(2, activation_id, sequence, 1_000 + number, sent, 3_600_000_000))
 
     first, second = ACTIVATION_1, ACTIVATION_2
     return [
-        *_begun(claimed(first, 1, NO_OFFSET), OTHERS_FROM + 9),
+        *_begun(claimed(first, 1, -1), OTHERS_FROM + 9),
         encode_record(SignOfLifeRecord(2, first, 0, 9_000)),  # 3: the holder's
         of(first, OTHERS_FROM, 0x41),  # another replica's
         claim(second, 2, 1),  # 5: void, the holder wrote
@@ -300,7 +298,7 @@ def leased_log() -> list[bytes]:
 
 
 def _late(sent: Submission) -> RequestRecord:
-    return request_record(2, ACTIVATION_2, 23, 9_000, sent, 0, NO_OFFSET)
+    return request_record(2, ACTIVATION_2, 23, 9_000, sent, 0)
 
 
 def _noted(record: Record, sequence: int) -> Record:

@@ -19,7 +19,7 @@ from replica.local.cluster import ClusterSettings, LocalCluster, remove_cluster
 from replica.local.recording import RecordingClient
 from replica.notary.answers import Refused
 from replica.notary.requests import state_ref
-from replica.store.reader import Row
+from replica.store.interface import Row
 from tests.ends import guarded
 from tests.integration.feed_reader import read_all
 from tests.integration.test_cluster import World

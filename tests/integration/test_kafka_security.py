@@ -162,7 +162,7 @@ async def test_an_archiver_reads_and_cannot_write(kafka: SecureKafka) -> None:
 async def test_the_rights_suffice_for_split_topics(kafka: SecureKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: what is printed with the setting covers both topics. Method: a large request by a replica, read by an
     archiver, who cannot write payloads; before that, with the rights to the log's topic alone, all of it is refused."""
-    name, record = "split", b"\x9e\x01\x02" + bytes(9_000)
+    name, record = "split", b"\x9d\x01\x02" + bytes(9_000)
     monkeypatch.setenv("NOTARY_LOG__KAFKA__TOPIC", name)
     principals = ["--replicas", "User:notary", "--reader", "User:archive", "--creator", "User:CN=owner"]
     words = ["topic", "access", "--config", str(kafka.folder / "config" / "notary.toml"), *principals]

@@ -399,7 +399,7 @@ async def test_three_brokers_survive_the_loss_of_the_leader(servers_folder: Path
     under appends; each broker leads a partition of payloads as well, and every other record is a large request."""
     cluster = await start_broker(servers_folder / "kafka-three", ports, size=3)
     settings = settings_for(cluster, "three", single_broker=False, append_timeout_s=60.0, payload_partitions=3)
-    after = [*numbered(10, start=10), *(b"\x9e\x01\x02" + bytes([number]) * 9_000 for number in range(9))]
+    after = [*numbered(10, start=10), *(b"\x9d\x01\x02" + bytes([number]) * 9_000 for number in range(9))]
     try:
         topic_id = await create_topic(settings)
         async with opened(settings) as log:

@@ -36,7 +36,7 @@ PARTITIONS = 2
 
 def request(number: int, size: int = 5_000) -> bytes:
     """What begins as a request of format 2: the log looks no further."""
-    return b"\x9e\x01\x02" + number.to_bytes(8) + bytes(size)
+    return b"\x9d\x01\x02" + number.to_bytes(8) + bytes(size)
 
 
 class SplitTopic:

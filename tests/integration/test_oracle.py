@@ -35,9 +35,9 @@ from tests.contracts.store_contract import (
     NewStore,
     StoreContract,
     activated,
-    at,
     command,
     completion,
+    publish,
 )
 
 VARIABLE = "NOTARY_TEST_ORACLE"
@@ -175,7 +175,7 @@ async def test_every_field_is_stored_as_it_was(new_store: NewStore, login: dict[
     details = [b"", b"x", b"y" * 3_000, b"z" * 2_000_000]
     done = [completion(command(n), n, REJECTED, detail=detail) for n, detail in enumerate(details, 1)]
     done = [msgspec.structs.replace(each, act_as=parties) for each in done]
-    await store.publish(done, at(9))
+    await publish(store, done, 9)
     with export_completions(login) as export:
         assert [found for _, found in export.rows] == done
 

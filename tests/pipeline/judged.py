@@ -25,7 +25,7 @@ from pipeline.judging.lost import lost_claims, lost_commands, lost_parties, lost
 from pipeline.judging.marks import offsets_marked
 from pipeline.judging.plan import Plan, Survey, counted, make_plan, survey, void_reasons
 from pipeline.judging.reasons import DEDUPLICATED, DUPLICATE, EXCEPTION
-from pipeline.tables.dense import decisions_of, dense_of, judged_parts, records_of, rows_of_few, rows_of_stretch
+from pipeline.tables.dense import decisions_of, dense_of, judged_of, records_of, rows_of_few, rows_of_stretch
 from pipeline.tables.rows import SCHEMAS
 from pipeline.tables.write import OrderedJudge, TablesWriter
 from replica.following.apply import Applier
@@ -101,7 +101,7 @@ class Rows:
 def by_tables(values: Sequence[bytes], cuts: Sequence[int] = (), salvages: Salvages = NO_SALVAGES) -> dict[str, Rows]:
     """The rows that the tables' job appends, in runs that end at the cuts."""
     tables = {name: Rows() for name in SCHEMAS}
-    judge = OrderedJudge(MemoryIndex(), begin(TOPIC), 0, salvages)
+    judge = OrderedJudge(MemoryIndex(), begin(TOPIC), salvages)
     writer = TablesWriter(tables, judge, lambda name: None)  # type: ignore[arg-type]
     for start, end in _runs(len(values), cuts):
         writer.append(list(enumerate(values))[start:end])
@@ -117,17 +117,17 @@ def by_dense_tables(
     """The same rows, made as the job on Spark does: the log is decoded in stretches that end at `tasks`, judged from
     dense columns in runs that end at the cuts, and its rows are made in stretches again."""
     tables = {name: Rows() for name in SCHEMAS}
-    judge = OrderedJudge(MemoryIndex(), begin(TOPIC), 0, salvages)
+    judge = OrderedJudge(MemoryIndex(), begin(TOPIC), salvages)
     for start, end in _runs(len(values), cuts):
         stretches = [(first, last) for first, last in _runs(end, sorted({*tasks, start})) if first >= start]
         dense = pa.Table.from_batches([dense_of(range(*one), values[slice(*one)]) for one in reversed(stretches)])
-        for judged in judged_parts(judge, records_of(dense)):
-            decisions = decisions_of(judged)
-            of_tasks = [rows_of_stretch(decisions, [(at, values[at]) for at in range(*one)]) for one in stretches]
-            for made in [*of_tasks, rows_of_few(judged)]:
-                for name, table in tables.items():
-                    table.append(made[name], judged.offset)
-            judge.advance(judged)
+        judged = judged_of(judge, records_of(dense))
+        decisions = decisions_of(judged)
+        of_tasks = [rows_of_stretch(decisions, [(at, values[at]) for at in range(*one)]) for one in stretches]
+        for made in [*of_tasks, rows_of_few(judged)]:
+            for name, table in tables.items():
+                table.append(made[name], judged.offset)
+        judge.advance(judged)
     return tables
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from nacl.signing import SigningKey
 
 from pipeline.tables.write import open_writer
-from replica.notary.records import NO_OFFSET, SignOfLifeRecord, encode_record, request_record
+from replica.notary.records import SignOfLifeRecord, encode_record, request_record
 from replica.notary.requests import Submission, TimeWindow, make_request, state_ref
 from replica.notary.terms import Terms, encode_canonical
 from tests.pipeline.judged import TOPIC
@@ -80,4 +80,4 @@ def _asked(
         canonical, bytes(key.verify_key), key.sign(canonical).signature, user, command, (party,), f"s{sequence}"
     )
     stamp_us = _NINE_US + at_s * 1_000_000
-    return encode_record(request_record(2, activation, sequence, stamp_us, submission, 10**9, NO_OFFSET))
+    return encode_record(request_record(2, activation, sequence, stamp_us, submission, 10**9))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from replica.notary.genesis import NO_LEDGER
-from replica.notary.records import NO_OFFSET, RegistrationRecord, SignOfLifeRecord, encode_record, request_record
+from replica.notary.records import RegistrationRecord, SignOfLifeRecord, encode_record, request_record
 from replica.notary.requests import TIME_MAX_US, Submission, TimeWindow, make_request, state_ref
 from replica.notary.terms import FOR_EVER_US, Terms, encode_canonical
 from tests.worlds.beginning import LEDGER, OFFICER, OTHER_LEDGER, beginning, next_barrier
@@ -69,7 +69,7 @@ def requests(draw: st.DrawFn) -> bytes:
     )
     acting = draw(st.sampled_from([(PARTIES[0],), (PARTIES[1],), (PARTIES[0], PARTIES[2]), tuple("abcdefghijklmnop")]))
     user, command = draw(TEXTS), draw(TEXTS)
-    period_us, after_offset, signed = draw(_terms())
+    period_us, signed = draw(_terms())
     canonical = encode_canonical(request, Terms(user, command, tuple(sorted(acting)), **signed))
     if draw(st.integers(0, 15)) == 0:  # a byte that is wrong makes it another request, or none at all
         at = draw(st.integers(0, len(canonical) - 1))
@@ -83,21 +83,20 @@ def requests(draw: st.DrawFn) -> bytes:
             draw(TIMES),
             submission,
             period_us,
-            after_offset,
         )
     )
 
 
 @st.composite
-def _terms(draw: st.DrawFn) -> tuple[int, int, dict[str, int]]:
-    """A record's period and the offset after which acceptances count, and what was signed of them; nearly all agree."""
+def _terms(draw: st.DrawFn) -> tuple[int, dict[str, int]]:
+    """A record's period, and what was signed of it; nearly all agree."""
     period_us = draw(st.sampled_from([0, 1, 3, FOR_EVER_US]))
-    named: dict[str, int] = draw(st.sampled_from([{}, {"deduplication_us": period_us}, {"ledger_offset": 7}]))
-    if "ledger_offset" in named:
+    named: dict[str, int] = draw(
+        st.sampled_from([{}, {"deduplication_us": period_us}, {"ledger_offset": draw(st.integers(0, 40))}])
+    )
+    if ("ledger_offset" in named) == (draw(st.integers(0, 15)) > 0):
         period_us = FOR_EVER_US
-    agrees = draw(st.integers(0, 15)) > 0
-    after_offset = draw(st.integers(-1, 40)) if ("ledger_offset" in named) == agrees else NO_OFFSET
-    return period_us, after_offset, named
+    return period_us, named
 
 
 @st.composite
@@ -147,5 +146,5 @@ def chain() -> list[bytes]:
         request = make_request(TX_IDS[number], inputs, [], None, PARTIES[0], ledger_id=LEDGER)
         canonical = encode_canonical(request, Terms("alice", f"c{number}", (PARTIES[0],)))
         submission = Submission(canonical, KEY, b"s" * 64, "alice", f"c{number}", (PARTIES[0],), "s")
-        values.append(encode_record(request_record(2, ACTIVATIONS[1], number, number, submission, 0, -1)))
+        values.append(encode_record(request_record(2, ACTIVATIONS[1], number, number, submission, 0)))
     return values

@@ -17,7 +17,6 @@ from replica.index.memory import MemoryIndex
 from replica.notary.canonical import content_digest
 from replica.notary.receipts import Place, make_receipts, receipt_to_document
 from replica.notary.records import (
-    NO_OFFSET,
     SignOfLifeRecord,
     encode_record,
     request_record,
@@ -62,7 +61,7 @@ def signed(one: Request, sequence: int, *, forged: bool = False) -> bytes:
     submission = Submission(
         canonical, bytes(PARTY_KEY.verify_key), signature, "alice", command, (PARTY,), f"s{sequence}"
     )
-    return encode_record(request_record(2, ACTIVATION, sequence, 1_000_000 + sequence, submission, 10**9, NO_OFFSET))
+    return encode_record(request_record(2, ACTIVATION, sequence, 1_000_000 + sequence, submission, 10**9))
 
 
 def requests() -> list[Request]:
@@ -115,7 +114,7 @@ def _signed_2(
     signature = PARTY_KEY.sign(canonical).signature
     sent = Submission(canonical, bytes(PARTY_KEY.verify_key), signature, "alice", command, (PARTY,), f"s{sequence}")
     period_us = period_us if terms is None or terms.deduplication_us is None else terms.deduplication_us
-    return encode_record(request_record(2, ACTIVATION_2, sequence, stamp_us, sent, period_us, NO_OFFSET))
+    return encode_record(request_record(2, ACTIVATION_2, sequence, stamp_us, sent, period_us))
 
 
 async def publish(dsn: str, values: Sequence[bytes]) -> None:

@@ -18,6 +18,7 @@ from pipeline.judging.commands import key_values as acceptance_values
 from pipeline.judging.reasons import DEDUPLICATED, DUPLICATE, NO_KEY
 from pipeline.tables.rows import LOST, VERDICTS
 from replica.checker.judge import JudgedRequest, ReferenceJudge
+from replica.notary.acceptances import counts
 from replica.notary.canonical import change_id
 from replica.notary.errors import BadRequest, FormatUnknown, IndexMismatch, InvariantBroken
 from replica.notary.outcomes import CODE_OF
@@ -146,8 +147,8 @@ def test_a_lost_record_stays_accepted_whatever_its_command_met() -> None:
     """Goal: what a salvage has is not judged again. Method: a command's second acceptance, which its request asked for,
     is lost; both have one stamp."""
     maker = begun()
-    first = maker.submit(request_of(1, (1,)), command="c")
-    maker.submit(request_of(2, (2,)), command="c", after_offset=first)
+    maker.submit(request_of(1, (1,)), command="c")
+    maker.submit(request_of(2, (2,)), command="c", after=1)
     salvage = LostTail(maker.log, 4, (4,), -1).salvage()
     judged_alike(restored(LostTail(maker.log, 4, (), -1), salvage), salvage, [], [], 1)
 
@@ -240,8 +241,10 @@ def test_columns_say_what_the_decoders_say(values: list[bytes]) -> None:
             at = rows.index(row)
             request, _, terms, change = signed_in(record)
             window = request.window
-            of_2 = (record.deduplication_us, record.after_offset) if isinstance(record, RequestRecord) else (0, 0)
-            assert (columns.deduplication_us[at], columns.after_offset[at]) == of_2
+            assert columns.deduplication_us[at] == record.deduplication_us
+            assert columns.named_offsets(np.array([at])).tolist() == [
+                -1 if terms.ledger_offset is None else terms.ledger_offset
+            ]
             assert list(columns.commands(np.array([at]))) == [(change, terms.command_id)]
             assert change == change_id(terms.user_id, terms.command_id, terms.act_as)
             (start,), (size,) = columns.parties(np.array([at]))
@@ -295,14 +298,17 @@ MUTANTS: dict[str, tuple[str, Any]] = {
     "an acceptance is forgotten": (f"{CONTESTED}.ACCEPTING", ()),
     "an acceptance is one only where the transaction is new": (f"{CONTESTED}.ACCEPTING", (None,)),
     "a deduplicated verdict is remembered": (f"{CONTESTED}.ACCEPTING", (None, DUPLICATE, DEDUPLICATED)),
-    "an acceptance counts for ever": (f"{CONTESTED}.counts", lambda one, now, period, after: one.offset > after),
+    "an acceptance counts for ever": (
+        f"{CONTESTED}.counts",
+        lambda one, now, period, after: counts(one, 0, period, after),
+    ),
     "the offset after which acceptances count is passed over": (
         f"{CONTESTED}.counts",
-        lambda one, now, period, after: now - one.judged_us <= period,
+        lambda one, now, period, after: counts(one, now, period, None),
     ),
     "the period ends one microsecond early": (
         f"{CONTESTED}.counts",
-        lambda one, now, period, after: one.offset > after and now - one.judged_us < period,
+        lambda one, now, period, after: counts(one, now, period if after is not None else period - 1, after),
     ),
     "commands are not judged": (f"{CONTESTED}.counts", lambda *_: False),
     "a command that is named after its transaction is reused": (f"{COMMANDS}.Command.is_named_after_tx", False),

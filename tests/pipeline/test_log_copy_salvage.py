@@ -208,7 +208,7 @@ def test_what_an_index_knows_after_the_copys_end_stays_decided(two_sites: MakeSi
         Applier(RocksIndex(made.folder / "without"), look_at(made.target).topic_id).apply(log)
     held = read_salvages(made.second.replica_dir("r1"))
     index = RocksIndex(made.folder / "anew")
-    outcomes = completions_of(Applier(index, look_at(made.target).topic_id, held).apply(log))
+    outcomes = [one for _, one in completions_of(Applier(index, look_at(made.target).topic_id, held).apply(log))]
     assert index.lookup([STATE_KEY + state(LAST), TX_KEY + tx(90)])[0] == tx(LAST) + LAST.to_bytes(8, "big")
     index.close()
     refused, repeated = outcomes[-2:]

@@ -154,7 +154,8 @@ def judged(site: CutSite, log: LogSettings) -> list[tuple[bytes, int | None]]:
     with pytest.raises(SalvageMissing):
         Applier(MemoryIndex(), look_at(log).topic_id).apply(maker.log)
     held = read_salvages(site.config.replica_dir("r1"))
-    outcomes = completions_of(Applier(MemoryIndex(), look_at(log).topic_id, held).apply(maker.log))
+    applied = Applier(MemoryIndex(), look_at(log).topic_id, held).apply(maker.log)
+    outcomes = [one for _, one in completions_of(applied)]
     return [(one.tx_id, one.notarised_offset) for one in outcomes[-2:]]
 
 

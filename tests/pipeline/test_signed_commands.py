@@ -13,7 +13,7 @@ from pipeline.judging.plan import counted
 from replica.notary.counted import CountedRequest
 from replica.notary.position import begin
 from replica.notary.reading import read_records
-from replica.notary.records import NO_OFFSET, encode_record, request_record
+from replica.notary.records import encode_record, request_record
 from replica.notary.requests import Submission
 from tests.pipeline.judged import TOPIC, plan_of
 from tests.pipeline.signed_log import ACTIVATION, BEGINNING, FIRST, PARTY, PARTY_KEY
@@ -25,7 +25,7 @@ BANK, OTHER = Party(PARTY, LEDGER, PARTY_KEY), Party("O=B", LEDGER)
 
 
 def record(sequence: int, submission: Submission, period_us: int = 60_000_000) -> bytes:
-    return encode_record(request_record(2, ACTIVATION, sequence, 1_000_000, submission, period_us, NO_OFFSET))
+    return encode_record(request_record(2, ACTIVATION, sequence, 1_000_000, submission, period_us))
 
 
 def log() -> list[bytes]:

@@ -122,7 +122,7 @@ def test_sparks_connector_refuses_pointers_to_payloads_and_auto_does_not_choose_
     spark: SparkSession, kafka_broker: KafkaCluster
 ) -> None:
     """Goal: no job takes a pointer for a record, and who names no connector gets the record. Method: one pointer."""
-    topic, record = "pointers", b"\x9e\x01\x02 a request"
+    topic, record = "pointers", b"\x9d\x01\x02 a request"
     asyncio.run(kafka_broker.create_topic(topic))
     asyncio.run(kafka_broker.create_topic(payload_topic(topic)))
     producer = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers})

@@ -111,7 +111,7 @@ def wrong_completions(values: Sequence[bytes], found: Iterable[dict[str, Any]]) 
 
 def published(found: Iterable[dict[str, Any]]) -> list[CompletionRow]:
     """Rows of the table as the participant store has them; the states of a conflict are in a table of their own."""
-    conflicts = {completion.log_offset: completion.detail for completion in completions_of(LONGER)}
+    conflicts = {completion.log_offset: completion.detail for _, completion in completions_of(LONGER)}
     return [
         CompletionRow(
             row["ledger_offset"],
@@ -235,7 +235,7 @@ def test_a_table_of_another_log_and_a_lost_record_are_refused(tmp_path: Path) ->
     ):
         pass
     with pytest.raises(SalvageMissing):
-        append(tmp_path, [*log_values(), lost_record(len(log_values()), bytes(32))])
+        append(tmp_path, [*log_values(), lost_record(len(log_values()), 0, 0, bytes(32))])
 
 
 def test_of_two_writers_one_is_refused(tmp_path: Path) -> None:

@@ -261,7 +261,7 @@ def test_tables_are_maintained_beside_a_query(
 def test_what_ends_a_query_is_our_error(spark: SparkSession, tmp_path: Path) -> None:
     """Goal: operators hear the reason, not Spark's trace. Method: a lost record without its salvage; a gap."""
     append(spark, tmp_path, 4)
-    values = [*VALUES[:4], lost_record(4, bytes(32))]
+    values = [*VALUES[:4], lost_record(4, 0, 0, bytes(32))]
     with writing(tmp_path) as (writer, _), pytest.raises(SalvageMissing):
         writer.batch(frame_of(spark, values, 4, 5), 0)
     frame = streamed(spark, tmp_path / "log", 6, 9)

@@ -67,7 +67,12 @@ def test_what_was_submitted_after_a_fail_over_is_traced(spark: SparkSession, tmp
     ]
     signed = found[1]
     assert signed["signature_holds"] and signed["signed_bytes"].startswith(b"notary/request/3".hex())
-    assert (signed["party"], signed["epoch"], signed["deduplication_us"], signed["after_offset"]) == (PARTY, 3, 500, -1)
+    assert (signed["party"], signed["epoch"], signed["deduplication_us"], signed["deduplication_after"]) == (
+        PARTY,
+        3,
+        500,
+        None,
+    )
     of_one = trace(spark, log, tmp_path / "2", of_tx(tx(1)), 10).entries
     assert [(one["offset"], one["outcome"], one["notarised_offset"]) for one in of_one][-1] == (15, "DEDUPLICATED", 4)
     of_all = trace(spark, log, tmp_path / "3", of_party(PARTY), 99).entries
@@ -75,7 +80,7 @@ def test_what_was_submitted_after_a_fail_over_is_traced(spark: SparkSession, tmp
 
 
 EVIDENCE = {
-    *("act_as", "deduplication_us", "after_offset"),
+    *("act_as", "deduplication_us", "deduplication_after"),
     *("signature", "signature_holds", "signed_bytes", "record", "record_sha256"),
 }
 

@@ -15,7 +15,7 @@ from replica.notary.acceptances import COMMAND_KEY, decode_acceptance
 from replica.notary.answers import Notarised
 from replica.notary.canonical import change_id, summarise
 from replica.notary.codes import Code
-from replica.notary.records import NO_OFFSET, RequestRecord
+from replica.notary.records import RequestRecord
 from replica.notary.requests import TIME_MAX_US, Submission
 from tests.simulation.parties import OF_KEYS, check_refused_keys
 
@@ -29,11 +29,11 @@ _REFUSED_OR_REPEATED = ("COMMAND_ID_REUSED", "DEDUPLICATED")
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """That a command was accepted: with what, at which time judged, at which log offset."""
+    """That a command was accepted: with what, at which time judged, at which ledger offset."""
 
     content: tuple[bytes, bytes]
     judged_us: int
-    offset: int
+    ledger_offset: int
 
 
 def _change_of(submission: Submission) -> bytes:
@@ -55,7 +55,7 @@ def check_commands(world: World, walked: list[Judged]) -> None:
         _check_terms(world, judged, judged.record)
         _check_outcome(world, judged, judged.record, content, of_command[-1] if of_command else None)
         if judged.outcome == "NOTARISED":
-            of_command.append(Acceptance(content, judged.judged_us, judged.offset))
+            of_command.append(Acceptance(content, judged.judged_us, judged.ledger_offset))
     knows_all = not any(isinstance(judged, JudgedLost) for judged in walked)  # what a lost record accepted is not known
     for name, asked, answer in world.recalled if knows_all else ():
         _check_recalled(world, name, asked, answer, accepted)
@@ -66,7 +66,7 @@ def _lost_at(world: World, offset: int) -> list[tuple[bytes, Acceptance]]:
     held = [salvage.entries_at(offset) for salvage in world.salvages.held.values()]
     entries = {key: value for one in held for key, value in one.items() if key[:1] == COMMAND_KEY}
     found = [(key[1:33], decode_acceptance(value)) for key, value in entries.items()]
-    return [(key, Acceptance((one.tx_id, one.content_digest), one.judged_us, offset)) for key, one in found]
+    return [(key, Acceptance((one.tx_id, one.content_digest), one.judged_us, one.ledger_offset)) for key, one in found]
 
 
 def _check_outcome(
@@ -76,10 +76,11 @@ def _check_outcome(
     content: tuple[bytes, bytes],
     newest: Acceptance | None,
 ) -> None:
-    counts = (
-        newest is not None
-        and newest.offset > record.after_offset
-        and judged.judged_us - newest.judged_us <= record.deduplication_us
+    after = world.options.get(record.submission_id, DEFAULT_OPTIONS).deduplication_after
+    counts = newest is not None and (
+        judged.judged_us - newest.judged_us <= record.deduplication_us
+        if after is None
+        else newest.ledger_offset > after
     )
     expected = None
     if newest is not None and counts:
@@ -95,26 +96,16 @@ def _check_outcome(
 
 def _check_terms(world: World, judged: JudgedRequest, record: RequestRecord) -> None:
     options = world.options.get(record.submission_id, DEFAULT_OPTIONS)
-    if (record.deduplication_us, record.after_offset) not in _terms(world, options, judged.barrier.replica):
-        world.blame(
-            f"record {judged.offset} has the period {record.deduplication_us} us after offset {record.after_offset},"
-            f" asked for was {options}"
-        )
+    if record.deduplication_us != _period_us(world, options, judged.barrier.replica):
+        world.blame(f"record {judged.offset} has the period {record.deduplication_us} us, asked for was {options}")
 
 
-def _terms(world: World, options: SubmitOptions, replica: str) -> list[tuple[int, int]]:
-    """The terms that a record may have, for what its sender asked of a replica."""
-    after, period_s = options.deduplication_after, options.deduplication_s
-    if after is None:
-        return [
-            (
-                round((world.replica(replica).plan.deduplication_max_s if period_s is None else period_s) * 1e6),
-                NO_OFFSET,
-            )
-        ]
-    terms = [(TIME_MAX_US, NO_OFFSET)] if after <= max(world.primary.tables.bounds_ever) else []
-    completion = world.primary.tables.published_ever.get(after)
-    return terms if completion is None else [*terms, (TIME_MAX_US, completion.log_offset)]
+def _period_us(world: World, options: SubmitOptions, replica: str) -> int:
+    """The period in force for what a sender asked of a replica."""
+    if options.deduplication_after is not None:
+        return TIME_MAX_US
+    longest_s = world.replica(replica).plan.deduplication_max_s
+    return round((longest_s if options.deduplication_s is None else options.deduplication_s) * 1e6)
 
 
 def _check_recalled(
@@ -127,10 +118,8 @@ def _check_recalled(
         return
     tx_id, digest, _ = summarise(asked.submission.request)
     known = [one for one in accepted.get(_change_of(asked.submission), []) if one.content == (tx_id, digest)]
-    terms = _terms(world, asked.options, name)
+    period_us, after = _period_us(world, asked.options, name), asked.options.deduplication_after
     if not any(
-        asked.stamp_us - one.judged_us <= period_us and one.offset > after
-        for one in known
-        for period_us, after in terms
+        asked.stamp_us - one.judged_us <= period_us and (after is None or one.ledger_offset > after) for one in known
     ):
         world.blame(f"{name} repeated a success that was not accepted within the period: {asked.submission.command_id}")

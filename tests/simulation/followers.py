@@ -11,8 +11,6 @@ from contextlib import aclosing
 from random import Random
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from ledger_api.server.authorisation import Caller
 from ledger_api.server.feed import Feed, FeedRefused
 from ledger_api.server.feed_lines import Entry, Line, Wanted
@@ -106,28 +104,8 @@ class Follower:
         entries = [Entry(*row) for row in world.primary.tables.completions if row[0] not in self.missed]
         due = [line for entry in entries if (line := entry.line(self._wanted))]
         for told, demanded in zip(self.lines, due, strict=False):
-            if not _same(told, demanded):
+            if told != demanded:
                 world.blame(f"{self.name} was told {told}, which should have been {demanded}")
                 return
         if len(self.lines) != len(due) and not world.power.may_stop:
             world.blame(f"{self.name} was told {len(self.lines)} lines of {len(due)}, to offset {self.offset}")
-
-
-def _same(told: Line, demanded: Line) -> bool:
-    """Whether two lines are equal, except that one may lack the deduplication period.
-
-    The log does not contain it: a successor that publishes again what a standby had missed does not know the period.
-    """
-    if told == demanded:
-        return True
-    documents = [msgspec.json.decode(line.json) for line in (told, demanded)]
-    periods = [document.pop("deduplication", None) for document in documents]
-    return (
-        documents[0] == documents[1]
-        and None in periods
-        and (told.kind, told.offset)
-        == (
-            demanded.kind,
-            demanded.offset,
-        )
-    )

@@ -50,7 +50,7 @@ class OwnLedger:
         if applied.position.offset <= before:
             return
         end = len(self.tables.completions)
-        new = [completion for completion in completions_of(applied) if completion.log_offset > before]
+        new = [row for row in completions_of(applied) if row[1].log_offset > before]
         self.tables.publish(new, applied.position, before)
         shared = self._world.primary.tables
         for one, other in zip(self.tables.completions[end:], shared.completions[end:], strict=False):
@@ -58,8 +58,7 @@ class OwnLedger:
                 self._world.blame(f"the ledger of {self._replica} has {one}, another one has {other}")
         published = offset_of(shared.position)
         if applied.position.offset > published:
-            new = [one for _, one in self.tables.completions[len(shared.completions) :]]
-            shared.publish(new, applied.position, published)
+            shared.publish(self.tables.completions[len(shared.completions) :], applied.position, published)
 
     async def room(self) -> None:
         """See DerivedLedger."""
@@ -80,8 +79,3 @@ class OwnLedger:
         pruned = self.tables.prune(up_to, recorded_before_us)
         world.primary.tables.bounds_ever.append(pruned.pruned_to)
         return pruned
-
-    async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """See Ledger."""
-        await asyncio.sleep(self._random.uniform(0.0, _WRITE_MAX_S))
-        return self.tables.log_offset_of(ledger_offset)

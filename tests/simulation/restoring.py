@@ -86,6 +86,7 @@ def _survivors(world: World, base: Position) -> Survivors:
         published=published,
         completions=[completion for completion in kept if completion.log_offset > base.offset],
         complete_from=complete_from(base, tables.pruned_to, kept[0] if kept else None, published),
+        ledger_end=tables.ledger_end,
         earlier=list(world.salvages.held.values()),
     )
 

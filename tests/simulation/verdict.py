@@ -121,10 +121,11 @@ def _check_indexes(world: World) -> None:
             entries.update((STATE_KEY + state, judged.request.tx_id + at) for state in judged.request.inputs)
         if isinstance(judged, JudgedRequest) and judged.outcome == NOTARISED:
             at, key = offset.to_bytes(8, "big"), b"c" + judged.change_id
-            acceptance = judged.request.tx_id + judged.content_digest + judged.judged_us.to_bytes(8, "big") + at
-            entries[key + at if key in entries else key] = acceptance
+            accepted_with = judged.request.tx_id + judged.content_digest
+            when = judged.judged_us.to_bytes(8, "big") + judged.ledger_offset.to_bytes(8, "big")
+            entries[key + at if key in entries else key] = accepted_with + when + at
         if offset in wanted:
-            states[offset] = (dict(entries), judge.barrier, judge.stamp_us, set(judge.sequences))
+            states[offset] = (dict(entries), judge.barrier, judge.stamp_us, set(judge.sequences), judge.ledger_offset)
     if epochs != sorted(set(epochs)):
         world.blame(f"epochs in force: {epochs}")
     fallen = sum(later < earlier for earlier, later in pairwise(rules))
@@ -133,13 +134,14 @@ def _check_indexes(world: World) -> None:
     falls = sum(later < earlier for (one, earlier), (other, later) in pairwise(timelines) if one == other)
     if falls > world.splits:  # once in a split: the old primary's replica may have looked just before the new barrier
         world.blame(f"replicas on an old primary took over again and again: timelines in force {timelines}")
-    names = ("entries", "barrier in force", "highest stamp", "sequence numbers")
+    names = ("entries", "barrier in force", "highest stamp", "sequence numbers", "ledger offset")
     for replica in whole:
         position = replica.disk.position()
         if position is None:
             continue
         seen = {number for start, end in position.seen for number in range(start, end)}
-        found = (of_kinds(dict(replica.disk.entries()), _JUDGED), position.barrier, position.stamp_us, seen)
+        entries_found = of_kinds(dict(replica.disk.entries()), _JUDGED)
+        found = (entries_found, position.barrier, position.stamp_us, seen, position.ledger_offset)
         for name, has, should in zip(names, found, states[position.offset], strict=True):
             if has != should:
                 world.blame(f"{replica.name}: {name} in the index differ from the judge's at {position.offset}")

@@ -214,7 +214,7 @@ class People:
 
     def raise_bound(self, machine: str, by: int) -> None:
         """Somebody lets some more completions go, of those that there are."""
-        end = len(self._world.primary.tables.completions)
+        end = self._world.primary.tables.ledger_end
         bound = min(end, bound_in(self._world.words.in_force.get(PRUNED, UNSAID).value) + by)
         self._do(self._raise(WordsAccess(self._world, machine), bound))
 

@@ -211,13 +211,6 @@ class SimulatedDesk:
         await self._travel()
         return drawn
 
-    async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """See Desk."""
-        await self._travel()
-        found = await self._tables.log_offset_of(ledger_offset)
-        await self._travel()
-        return found
-
     async def _travel(self) -> None:
         world, random = self._world, self._random
         weather = world.skies.of(self._name)

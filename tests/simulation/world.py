@@ -290,9 +290,7 @@ class World:
         published = self.primary.tables.position
         if published is None or not newest <= published.offset <= end:
             missing.append(f"published to {None if published is None else published.offset} of {end}")
-        behind = [
-            follower.name for follower in self.followers if follower.offset < len(self.primary.tables.completions)
-        ]
+        behind = [follower.name for follower in self.followers if follower.offset < self.primary.tables.ledger_end]
         if behind:
             missing.append(f"not told of every completion: {behind}")
         return missing

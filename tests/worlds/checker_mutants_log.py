@@ -86,7 +86,7 @@ def a_command_ran_twice(world: World, random: Random) -> bool:
 
 @mutant(FindingCode.RECORD_FROM_NOWHERE)
 def a_record_that_nobody_sent_counts(world: World, random: Random) -> bool:
-    record = request_record(2, _activation_in_force(world), 20_000, 1, submission_of(request_of(999)), 0, -1)
+    record = request_record(2, _activation_in_force(world), 20_000, 1, submission_of(request_of(999)), 0)
     world.values.append(encode_record(record))
     return True
 

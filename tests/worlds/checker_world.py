@@ -29,7 +29,7 @@ from replica.notary.counted import CountedRequest
 from replica.notary.position import begin
 from replica.notary.reading import read_records
 from replica.notary.receipts import make_receipts, receipt_to_document
-from replica.notary.records import NO_OFFSET, encode_record, request_record
+from replica.notary.records import encode_record, request_record
 from replica.notary.requests import Request, Submission, TimeWindow, format_state_ref
 from replica.notary.rules import Outcome, Verdict
 from tests.worlds.notary_logs import FOR_EVER, LogMaker, begun, judge_knowing, request_of, submission_of
@@ -196,7 +196,7 @@ class _Notary:
 
     def _record(self, attempt: _Attempt, sequence: int) -> bytes:
         fields = (attempt.activation_id, sequence, max(0, self.stamp_us), attempt.submission)
-        return encode_record(request_record(2, *fields, self.random.choice([0, 20, FOR_EVER, FOR_EVER]), NO_OFFSET))
+        return encode_record(request_record(2, *fields, self.random.choice([0, 20, FOR_EVER, FOR_EVER])))
 
     def log_one(self) -> None:
         """A record of the activation that took the submission; void if that is over."""

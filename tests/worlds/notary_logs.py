@@ -23,7 +23,6 @@ from replica.notary.parties import Officers
 from replica.notary.position import Position, begin, decode_position, encode_position
 from replica.notary.reading import BarrierInForce, read_records
 from replica.notary.records import (
-    NO_OFFSET,
     ActRecord,
     BarrierRecord,
     RegistrationRecord,
@@ -156,7 +155,7 @@ class LogMaker:
         command: str | None = None,
         submission: str = "submission",
         deduplication_us: int = FOR_EVER,
-        after_offset: int = NO_OFFSET,
+        after: int | None = None,
         terms: Terms | None = None,
     ) -> int:
         """Append a request record of the newest activation, with the next sequence number unless one is given."""
@@ -165,11 +164,11 @@ class LogMaker:
         number = self._next() if sequence is None else sequence
         self.submitted.append((request, name))
         sent = submission_of(request, name, submission)
-        if terms is None and after_offset != NO_OFFSET:
-            terms = Terms(sent.user_id, name, sent.act_as, None, 7)  # any ledger offset
+        if terms is None and after is not None:
+            terms = Terms(sent.user_id, name, sent.act_as, None, after)
         if terms is not None:
             sent = msgspec.structs.replace(sent, request=encode_canonical(request, terms))
-        record = request_record(self.format, in_force, number, stamp_us, sent, deduplication_us, after_offset)
+        record = request_record(self.format, in_force, number, stamp_us, sent, deduplication_us)
         return self.raw(encode_record(record))
 
     def live(self, *, stamp_us: int = 9_000) -> int:
@@ -368,17 +367,16 @@ def _reordered_request(draw: st.DrawFn, maker: LogMaker) -> None:
 def _submit(draw: st.DrawFn, maker: LogMaker, request: Request, **more: Any) -> None:
     stamp_us = draw(st.integers(0, 10))
     more["deduplication_us"] = draw(st.sampled_from([0, 1, 3, FOR_EVER, FOR_EVER]))
-    near = st.integers(max(-1, len(maker.values) - 8), len(maker.values) + 2)
-    more["after_offset"] = draw(st.just(NO_OFFSET) | near | st.just(FOR_EVER))
-    more["terms"] = draw(st.none() | st.none() | st.sampled_from(_terms_of(more)))
+    after = draw(st.integers(max(0, len(maker.values) - 8), len(maker.values) + 2) | st.just(FOR_EVER))
+    more["terms"] = draw(st.none() | st.none() | st.sampled_from(_terms_of(more, after)))
     maker.submit(request, stamp_us=stamp_us, **more)
 
 
-def _terms_of(more: dict[str, Any]) -> list[Terms]:
-    """What may have been signed for a record with these terms; and another period, which may not."""
+def _terms_of(more: dict[str, Any], after: int) -> list[Terms]:
+    """What may have been signed for a record with this period; and another one, which may not."""
     command, period_us = more.get("command", "c0"), more["deduplication_us"]
     right = Terms("user", command, (PARTY,), period_us)
-    none, at_offset = (msgspec.structs.replace(right, deduplication_us=None, ledger_offset=at) for at in (None, 7))
+    none, at_offset = (msgspec.structs.replace(right, deduplication_us=None, ledger_offset=at) for at in (None, after))
     other = [msgspec.structs.replace(right, **{name: "x"}) for name in ("user_id", "command_id")]
     other += [msgspec.structs.replace(right, act_as=(PARTY, "P")), msgspec.structs.replace(right, deduplication_us=2)]
     return [right, none, at_offset, right, none, at_offset, *other]
@@ -448,7 +446,7 @@ def strange_bytes(max_size: int) -> st.SearchStrategy[bytes]:
 
 def _broken(draw: st.DrawFn, maker: LogMaker) -> None:
     submission = submission_of(request_of(1, (1, 2)))
-    good = request_record(2, maker.activation_id, 40, 5, submission, 3, NO_OFFSET)
+    good = request_record(2, maker.activation_id, 40, 5, submission, 3)
     value = encode_record(good)
     swapped = (
         submission.request[:70] + submission.request[106:142] + submission.request[70:106] + submission.request[142:]
@@ -474,8 +472,6 @@ def _broken(draw: st.DrawFn, maker: LogMaker) -> None:
         encode_record(BarrierRecord(99, b"short", "R", Database("postgres", "1", 1), 2, 3)),
         encode_record(msgspec.structs.replace(good, deduplication_us=-1)),
         encode_record(msgspec.structs.replace(good, deduplication_us=2**63)),
-        encode_record(msgspec.structs.replace(good, after_offset=-2)),
-        encode_record(msgspec.structs.replace(good, after_offset=2**63)),
         msgspec.msgpack.encode(msgspec.msgpack.decode(value)[:-2]),
     ]
     maker.raw(draw(st.sampled_from(broken) | strange_bytes(40)))

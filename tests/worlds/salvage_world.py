@@ -36,7 +36,7 @@ def tail_of(name: str, log: Log, archived: int) -> IndexTail:
 def completions_in(log: Log, archived: int, published: int) -> list[Completion]:
     """The completions of the records from `archived` on, up to and with offset `published`."""
     applied = Applier(MemoryIndex(), TOPIC).apply(log)
-    return [one for one in completions_of(applied) if archived <= one.log_offset <= published]
+    return [one for _, one in completions_of(applied) if archived <= one.log_offset <= published]
 
 
 @dataclass
@@ -48,7 +48,7 @@ class LostTail:
     applied: Sequence[int]
     published: int
     complete_from: int | None = None
-    ledger_end: int = 0
+    ledger_end: int | None = None
 
     @property
     def base(self) -> Position:
@@ -62,7 +62,7 @@ class LostTail:
             published=self.published,
             completions=completions_in(self.log, self.archived, self.published),
             complete_from=self.archived if self.complete_from is None else self.complete_from,
-            ledger_end=self.ledger_end,
+            ledger_end=len(completions_in(self.log, 0, self.published)) if self.ledger_end is None else self.ledger_end,
         )
 
     def merged(self) -> tuple[SalvageHeader, list[LostEntry]]:

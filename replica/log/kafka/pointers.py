@@ -21,7 +21,7 @@ _LAYOUT = struct.Struct(">16sIQI32s")
 POINTER_BYTES = _LAYOUT.size
 _OFFSET_MAX = 2**63 - 1
 # An array of 14 elements, kind 1, format 2: a request.
-_SPLIT_BEGINS = b"\x9e\x01\x02"
+_SPLIT_BEGINS = b"\x9d\x01\x02"
 POINTERS = "the log has pointers to payloads, which Spark's connector does not follow: use --connector python"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import oracledb
 
 from replica.notary.errors import StoreUnavailable
+from replica.store.interface import Row
 from replica.store.one_connection import (
     ATTEMPTS_MAX,
     CONNECT_MAX_S,
@@ -25,7 +26,7 @@ from replica.store.one_connection import (
 )
 from replica.store.oracle.login import parse_oracle
 from replica.store.oracle.store import completion_of, named_statement
-from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Row, Scan, check_dense
+from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Scan, check_dense
 
 _CLOSE_MAX_S = 1.0
 

@@ -16,7 +16,8 @@ from replica.notary.errors import InvariantBroken, StoreMismatch
 from replica.notary.formats import Formats
 from replica.notary.marks import PEERS_MAX, ContradictedMark
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
-from replica.store.interface import Completion, Pruned, Published
+from replica.store.completions import starts_after, whole_from
+from replica.store.interface import Completion, Pruned, Published, Row
 from replica.store.oracle.errors import translate
 from replica.store.oracle.migrate import newest_version
 from replica.store.schema import check_bound, check_version, read_statement
@@ -84,7 +85,7 @@ class OracleStore:
     async def raise_epoch(self, above: int, replica: str) -> int:
         """See ParticipantStore."""
         async with self._transaction("raise_epoch") as connection:
-            granted, _, _ = await _counters(connection)
+            granted, *_ = await _counters(connection)
             epoch = max(granted, above) + 1
             await connection.run(named_statement("found_over"), {"replica": replica})
             await connection.run(named_statement("grant_epoch"), {"epoch": epoch, "replica": replica})
@@ -136,32 +137,29 @@ class OracleStore:
                 pruned_to = wanted
         return Pruned(pruned_to, safe_to)
 
-    async def publish(self, completions: Sequence[Completion], position: Position) -> int:
+    async def publish(self, completions: Sequence[Row], position: Position) -> int:
         """See ParticipantStore."""
         if self._published_offset is None or position.offset <= self._published_offset:
             raise InvariantBroken(f"completions to offset {position.offset} do not go on from {self._published_offset}")
         async with self._transaction("publish") as connection:
-            _, ledger_start, published_offset = await _counters(connection)
-            if published_offset != self._published_offset:
-                raise InvariantBroken(f"completions are not published to offset {self._published_offset} any more")
-            rows = [_row_of_completion(at, completion) for at, completion in enumerate(completions, ledger_start + 1)]
+            _, found_end, published_offset, pruned_to = await _counters(connection)
+            ledger_end = position.ledger_offset
+            if published_offset != self._published_offset or found_end > starts_after(completions, ledger_end):
+                raise InvariantBroken(f"completions do not go on from offset {self._published_offset} any more")
+            if found_end < (start := whole_from(completions, ledger_end)):
+                pruned_to = start
+            rows = [_row_of_completion(*row) for row in completions]
             if rows:
                 await connection.run_many(named_statement("complete"), rows)
-            ledger_end = ledger_start + len(rows)
             moved = {
                 "ledger_end": ledger_end,
+                "pruned_to": pruned_to,
                 "published_offset": position.offset,
                 "published_position": encode_position(position),
             }
             await connection.run(named_statement("move_position"), moved, commit=True)
             self._published_offset = position.offset
-        return ledger_end
-
-    async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """See ParticipantStore."""
-        async with self._transaction("log_offset") as connection:
-            rows = await connection.rows(named_statement("log_offset"), {"ledger_offset": ledger_offset})
-        return int(rows[0][0]) if rows else None
+        return pruned_to
 
     @asynccontextmanager
     async def _transaction(self, name: str) -> AsyncIterator[Connection]:
@@ -177,10 +175,10 @@ class OracleStore:
             raise translate(name, error) from error
 
 
-async def _counters(connection: Connection) -> tuple[int, int, int]:
-    """Epoch, ledger end and published offset. No other session moves them until the transaction ends."""
-    ((epoch, ledger_end, published_offset),) = await connection.rows(named_statement("counters"))
-    return int(epoch), int(ledger_end), int(published_offset)
+async def _counters(connection: Connection) -> tuple[int, int, int, int]:
+    """Epoch, ledger end, published offset and bound. No other session moves them until the transaction ends."""
+    ((epoch, ledger_end, published_offset, pruned_to),) = await connection.rows(named_statement("counters"))
+    return int(epoch), int(ledger_end), int(published_offset), int(pruned_to)
 
 
 def _row_of_completion(ledger_offset: int, completion: Completion) -> dict[str, Any]:

@@ -53,11 +53,6 @@ class PostgresDesk:
         """See Desk."""
         return Drawn(*await self._row("draw_numbers"))
 
-    async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """See Desk."""
-        rows = await self._rows("log_offset", named_statement("log_offset"), {"ledger_offset": ledger_offset})
-        return int(rows[0][0]) if rows else None
-
     async def _row(self, name: str) -> tuple[Any, ...]:
         rows = await self._rows(name, named_statement(name))
         if not rows:

@@ -9,6 +9,7 @@ import psycopg
 from psycopg import conninfo as libpq
 
 from replica.notary.errors import StoreUnavailable
+from replica.store.interface import Row
 from replica.store.one_connection import (
     ATTEMPTS_MAX,
     CONNECT_MAX_S,
@@ -21,7 +22,7 @@ from replica.store.one_connection import (
 )
 from replica.store.postgres.looking import to_look
 from replica.store.postgres.store import completion_of, named_statement
-from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Row, Scan, check_dense
+from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Scan, check_dense
 
 _STATEMENT_MAX_MS = 4_000
 _OPTIONS = f"-c default_transaction_read_only=on -c statement_timeout={_STATEMENT_MAX_MS} -c jit=off"

@@ -15,7 +15,8 @@ from replica.notary.formats import Formats
 from replica.notary.marks import PEERS_MAX, ContradictedMark
 from replica.notary.position import BEGIN, Position, decode_position, encode_position
 from replica.store.bulletin import NOBODY
-from replica.store.interface import Completion, Pruned, Published
+from replica.store.completions import starts_after, whole_from
+from replica.store.interface import Completion, Pruned, Published, Row
 from replica.store.postgres.arrays import byteas, ids, int8s, register, texts
 from replica.store.postgres.looking import check_encoding
 from replica.store.postgres.migrate import newest_version
@@ -98,18 +99,14 @@ class PostgresStore:
             ((pruned_to, safe_to),) = await _rows(connection, "prune", values)
         return Pruned(pruned_to, max(pruned_to, safe_to))
 
-    async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """See ParticipantStore."""
-        async with self._statement("log_offset") as connection:
-            rows = await _rows(connection, "log_offset", {"ledger_offset": ledger_offset})
-        return int(rows[0][0]) if rows else None
-
-    async def publish(self, completions: Sequence[Completion], position: Position) -> int:
+    async def publish(self, completions: Sequence[Row], position: Position) -> int:
         """See ParticipantStore."""
         if self._published_offset is None or position.offset <= self._published_offset:
             raise InvariantBroken(f"completions to offset {position.offset} do not go on from {self._published_offset}")
         values = _columns_of_completions(completions) | {
-            "count": len(completions),
+            "ledger_end": position.ledger_offset,
+            "starts_after": starts_after(completions, position.ledger_offset),
+            "whole_from": whole_from(completions, position.ledger_offset),
             "after": self._published_offset,
             "offset": position.offset,
             "position": encode_position(position),
@@ -117,7 +114,7 @@ class PostgresStore:
         async with self._statement("publish") as connection:
             rows = await _rows(connection, "publish", values, prepare=True)
             if not rows:
-                raise InvariantBroken(f"completions are not published to offset {self._published_offset} any more")
+                raise InvariantBroken(f"completions do not go on from offset {self._published_offset} any more")
             self._published_offset = position.offset
         return int(rows[0][0])
 
@@ -144,8 +141,10 @@ async def _rows(
     return await cursor.fetchall()
 
 
-def _columns_of_completions(completions: Sequence[Completion]) -> dict[str, object]:
+def _columns_of_completions(rows: Sequence[Row]) -> dict[str, object]:
+    completions = [completion for _, completion in rows]
     return {
+        "ledger_offsets": int8s([ledger_offset for ledger_offset, _ in rows]),
         "log_offsets": int8s([c.log_offset for c in completions]),
         "change_ids": ids([c.change_id for c in completions]),
         "user_ids": texts([c.user_id for c in completions]),

@@ -14,8 +14,8 @@ import msgspec
 
 from replica.notary.errors import FormatUnknown, InvariantBroken, StoreUnavailable
 from replica.notary.position import Position, decode_position, encode_position
-from replica.store.interface import Completion, Pruned, Published
-from replica.store.reader import Row
+from replica.store.completions import starts_after, whole_from
+from replica.store.interface import Pruned, Published, Row
 from replica.store.sqlite.tables import SCHEMA, VERSION, LedgerDamaged, connect, restored, stored
 
 READ = """SELECT ledger_offset, log_offset, recorded_us, body, checksum FROM completion
@@ -70,22 +70,28 @@ class LedgerFile:
         position, ledger_end, pruned_to = row
         return Published(position_of(position), ledger_end, pruned_to)
 
-    def append(self, completions: Sequence[Completion], begun: Sequence[Begun], position: Position) -> int:
-        """Add what a run of records decided, with dense ledger offsets, and move the position. Returns the ledger end.
+    def append(self, completions: Sequence[Row], begun: Sequence[Begun], position: Position) -> Published:
+        """Add what a run of records decided, and move the position. See ParticipantStore.publish.
 
         Raises InvariantBroken unless the position moves forward.
         """
         with _errors_named(), self._transaction() as execute:
             end: int
-            ((before, end),) = execute("SELECT position, ledger_end FROM progress").fetchall()
+            ((before, end, pruned_to),) = execute("SELECT position, ledger_end, pruned_to FROM progress").fetchall()
             _check_forward(position_of(before), position)
-            rows = [stored(at, completion) for at, completion in enumerate(completions, end + 1)]
+            ledger_end = position.ledger_offset
+            if end > starts_after(completions, ledger_end):
+                raise InvariantBroken(f"the ledger ends at {end}, and completions go on before that")
+            rows = [stored(*row) for row in completions]
             self._connection.executemany("INSERT INTO completion VALUES (?, ?, ?, ?, ?)", rows)
             self._connection.executemany(
                 "INSERT INTO activation VALUES (?, ?, ?, ?)", [msgspec.structs.astuple(one) for one in begun]
             )
-            execute("UPDATE progress SET position = ?, ledger_end = ?", (encode_position(position), end + len(rows)))
-            return end + len(rows)
+            if end < (start := whole_from(completions, ledger_end)):
+                pruned_to = start
+            values = encode_position(position), ledger_end, pruned_to
+            execute("UPDATE progress SET position = ?, ledger_end = ?, pruned_to = ?", values)
+            return Published(position, ledger_end, pruned_to)
 
     def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
         """Move the bound as ParticipantStore.prune does. Old enough is safe."""
@@ -107,14 +113,6 @@ class LedgerFile:
                 (_DELETED_TOGETHER,),
             ).rowcount
             return deleted
-
-    def log_offset_of(self, ledger_offset: int) -> int | None:
-        """See ParticipantStore."""
-        progress = self.progress()
-        if not progress.pruned_to < ledger_offset <= progress.ledger_end:
-            return None
-        with _errors_named():
-            return self._at(ledger_offset)[1].log_offset
 
     def rows(self) -> Iterator[Row]:
         """All completions that may not be gone, in order. Raises LedgerDamaged at the first that is not as it was."""

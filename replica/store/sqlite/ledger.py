@@ -21,7 +21,7 @@ import structlog
 from replica.notary.errors import InvariantBroken, StoreUnavailable
 from replica.notary.position import BEGIN, Position
 from replica.notary.tasks import cancelled
-from replica.store.interface import Completion, Pruned, Published
+from replica.store.interface import Pruned, Published, Row
 from replica.store.sqlite.file import Begun, LedgerFile
 from replica.store.sqlite.tables import FILE, LedgerDamaged
 
@@ -36,7 +36,7 @@ _WAITING_MAX = 50_000  # completions that wait for the disk; then the follower w
 
 
 class _Run(msgspec.Struct):
-    completions: Sequence[Completion]
+    completions: Sequence[Row]
     begun: Sequence[Begun]
     position: Position
 
@@ -123,9 +123,7 @@ class EmbeddedLedger:
         """The log offset of that position; -1 for none."""
         return _offset_of(self.fed)
 
-    def feed(
-        self, completions: Sequence[Completion], begun: Sequence[Begun], after_offset: int, position: Position
-    ) -> None:
+    def feed(self, completions: Sequence[Row], begun: Sequence[Begun], after_offset: int, position: Position) -> None:
         """Hand over what the records after `after_offset` and up to `position` decided.
 
         Raises InvariantBroken when the run begins above what was fed before, which would leave a gap, and when it ends
@@ -140,7 +138,7 @@ class EmbeddedLedger:
         if fed is not None and position.offset <= fed_offset:
             self._check_same(fed, position)
             return
-        new = [one for one in completions if one.log_offset > fed_offset]
+        new = [row for row in completions if row[1].log_offset > fed_offset]
         self._queue.append(_Run(new, [one for one in begun if one.log_offset > fed_offset], position))
         self._waiting += len(new)
         self._arrived.set()
@@ -163,10 +161,6 @@ class EmbeddedLedger:
         self.progress = await self._ask(self._file.progress)
         self._prunable.set()
         return pruned
-
-    async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """See ParticipantStore. Damage that it finds ends `run` as well."""
-        return await self._ask(lambda: self._file.log_offset_of(ledger_offset))
 
     async def run(self) -> None:
         """Write, delete what was pruned, and read everything again, until stopped."""
@@ -217,7 +211,7 @@ class EmbeddedLedger:
 
     async def _write_some(self) -> None:
         taken: list[_Run] = []
-        completions: list[Completion] = []
+        completions: list[Row] = []
         for item in self._queue:
             if taken and len(completions) + len(item.completions) > _TOGETHER_MAX:
                 break
@@ -225,8 +219,7 @@ class EmbeddedLedger:
             completions.extend(item.completions)
         begun = [one for item in taken for one in item.begun]
         position = taken[-1].position
-        end = await self._on_thread(lambda: self._file.append(completions, begun, position))
-        self.progress = msgspec.structs.replace(self.progress, position=position, ledger_end=end)
+        self.progress = await self._on_thread(lambda: self._file.append(completions, begun, position))
         for _ in taken:
             self._queue.popleft()
         self._waiting -= len(completions)

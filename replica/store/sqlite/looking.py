@@ -29,7 +29,7 @@ from replica.notary.position import BEGIN
 from replica.notary.words import NOTHING_SAID, UNSAID, NewWord, WordsLog, replace, value_of
 from replica.store.bulletin import NO_PAUSE_OF_SERVICE, PastActivation, Pause
 from replica.store.facts import PAGE_ROWS, Export, PublishedState, StoreStatus
-from replica.store.reader import Row
+from replica.store.interface import Row
 from replica.store.sqlite.file import READ, named, position_of
 from replica.store.sqlite.tables import VERSION, LedgerDamaged, connect, restored
 from replica.store.trail import head_of

@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from replica.notary.codes import Code
 from replica.notary.errors import StoreUnavailable
+from replica.store.interface import Row
 from replica.store.one_connection import ATTEMPTS_MAX, PAGE_ROWS, SCAN_DETAIL_BYTES, SCAN_ROWS, scan_end
-from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Row, Scan, check_dense
+from replica.store.reader import PAGE_DETAIL_BYTES, WINDOW_DETAIL_BYTES, Scan, check_dense
 from replica.store.sqlite.file import READ, named
 from replica.store.sqlite.tables import LedgerDamaged, connect, restored
 

@@ -13,7 +13,7 @@ from replica.notary.errors import InvariantBroken
 from replica.notary.formats import Formats
 from replica.notary.marks import ContradictedMark
 from replica.notary.position import BEGIN, Position
-from replica.store.interface import Completion, Pruned, Published
+from replica.store.interface import Pruned, Published, Row
 from replica.store.schema import check_bound
 
 
@@ -24,9 +24,6 @@ class Ledger(Protocol):
         """The progress once the ledger covers the log up to that offset."""
 
     async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
-        """See ParticipantStore."""
-
-    async def log_offset_of(self, ledger_offset: int) -> int | None:
         """See ParticipantStore."""
 
 
@@ -41,8 +38,7 @@ class EmbeddedStore:
         self._ledger = ledger
         self._topic_id = topic_id
         self._formats = formats
-        self._end: int | None = None  # the ledger end after what this activation has published; None: not asked yet
-        self._has_published = False
+        self._was_asked = False  # what is published
 
     async def bind(self, topic_id: str, salvages: Collection[str] = ()) -> Formats:
         """See ParticipantStore."""
@@ -67,32 +63,21 @@ class EmbeddedStore:
             self._note_end(epoch, reason)
 
     async def published(self) -> Published:
-        """See ParticipantStore. The newest answer before the first completions says where publishing begins. After
-        them the ledger may be further than what was published: it waits for nobody."""
-        progress = await self._ledger.reached(BEGIN)
-        if not self._has_published:
-            self._end = progress.ledger_end
-        return progress
+        """See ParticipantStore. The ledger may be further than what was published: it waits for nobody."""
+        self._was_asked = True
+        return await self._ledger.reached(BEGIN)
 
-    async def publish(self, completions: Sequence[Completion], position: Position) -> int:
-        """Return once the ledger has these completions where they belong. Raises InvariantBroken when it has others."""
-        if self._end is None:
+    async def publish(self, completions: Sequence[Row], position: Position) -> int:
+        """Return once the ledger has these completions: it follows the same log. Raises InvariantBroken if not."""
+        if not self._was_asked:
             raise InvariantBroken("where the ledger ended before was not asked")
-        self._has_published = True
         progress = await self._ledger.reached(position.offset)
-        end = self._end = self._end + len(completions)
-        if end > progress.ledger_end:
-            raise InvariantBroken(f"ledger offset {end} is not here: the ledger ends at {progress.ledger_end}")
-        if completions and end > progress.pruned_to:
-            found = await self._ledger.log_offset_of(end)
-            if found not in (None, completions[-1].log_offset):
-                raise InvariantBroken(f"ledger offset {end} is of the record {found} here")
-        return end
+        if position.ledger_offset > progress.ledger_end:
+            raise InvariantBroken(
+                f"ledger offset {position.ledger_offset} is not here: the ledger ends at {progress.ledger_end}"
+            )
+        return progress.pruned_to
 
     async def prune(self, up_to: int | None, recorded_before_us: int) -> Pruned:
         """See ParticipantStore. Of this replica's ledger; the others follow the bound that operators say in the log."""
         return await self._ledger.prune(up_to, recorded_before_us)
-
-    async def log_offset_of(self, ledger_offset: int) -> int | None:
-        """See ParticipantStore."""
-        return await self._ledger.log_offset_of(ledger_offset)

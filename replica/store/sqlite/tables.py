@@ -14,8 +14,7 @@ from zlib import crc32
 import msgspec
 
 from replica.notary.untrusted import UNREADABLE
-from replica.store.interface import Completion
-from replica.store.reader import Row
+from replica.store.interface import Completion, Row
 
 VERSION = 1
 FILE = "ledger.sqlite"

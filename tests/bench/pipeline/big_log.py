@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from replica.notary.canonical import REFS_AT, TX_ID_AT
-from replica.notary.records import NO_OFFSET, encode_record, request_record
+from replica.notary.records import encode_record, request_record
 from replica.notary.requests import STATE_REF_BYTES, Request, Submission, TimeWindow
 from replica.notary.terms import Terms, encode_canonical
 from tests.bench.filler import DEDUPLICATION_US
@@ -63,7 +63,7 @@ class _Template:
         of = ("anonymous", _TX_MARK.hex(), (_PARTIES[0],), "0" * 36)
         submission = Submission(canonical, _KEY, b"\xe4" * 64, *of)
         head = (2, _ACTIVATION, _FIRST_SEQUENCE, _FIRST_STAMP_US)
-        raw = encode_record(request_record(*head, submission, DEDUPLICATION_US, NO_OFFSET))
+        raw = encode_record(request_record(*head, submission, DEDUPLICATION_US))
         self.shape = shape
         self.raw = np.frombuffer(raw, np.uint8)
         self.sequence_at = 22

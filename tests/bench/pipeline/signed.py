@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from nacl.signing import SigningKey
 
 from replica.native.lanes import Check
-from replica.notary.records import NO_OFFSET, encode_record, request_record
+from replica.notary.records import encode_record, request_record
 from replica.notary.requests import Request, Submission
 from replica.notary.terms import Terms, encode_canonical
 from tests.bench.filler import DEDUPLICATION_US
@@ -57,9 +57,7 @@ def _write_file(path: Path, first: int, end: int) -> list[Check]:
         canonical = encode_canonical(Request(LEDGER, tx_id, inputs, (), None, _PARTY), terms)
         signature = _KEY.sign(canonical).signature
         submission = Submission(canonical, public_key, signature, "anonymous", tx_id.hex(), (_PARTY,), "0" * 36)
-        values.append(
-            encode_record(request_record(2, _ACTIVATION, number, number, submission, DEDUPLICATION_US, NO_OFFSET))
-        )
+        values.append(encode_record(request_record(2, _ACTIVATION, number, number, submission, DEDUPLICATION_US)))
         checks.append((public_key, canonical, signature))
     offsets = pa.array(range(first, end), pa.int64())
     pq.write_table(pa.table({"offset": offsets, "value": pa.array(values, pa.binary())}), path)

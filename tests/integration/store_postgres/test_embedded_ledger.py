@@ -13,9 +13,9 @@ from replica.active.completions import completions_of
 from replica.following.apply import Applier
 from replica.index.memory import MemoryIndex
 from replica.log.interface import LogRecords
-from replica.store.interface import Published
+from replica.store.interface import Published, Row
 from replica.store.open import open_reader
-from replica.store.reader import CompletionReader, Row
+from replica.store.reader import CompletionReader
 from replica.store.sqlite.ledger import EmbeddedLedger, open_or_make_anew
 from replica.store.sqlite.reader import SqliteReader
 from replica.store.sqlite.tables import FILE

@@ -16,7 +16,7 @@ from replica.store.postgres import migrate as migrations
 from replica.store.postgres.board import postgres_board
 from replica.store.postgres.migrate import migrate
 from replica.store.postgres.store import PostgresStore
-from tests.contracts.store_contract import TOPIC, activated, at, command, completion
+from tests.contracts.store_contract import TOPIC, activated, command, completion, publish
 from tests.integration.store_postgres.world import MIGRATION_LOCK, looking, open_session, sessions
 
 pytestmark = pytest.mark.postgres
@@ -66,7 +66,7 @@ async def test_a_client_s_encoding_changes_no_name(dsn: str) -> None:
 
         store = await activated(new_store)
         of = msgspec.structs.replace(command(1), user_id=name, act_as=(party,))
-        await store.publish([completion(of, 7)], at(7))
+        await publish(store, [completion(of, 7)], 7)
         await store.end_epoch(1, "r", name)
     async with postgres_board(given, "test") as board:
         assert [activation.end_reason for activation in await board.history(1)] == [name]

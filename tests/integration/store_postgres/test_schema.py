@@ -19,9 +19,9 @@ from replica.store.schema import Migration
 from tests.contracts.store_contract import (
     TOPIC,
     activated,
-    at,
     command,
     completion,
+    publish,
 )
 from tests.integration.conftest import MakeDatabase
 from tests.integration.store_postgres.world import MIGRATION_LOCK, looking, open_session, rows, sessions
@@ -137,7 +137,7 @@ async def test_a_replica_needs_no_more_than_the_writer_s_rights(dsn: str, postgr
             return store
 
         await activated(make)
-        assert await store.publish([completion(command(1), 7)], at(7)) == 1
+        assert await publish(store, [completion(command(1), 7)], 7) == 0
         assert await migrate(writer, MIGRATION_LOCK) == []
     for login in (writer, reader):
         for statement in FORBIDDEN:

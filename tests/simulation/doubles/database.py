@@ -8,15 +8,13 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any, TypeVar
 
-from msgspec.structs import replace
-
 from ha.lock import notes
 from ha.lock.interface import DatabaseIdentity, ReleaseNote
 from ha.lock.memory import ConnectionGone, MemoryLockServer, MemoryLockSession
 from ha.settings import ElectionSettings
 from replica.notary.formats import Formats
 from replica.notary.position import Position
-from replica.store.interface import Completion, Pruned
+from replica.store.interface import Completion, Pruned, Row
 from replica.store.memory import MemoryDatabase
 from tests.simulation.doubles.clock import SimulatedClock
 from tests.simulation.process import Process, current_process
@@ -93,20 +91,17 @@ class Tables(MemoryDatabase):
         self._story.tell("database", "epoch", epoch=epoch, above=above, replica=replica)
         return epoch
 
-    def publish(self, completions: Sequence[Completion], position: Position, after_offset: int) -> int:
+    def publish(self, completions: Sequence[Row], position: Position, after_offset: int) -> int:
         if self.publication_held:
             raise ConnectionGone("canceling statement due to lock timeout")
         self._remember()
-        start = len(self.completions)
-        end = super().publish(completions, position, after_offset)
-        self._story.tell("database", "publish", count=len(completions), to=position.offset, ledger_end=end)
-        for at, published in enumerate(completions, start + 1):
-            # a successor does not know what the log does not have
-            completion = replace(published, deduplication_us=None, deduplication_after=None)
+        pruned_to = super().publish(completions, position, after_offset)
+        self._story.tell("database", "publish", count=len(completions), to=position.offset, ledger_end=self.ledger_end)
+        for at, completion in completions:
             before = self.published_ever.setdefault(at, completion)
             if before != completion:
                 self.contradictions.append(f"ledger offset {at} was {before}, now it is {completion}")
-        return end
+        return pruned_to
 
 
 class DatabaseServer(MemoryLockServer):

@@ -57,9 +57,9 @@ def answer_before_read_back(patch: MonkeyPatch) -> None:
         applied, _ = judge_records(parts.index, start, run)
         for entry, verdict in applied.decided():
             if isinstance(entry, CountedRequest) and verdict is not None:
-                guess = msgspec.structs.replace(entry, offset=entry.offset + ahead)
-                offsets = {guess.offset: self.admission._ledger.last_ledger_offset + 1 + ahead}
-                self._answering.answer_decided([(waiting, guess, verdict)], waiting.states, offsets)
+                places = {"offset": entry.offset + ahead, "ledger_offset": entry.ledger_offset + ahead}
+                guess = msgspec.structs.replace(entry, **places)
+                self._answering.answer_decided([(waiting, guess, verdict)], waiting.states)
 
     patch.setattr(Server, "__init__", hasty)
 

@@ -16,15 +16,17 @@ import replica.notary.rules
 from replica.active.admission import Admission
 from replica.active.answering import Answering
 from replica.active.appending import Appender
-from replica.active.terms import Terms, terms_after, terms_of
+from replica.active.terms import Terms, terms_of
 from replica.active.waiting import Waiting, send
 from replica.link.interface import SubmitOptions
+from replica.notary import acceptances
 from replica.notary.acceptances import Acceptance, encode_acceptance, first_key, later_key
 from replica.notary.answers import Accepted, NotNow
 from replica.notary.counted import CountedRequest
 from replica.notary.formats import Formats
 from replica.notary.position import Position
-from replica.notary.records import BarrierRecord
+from replica.notary.reading import RunReader, VoidReason
+from replica.notary.records import BarrierRecord, NoteRecord
 from replica.notary.rules import RULES, Outcome, Recorded, Verdict
 from replica.notary.rules import judge as judge_all
 from replica.store.interface import Command
@@ -44,9 +46,9 @@ def acceptance_forgotten(patch: MonkeyPatch) -> None:
 
 @mutant("a deduplication period is judged by the reader's clock")
 def period_by_the_readers_clock(patch: MonkeyPatch) -> None:
-    def counts(acceptance: Acceptance, _: int, deduplication_us: int, after_offset: int) -> bool:
+    def counts(acceptance: Acceptance, _: int, deduplication_us: int, after: int | None) -> bool:
         now_us = START_US + int(asyncio.get_running_loop().time() * 1e6)
-        return acceptance.offset > after_offset and now_us - acceptance.judged_us <= deduplication_us
+        return acceptances.counts(acceptance, now_us, deduplication_us, after)
 
     patch.setattr(replica.notary.rules, "counts", counts)
 
@@ -67,7 +69,9 @@ def newest_taken_before_filtering(patch: MonkeyPatch) -> None:
 
 @mutant("an acceptance counts although its period is over")
 def expired_acceptance_believed(patch: MonkeyPatch) -> None:
-    patch.setattr(replica.notary.rules, "counts", lambda acceptance, _now, _period, after: acceptance.offset > after)
+    patch.setattr(
+        replica.notary.rules, "counts", lambda one, _now, period, after: acceptances.counts(one, 0, period, after)
+    )
 
 
 @mutant("a repeated success is remembered, which prolongs the period")
@@ -83,7 +87,9 @@ def deduplicated_one_remembered(patch: MonkeyPatch) -> None:
 
 
 def _acceptance_of(entry: CountedRequest) -> bytes:
-    return encode_acceptance(entry.request.tx_id, entry.content_digest, entry.judged_us, entry.offset)
+    return encode_acceptance(
+        entry.request.tx_id, entry.content_digest, entry.judged_us, entry.ledger_offset, entry.offset
+    )
 
 
 @mutant("a command is remembered only where its transaction is notarised for the first time")
@@ -181,7 +187,12 @@ def accepted_before_read_back(patch: MonkeyPatch) -> None:
 
 @mutant("a ledger offset is taken for a log offset")
 def ledger_offset_taken_for_a_log_offset(patch: MonkeyPatch) -> None:
-    patch.setattr(Admission, "_terms_after", lambda self, ledger_offset: terms_after(ledger_offset))
+    def counts(acceptance: Acceptance, judged_us: int, deduplication_us: int, after: int | None) -> bool:
+        if after is not None:
+            return acceptance.offset > after
+        return acceptances.counts(acceptance, judged_us, deduplication_us, after)
+
+    patch.setattr(replica.notary.rules, "counts", counts)
 
 
 @mutant("the period that a submission asks for is not logged")
@@ -207,6 +218,13 @@ def period_clamped(patch: MonkeyPatch) -> None:
     patch.setattr(replica.active.admission, "terms_of", clamped)
 
 
-@mutant("who waits for the database is forgotten when the activation ends")
-def put_aside_and_forgotten(patch: MonkeyPatch) -> None:
-    patch.setattr(Admission, "admitting", property(lambda self: list(self._batch)))
+@mutant("an officer's note takes a ledger offset, as a request does", registering)
+def note_takes_a_ledger_offset(patch: MonkeyPatch) -> None:
+    read_note = RunReader.read_note
+
+    def counting(self: RunReader, record: NoteRecord) -> VoidReason | None:
+        void = read_note(self, record)
+        self.ledger_offset += void is None
+        return void
+
+    patch.setattr(RunReader, "read_note", counting)

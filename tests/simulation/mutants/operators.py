@@ -8,17 +8,14 @@ import tests.simulation.restoring
 from pipeline.archive.salvage import Survivors, merge
 from replica.active.publisher import Publisher
 from replica.following.salvaged import SalvagesFound
+from replica.notary.reading import RunReader
 from replica.notary.salvage import LostEntry, SalvageHeader, Salvages
-from replica.store.interface import Published
 from tests.simulation.mutants.registry import mutant
 
 
-@mutant("a new activation does not ask how far was pruned")
+@mutant("front ends do not hear how far was pruned")
 def pruned_bound_not_taken_over(patch: MonkeyPatch) -> None:
-    def begin(self: Publisher, published: Published) -> None:
-        self.position, self.ledger_end = published.position, published.ledger_end
-
-    patch.setattr(Publisher, "begin", begin)
+    patch.setattr(Publisher, "note_pruned", lambda self, pruned_to: None)
 
 
 @mutant("what a lost record decided is passed over, as by a reader that knows nothing of salvages")
@@ -38,3 +35,8 @@ def salvaged_from_completions_alone(patch: MonkeyPatch) -> None:
         return header, [entry for entry in entries if entry.offset <= survivors.published]
 
     patch.setattr(tests.simulation.restoring, "merge", poor)
+
+
+@mutant("ledger offsets and times judged do not go on behind those of the lost records")
+def lost_records_name_nothing(patch: MonkeyPatch) -> None:
+    patch.setattr(RunReader, "read_lost", lambda self, value: None)

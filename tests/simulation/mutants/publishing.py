@@ -13,30 +13,17 @@ from replica.store.memory import MemoryDatabase, MemoryStore
 from tests.simulation.mutants.registry import mutant
 
 
-@mutant("ledger offsets are drawn from a sequence, which a lost transaction does not give back")
-def ledger_offsets_from_a_sequence(patch: MonkeyPatch) -> None:
-    publish = MemoryDatabase.publish
+@mutant("completions are numbered as many as there are, whatever the log says")
+def completions_numbered_by_the_database(patch: MonkeyPatch) -> None:
+    extend = MemoryDatabase.publish
 
-    async def draw_first(self: MemoryStore, completions: Any, position: Position) -> int:
-        database = self._database
-        count = len(completions)
+    def numbered(self: MemoryDatabase, completions: Any, position: Position, after_offset: int) -> int:
+        start = len(self.completions)
+        pruned_to = extend(self, completions, position, after_offset)
+        self.completions[start:] = [(at, one) for at, (_, one) in enumerate(completions, start + 2)]
+        return pruned_to
 
-        def draw() -> int:
-            drawn = vars(database).setdefault("drawn", 0)
-            vars(database)["drawn"] = drawn + count
-            return int(drawn)
-
-        def write(start: int) -> int:
-            before = len(database.completions)
-            end = publish(database, completions, position, offset_of(database.position))
-            numbered = [(start + 1 + at, c) for at, (_, c) in enumerate(database.completions[before:])]
-            database.completions[before:] = numbered
-            return end
-
-        start = await self._run("nextval", draw)
-        return await self._run("publish", lambda: write(start))
-
-    patch.setattr(MemoryStore, "publish", draw_first)
+    patch.setattr(MemoryDatabase, "publish", numbered)
 
 
 @mutant("completions and the published position are two transactions")
@@ -53,7 +40,7 @@ def published_position_outside_the_transaction(patch: MonkeyPatch) -> None:
 
         def second() -> int:
             database.position = position
-            return len(database.completions)
+            return database.pruned_to
 
         await self._run("publish", first)
         return await self._run("publish_position", second)

@@ -22,15 +22,15 @@ from replica.active.worker import Worker
 from replica.following.apply import Applied
 from replica.notary.counted import CountedRequest
 from replica.notary.position import BEGIN, Position, offset_of
-from replica.notary.records import NO_OFFSET, BarrierRecord
+from replica.notary.records import BarrierRecord
 from replica.participant import Participant
-from replica.store.interface import Completion
+from replica.store.interface import Row
 from replica.store.memory import MemoryDatabase, MemoryStore
 from replica.store.words import drawn
 from tests.simulation.draw import draw, leased
 from tests.simulation.mutants.registry import mutant
 from tests.simulation.plan import Plan
-from tests.simulation.workers import SimulatedDesk, all_serving
+from tests.simulation.workers import all_serving
 
 
 def _plan(seed: int) -> Plan:
@@ -85,10 +85,10 @@ def logged_again_on_a_time_out(patch: MonkeyPatch) -> None:
 def completions_written_by_two(patch: MonkeyPatch) -> None:
     publish = MemoryDatabase.publish
 
-    def blindly(self: MemoryDatabase, completions: Sequence[Completion], position: Position, after_offset: int) -> int:
+    def blindly(self: MemoryDatabase, completions: Sequence[Row], position: Position, after_offset: int) -> int:
         return publish(self, completions, position, offset_of(self.position))
 
-    async def without_lock(self: MemoryStore, completions: Sequence[Completion], position: Position) -> int:
+    async def without_lock(self: MemoryStore, completions: Sequence[Row], position: Position) -> int:
         return self._database.publish(completions, position, BEGIN)
 
     patch.setattr(MemoryDatabase, "publish", blindly)
@@ -129,17 +129,6 @@ def pause_ends_with_its_holder(patch: MonkeyPatch) -> None:
         return paused
 
     patch.setattr(MemoryStore, "service_paused", of_the_first)
-
-
-@_worker_mutant("a completion that a promoted database lacks is taken for a pruned one")
-def not_published_yet_taken_for_pruned(patch: MonkeyPatch) -> None:
-    log_offset_of = SimulatedDesk.log_offset_of
-
-    async def or_any(self: SimulatedDesk, ledger_offset: int) -> int | None:
-        found = await log_offset_of(self, ledger_offset)
-        return NO_OFFSET if found is None else found
-
-    patch.setattr(SimulatedDesk, "log_offset_of", or_any)
 
 
 @_leased_mutant("what another replica logs is taken for a sign of life of the lease's holder")

@@ -37,17 +37,6 @@ def play(story: Callable[[World, Replica], Awaitable[None]], **core: float) -> N
     run_virtually(scenario())
 
 
-def slow_offsets(replica: Replica, hang_s: float) -> None:
-    """From now on the database takes so long for a log offset, and only for that."""
-    store, ask = replica.server.admission._offsets, replica.server.admission._offsets.log_offset_of
-
-    async def late(ledger_offset: int) -> int | None:
-        await asyncio.sleep(hang_s)
-        return await ask(ledger_offset)
-
-    store.log_offset_of = late  # type: ignore[method-assign]
-
-
 async def answer_after_stop(replica: Replica, waiting: asyncio.Task[Any]) -> str:
     """The code of the one answer of a submission that waits while its replica is stopped."""
     await asyncio.sleep(0.1)
@@ -55,70 +44,6 @@ async def answer_after_stop(replica: Replica, waiting: asyncio.Task[Any]) -> str
     (answer,) = await waiting
     assert isinstance(answer, NotNow)
     return answer.code
-
-
-def test_a_question_to_the_database_holds_up_nobody_else() -> None:
-    """Goal: only who names a ledger offset waits for the database. Method: it hangs for a second; others submit."""
-
-    async def story(_: World, replica: Replica) -> None:
-        await replica.submit(submission(1, [state(1)]))
-        await asyncio.sleep(1.0)  # published
-        slow_offsets(replica, 1.0)
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        by_offset = asyncio.create_task(
-            replica.submit(submission(2, [state(2)]), options=SubmitOptions(deduplication_after=1))
-        )
-        await asyncio.sleep(0.01)
-        (other,) = await replica.submit(submission(3, [state(3)]))
-        assert isinstance(other, Notarised)
-        assert loop.time() - began_s < 0.5
-        (answer,) = await by_offset
-        assert isinstance(answer, Notarised)
-        assert loop.time() - began_s >= 1.0
-
-    play(story)
-
-
-def test_one_question_serves_all_that_name_the_same_offset() -> None:
-    """Goal: the database is asked once for each offset. Method: three of one, one of another, counted."""
-
-    async def story(_: World, replica: Replica) -> None:
-        await replica.submit(submission(1, [state(1)]), submission(2, [state(2)]))
-        await asyncio.sleep(1.0)
-        asked: list[int] = []
-        ask = replica.server.admission._offsets.log_offset_of
-
-        async def noted(ledger_offset: int) -> int | None:
-            asked.append(ledger_offset)
-            return await ask(ledger_offset)
-
-        replica.server.admission._offsets.log_offset_of = noted  # type: ignore[method-assign]
-        later = [submission(number, [state(number)]) for number in range(3, 6)]
-        first = asyncio.create_task(replica.submit(*later, options=SubmitOptions(deduplication_after=1)))
-        other = asyncio.create_task(
-            replica.submit(submission(9, [state(9)]), options=SubmitOptions(deduplication_after=2))
-        )
-        answers = [*await first, *await other]
-        assert all(isinstance(answer, Notarised) for answer in answers)
-        assert sorted(asked) == [1, 2]
-
-    play(story)
-
-
-def test_who_waits_for_the_database_is_answered_when_the_activation_ends() -> None:
-    """Goal: no answer is lost. Method: the database never answers; the replica is stopped."""
-
-    async def story(_: World, replica: Replica) -> None:
-        await replica.submit(submission(1, [state(1)]))
-        await asyncio.sleep(1.0)
-        slow_offsets(replica, 1_000.0)
-        waiting = asyncio.create_task(
-            replica.submit(submission(2, [state(2)]), options=SubmitOptions(deduplication_after=1))
-        )
-        assert await answer_after_stop(replica, waiting) == Code.NOT_ACTIVE.name
-
-    play(story)
 
 
 def test_a_success_is_repeated_from_the_index_and_a_refusal_is_logged() -> None:
@@ -247,34 +172,6 @@ def test_an_active_with_a_slow_clock_repeats_no_success_that_the_log_would_judge
     play(story)
 
 
-def test_those_that_wait_for_the_database_leave_room_for_all_others() -> None:
-    """Goal: a database that hangs holds up only who needs it, however many those are. Method: one user fills the
-    pipeline with submissions that name a ledger offset, while the database hangs; another user submits."""
-
-    async def story(_: World, replica: Replica) -> None:
-        await replica.submit(submission(1, [state(1)]))
-        await asyncio.sleep(1.0)  # published
-        slow_offsets(replica, 5.0)
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        by_offset = asyncio.create_task(
-            replica.submit(
-                *[submission(number, [state(number)]) for number in range(100, 164)],
-                options=SubmitOptions(deduplication_after=1),
-            )
-        )
-        await asyncio.sleep(0.1)
-        (other,) = await replica.submit(submission(3, [state(3)], user_id="other"))
-        assert isinstance(other, Notarised)
-        assert loop.time() - began_s < 0.5
-        answers = await by_offset
-        refused = [answer for answer in answers if not isinstance(answer, Notarised)]
-        assert {getattr(answer, "code", None) for answer in refused} == {Code.OVERLOADED.name}
-        assert len(answers) - len(refused) == 4  # it leaves as much free as it has
-
-    play(story, pipeline_max=16)
-
-
 def test_what_was_signed_is_logged_whatever_it_is_submitted_under() -> None:
     """Goal: should a front end let another command through, the signed one is accepted, and the other one is free.
     Method: a signature for another command goes straight to the core; then both commands with other content."""
@@ -317,8 +214,8 @@ _REUSED, _BEYOND = Code.COMMAND_ID_REUSED.name, Code.OFFSET_AFTER_END.name
     ],
 )
 def test_a_ledger_offset_counts_from_its_completion_on(after: int, codes: list[str | None]) -> None:
-    """Goal: an offset is mapped exactly, from memory and from the database alike. Method: a command accepted at ledger
-    offset 2, asked for at once and after it is published; each offset around it, and the highest there is."""
+    """Goal: an offset counts exactly, whether its completion is published or not. Method: a command accepted at
+    ledger offset 2, asked for at once and after it is published; each offset around it, and the highest there is."""
 
     async def story(_: World, replica: Replica) -> None:
         for number, command in ((1, "b"), (2, "c")):

@@ -124,7 +124,7 @@ def test_long_texts_and_requests_without_states_weigh() -> None:
     """Goal: 9 KB without a state cannot fill the log's queue. Method: weigh one, and one of 1,000 inputs."""
     settings = CoreSettings()
     long = submission(1, command_id="ü" * 127, user_id="u" * 255, submission_id="s" * 255)
-    record = encode_record(request_record(2, b"a" * 16, 2**62, 10**15, long, 10**15, -1))
+    record = encode_record(request_record(2, b"a" * 16, 2**62, 10**15, long, 10**15))
     assert 0 <= weight_of(long, 0) - len(record) // 36 <= 1
     many = submission(2, [n.to_bytes(36, "big") for n in range(1_000)])
     assert 1_000 <= weight_of(many, 1_000) <= 1_020

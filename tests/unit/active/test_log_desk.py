@@ -42,9 +42,6 @@ class Ledger:
     async def reached(self, offset: int) -> Published:
         return Published(Position(POSITION_VERSION, b"L" * 16, "log", 11), 2, 1)
 
-    async def log_offset_of(self, ledger_offset: int) -> int | None:
-        return {2: 9}.get(ledger_offset)
-
 
 class Clock(LoopClock):
     """Boot time that is set."""
@@ -109,7 +106,6 @@ async def test_a_desk_shows_the_own_ledger_as_one_pair_and_asks_the_clocks_now_a
     words.wall_us = None  # no majority
     assert (await desk.look()).wall_us is None
     assert words.asked == 2
-    assert [await desk.log_offset_of(offset) for offset in (1, 2)] == [None, 9]
     assert (await desk.draw()).database == THE_LOG
 
 

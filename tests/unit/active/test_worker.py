@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -287,54 +286,20 @@ def denies(answer: object) -> bool:
 
 
 @on_virtual_time
-async def test_a_submission_after_a_ledger_offset_waits_for_the_database_alone() -> None:
-    """Goal: only the database maps ledger offsets; nobody else waits. Method: it is away; a second submission names
-    none; one names an offset above what is published."""
+async def test_a_ledger_offset_is_counted_in_the_log() -> None:
+    """Goal: nobody waits for the database to say where a completion is. Method: it is away; a submission names the
+    newest ledger offset, another one the next."""
     async with World() as world:
         (worker,) = make(world.shared, Delivery())
         async with cluster(worker, world=world):
             await keep_asking(worker, 1, 3)
-            await asyncio.sleep(2)
-            after = SubmitOptions(deduplication_after=2)
             worker.database_is_away = True
-            asking = asyncio.create_task(worker.submit(submission(7, [state(7)]), options=after))
-            assert isinstance((await worker.submit(submission(8, [state(8)])))[0], Notarised)
-            assert not asking.done()
-            worker.database_is_away = False
-            assert isinstance((await asking)[0], Notarised)
-            (above,) = await worker.submit(submission(9, [state(9)]), options=SubmitOptions(deduplication_after=99))
+            (answer,) = await worker.submit(submission(7, [state(7)]), options=SubmitOptions(deduplication_after=3))
+            assert isinstance(answer, Notarised)
+            assert answer.ledger_offset == 4
+            (above,) = await worker.submit(submission(9, [state(9)]), options=SubmitOptions(deduplication_after=5))
             assert isinstance(above, NotNow)
             assert above.code == Code.OFFSET_AFTER_END.name
-
-
-@on_virtual_time
-async def test_a_completion_that_a_promoted_database_lacks_is_waited_for() -> None:
-    """Goal: it does not count as a pruned one, for which every acceptance counts. Method: a standby without the newest
-    completion is promoted while a submission waits for that one's log offset; the holder publishes it again."""
-    async with World() as world:
-        (worker,) = make(world.shared, Delivery())
-        async with cluster(worker, world=world):
-            await keep_asking(worker, 1, 3)
-            await asyncio.sleep(2)
-            worker.database_is_away = True
-            after = SubmitOptions(deduplication_after=3)
-            asking = asyncio.create_task(worker.submit(submission(7, [state(7)]), options=after))
-            await asyncio.sleep(2)
-            published = list(world.shared.database.completions)
-            worker.database = copy(world.shared.database)
-            worker.database.completions = published[:2]
-            worker.database_is_away = False
-            await asyncio.sleep(3)
-            assert worker.worker.ledger_end == 2
-            assert not asking.done()
-            worker.database.completions = published
-            (answer,) = await asking
-            assert isinstance(answer, Notarised)
-            (value,) = world.shared.topic.records(answer.log_offset, answer.log_offset + 1)
-            record = decode_record(value[1], 2)
-            assert isinstance(record, RequestRecord)
-            assert record.after_offset == published[2][1].log_offset
-            unbroken(worker)
 
 
 @on_virtual_time

@@ -7,10 +7,8 @@ from typing import cast
 import msgspec
 import pytest
 
-from replica.active import ledger_count
 from replica.active.clock_agreement import AGE_MAX_S, ClockSeen, booted_us, why_not_stamp
 from replica.active.fitness import LOOK_S, PATIENCE_LOOKS, REST_LOOKS, Limits, Step, Unfit, Watch, WorkerFacts
-from replica.active.ledger_count import LedgerCount
 from replica.active.numbers import (
     FEW_LEFT,
     NUMBERS_PER_RANGE,
@@ -34,7 +32,7 @@ from replica.notary.errors import InvariantBroken
 from replica.notary.granters import Claim, Database, Granter, Release
 from replica.notary.parties import registration_id
 from replica.notary.position import POSITION_VERSION, Position, begin
-from replica.notary.records import ActRecord, BarrierRecord, Record, SignOfLifeRecord, encode_record
+from replica.notary.records import ActRecord, BarrierRecord, Record, encode_record
 from replica.notary.requests import Submission
 from replica.notary.rules import Outcome
 from replica.store.interface import Command
@@ -206,7 +204,6 @@ def test_a_submission_is_not_logged_anew_for_ever() -> None:
     "change",
     [
         {"stamp_us": 99},
-        {"after_offset": 3},
         {"submission_id": "x"},
         {"request": submission(2, [state(9)]).request},
     ],
@@ -273,57 +270,6 @@ def test_a_worker_stamps_while_its_clock_agrees_and_has_not_jumped() -> None:
     assert "jumped" in str(why(seen, ahead_us=-1_600_000))
     assert why(seen, later_s=AGE_MAX_S) is None  # the database is away: service goes on
     assert why(seen, later_s=AGE_MAX_S + 1) is not None
-
-
-# ---- ledger offsets ----
-
-
-def _records(log: Log, numbers: Numbers, *ids: int) -> Applied:
-    own, first = OwnRecords(), numbers.next
-    numbers.use(len(ids))
-    due = [waiting(submission(n, [state(n)])) for n in ids]
-    return log.read(*own.make(due, barrier(1), first, 10).values)
-
-
-def test_ledger_offsets_are_counted_on_from_what_is_published() -> None:
-    """Goal: the offsets that the holder will publish. Method: a worker begins at log offset 1; what is published lies
-    before that, then within what it read, or ahead of it; a sign of life counts for nothing."""
-    log, numbers = Log(barrier(1)), Numbers(range_of(1, DATABASE))
-    log.read(made(OwnRecords(), waiting(submission(1, [state(1)])), barrier(1), FIRST - 1, 9))  # ledger offset 1, at 1
-    count = LedgerCount()
-    assert count.take(_records(log, numbers, 2, 3)) == {2: None, 3: None}
-    count.learn(0, 0)  # published up to before where it began
-    assert count.end is None
-    count.learn(2, 2)
-    assert count.end == 3
-    assert count.take(log.read(encode_record(SignOfLifeRecord(2, barrier(1).activation_id, 0, 9)))) == {}
-    assert count.take(_records(log, numbers, 4)) == {5: 4}
-    count.learn(1, 77)  # known already: nothing changes
-    assert count.end == 4
-
-
-def test_a_publisher_that_is_ahead_is_caught_up_with() -> None:
-    """Goal: a worker that lags gives the same offsets. Method: what is published lies ahead of what it has read, and
-    inside its next run."""
-    log, numbers = Log(barrier(1)), Numbers(range_of(1, DATABASE))
-    count = LedgerCount()
-    assert count.take(_records(log, numbers, 1)) == {1: None}
-    count.learn(3, 3)
-    assert count.end is None
-    assert count.take(_records(log, numbers, 2)) == {2: None}
-    assert count.take(_records(log, numbers, 3, 4)) == {3: 3, 4: 4}
-    assert count.take(_records(log, numbers, 5)) == {5: 5}
-
-
-def test_what_is_counted_while_nothing_is_published_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: a database that is away costs no memory. Method: a bound of two, and two runs above it."""
-    monkeypatch.setattr(ledger_count, "COUNTED_MAX", 2)
-    log, numbers, count = Log(barrier(1)), Numbers(range_of(1, DATABASE)), LedgerCount()
-    for first in (1, 3):
-        count.take(_records(log, numbers, first, first + 1, first + 10))
-        assert not count._at
-    count.learn(log.position.offset, 6)
-    assert count.end == 6
 
 
 # ---- fitness ----

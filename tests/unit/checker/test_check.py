@@ -245,8 +245,8 @@ def test_each_request_has_one_completion_in_order() -> None:
     def codes(*rows: CompletionRow) -> set[str]:
         return _codes(check([], maker.log, scope=Scope(complete=False), completions=rows))
 
-    good = [row for judged in ReferenceJudge().judge(maker.log) for row in completions_of(judged, 1)]
-    first, second = (msgspec.structs.replace(row, ledger_offset=at) for at, row in enumerate(good, 1))
+    good = [row for judged in ReferenceJudge().judge(maker.log) for row in completions_of(judged)]
+    first, second = good
     assert [(row.outcome, row.recorded_us) for row in good] == [("NOTARISED", 7)] * 2
     assert codes() == {"COMPLETION_MISSING"}
     assert codes(first, second) == set()

@@ -20,7 +20,7 @@ def test_the_product_publishes_what_the_checker_demands(log: Log) -> None:
     applied, _ = judge_records(MemoryIndex(), begin(TOPIC), log)
     rows = [
         CompletionRow(ledger_offset, *[getattr(completion, name) for name in CompletionRow.__struct_fields__[1:]])
-        for ledger_offset, completion in enumerate(completions_of(applied), 1)
+        for ledger_offset, completion in completions_of(applied)
     ]
     report = check([], log, completions=rows, scope=Scope(complete=False))
     assert not report.counts

@@ -25,7 +25,7 @@ def test_each_kind_of_record_is_told_in_a_line() -> None:
         f"epoch 7 of r2, postgres:1:1, format {FORMAT}",
     )
     request = submission(5, inputs=[state(1), state(2)], references=[state(3)])
-    line = describe(1, encode_record(request_record(FORMAT, ACTIVATION, 3, 1_000_000, request, 0, -1)))
+    line = describe(1, encode_record(request_record(FORMAT, ACTIVATION, 3, 1_000_000, request, 0)))
     assert (line.kind, line.sequence, line.at_us, line.tx_ids) == ("request", 3, 1_000_000, (name_of(5).hex(),))
     assert "2 inputs, 1 references" in line.text
     line = describe(2, encode_record(SignOfLifeRecord(FORMAT, ACTIVATION, 4, 1_000_000)))

@@ -45,7 +45,6 @@ from replica.notary.salvage import (
     bound_topic_id,
     decode_salvage,
     encode_salvage,
-    lost_record,
     salvages_named,
 )
 from replica.store.adopt import position_in
@@ -82,7 +81,8 @@ def test_a_restored_log_judges_as_the_lost_one_would_have(log: Log, asked: list[
     if len(log) < 2:
         return
     archived = data.draw(st.integers(1, len(log) - 1))
-    tail = LostTail(log, archived, (len(log) - 1,), data.draw(st.integers(-1, len(log) - 1)))
+    published, ledger_end = data.draw(st.integers(-1, len(log) - 1)), len(completions_in(log, 0, len(log)))
+    tail = LostTail(log, archived, (len(log) - 1,), published, ledger_end=ledger_end)
     found = tail.salvage()
     suffix = suffix_of(asked, LogMaker(values=[value for _, value in log]))
     whole = [*log, *enumerate(suffix, len(log))]
@@ -162,12 +162,12 @@ def test_nobody_reads_past_a_lost_record_without_its_salvage() -> None:
             applier.apply(log[4:5])
         assert applier.position.offset == 3
     assert NO_SALVAGES.entries_of([(4, b"notary"), (5, b"")]) == {}
-    for value in (lost_record(5, found.digest), lost_record(4, found.digest)[:-1], lost_record(4, found.digest) + b"x"):
+    for value in (found.lost_record(5), found.lost_record(4)[:-1], found.lost_record(4) + b"x"):
         with pytest.raises(IndexMismatch):
             Salvages([found]).entries_of([(4, value)])
     for outside in (3, 10):
         with pytest.raises(IndexMismatch):
-            Salvages([found]).entries_of([(outside, lost_record(outside, found.digest))])
+            Salvages([found]).entries_of([(outside, found.lost_record(outside))])
 
 
 def test_a_salvage_that_contradicts_the_archive_is_refused() -> None:
@@ -347,11 +347,10 @@ def test_the_check_judges_a_lost_range_by_its_salvage() -> None:
     maker = LogMaker(values=[value for _, value in tail.log])
     log = restored(tail, found, suffix_of([request_of(50, (18,)), request_of(9, (18,), (19,))], maker))
     applied, _ = judge_records(MemoryIndex(), begin(RESTORED), log, Salvages([found]))
-    told = completions_in(tail.log, 0, tail.published)
-    told += [one for one in completions_of(applied) if one.log_offset > found.last]
+    told = list(enumerate(completions_in(tail.log, 0, tail.published), 1))
+    told += [row for row in completions_of(applied) if row[1].log_offset > found.last]
     rows = [
-        CompletionRow(at, *[getattr(one, name) for name in CompletionRow.__struct_fields__[1:]])
-        for at, one in enumerate(told, 1)
+        CompletionRow(at, *[getattr(one, name) for name in CompletionRow.__struct_fields__[1:]]) for at, one in told
     ]
     scope = Scope(complete=False)
     report = check([], log, completions=rows, scope=scope, salvages=Salvages([found]))

@@ -37,7 +37,7 @@ def change(number: int) -> bytes:
 
 
 def accepted(offset: int, tx: int = 0) -> bytes:
-    return encode_acceptance(bytes([tx]) * 32, b"d" * 32, 1_000 + offset, offset)
+    return encode_acceptance(bytes([tx]) * 32, b"d" * 32, 1_000 + offset, offset, offset)
 
 
 @pytest.fixture(params=["memory", "rocks"])
@@ -82,7 +82,7 @@ def offsets(found: list[bytes | None]) -> list[int | None]:
 
 def test_an_acceptance_is_read_as_it_was_written() -> None:
     """Goal: nothing is lost in the bytes. Method: there and back, with the largest numbers."""
-    acceptance = Acceptance(b"t" * 32, b"d" * 32, LAST, LAST)
+    acceptance = Acceptance(b"t" * 32, b"d" * 32, LAST, LAST, LAST)
     assert decode_acceptance(encode_acceptance(*acceptance)) == acceptance
     assert encode_acceptance(*acceptance)[-8:] == LAST.to_bytes(8, "big")
 

@@ -25,7 +25,7 @@ PARTITIONS = 3
 
 def request(number: int, size: int = LARGE_ABOVE_BYTES + 1) -> bytes:
     """What begins as a request of format 2, of `size` bytes."""
-    head = b"\x9e\x01\x02" + number.to_bytes(8)
+    head = b"\x9d\x01\x02" + number.to_bytes(8)
     return head + bytes(size - len(head))
 
 
@@ -156,7 +156,7 @@ async def test_what_is_small_or_no_request_of_format_2_goes_straight_and_in_orde
     straight = [
         request(1, LARGE_ABOVE_BYTES),
         b"\x97\x00" + bytes(9_000),  # a barrier
-        b"\x9e\x01\x01" + bytes(9_000),  # what no format has
+        b"\x9d\x01\x01" + bytes(9_000),  # what no format has
         b"\x95\x02\x02" + bytes(9_000),  # a sign of life
     ]
     written.writer.append(request(2))

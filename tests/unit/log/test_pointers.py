@@ -21,7 +21,7 @@ from replica.notary.codes import Code
 from replica.notary.errors import LogRefused
 from replica.notary.records import RECORD_MAX_BYTES
 
-REQUEST = b"\x9e\x01\x02" + bytes(5_000)
+REQUEST = b"\x9d\x01\x02" + bytes(5_000)
 
 
 def packed(partition: int = 0, offset: int = 0, size: int = 10, magic: bytes = MAGIC) -> bytes:

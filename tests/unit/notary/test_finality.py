@@ -49,9 +49,7 @@ def test_after_a_final_refusal_the_same_request_is_never_notarised(asked: list[t
     for request, step_us in [*asked, *asked]:
         stamp_us += step_us
         log.sequence += 1
-        log.raw(
-            encode_record(request_record(2, log.activation_id, log.sequence, stamp_us, submission_of(request), 0, -1))
-        )
+        log.raw(encode_record(request_record(2, log.activation_id, log.sequence, stamp_us, submission_of(request), 0)))
     entries = read_records(begin("topic"), log.log).counted
     for entry in entries:
         assert isinstance(entry, CountedRequest)

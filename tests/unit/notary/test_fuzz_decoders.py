@@ -37,7 +37,7 @@ from tests.worlds.beginning import LEDGER
 
 SUBMISSION = make_submission()
 FRAME = encoder.encode(Submissions([(7, SUBMISSION)]))
-RECORD = encode_record(request_record(2, b"a" * 16, 3, 5, SUBMISSION, 0, -1))
+RECORD = encode_record(request_record(2, b"a" * 16, 3, 5, SUBMISSION, 0))
 DEEP = b"\x91" * 50_000 + b"\x01"  # MessagePack: a list in a list in a list
 KEY = bytes(NOTARY_KEY.verify_key)
 GOOD = make_receipts([(bytes([n]) * 32, bytes(32)) for n in range(5)], KEY, lambda m: NOTARY_KEY.sign(m).signature)[3]

@@ -137,7 +137,7 @@ def test_an_old_log_gives_the_index_that_it_gave() -> None:
     for one in judge.judge(kept_log("logs/format-2")):
         if isinstance(one, JudgedRequest) and one.outcome == "NOTARISED":
             key = b"c" + one.change_id + (b"" if one.acceptance is None else _eight(one.offset))
-            times = _eight(one.judged_us) + _eight(one.offset)
+            times = _eight(one.judged_us) + _eight(one.ledger_offset) + _eight(one.offset)
             acceptances[key] = one.request.tx_id + one.content_digest + times
     index = {b"t" + tx_id: digest + _eight(at) for tx_id, (digest, at) in judge.notarised.items()}
     index |= {b"s" + state: tx_id + _eight(judge.notarised[tx_id][1]) for state, tx_id in judge.consumed.items()}

@@ -17,7 +17,6 @@ from replica.notary.granters import Claim
 from replica.notary.position import begin
 from replica.notary.reading import VoidReason, read_records
 from replica.notary.records import (
-    NO_OFFSET,
     RECORD_FORMATS,
     BarrierRecord,
     encode_record,
@@ -50,7 +49,7 @@ def next_release() -> Iterator[None]:
 def write(maker: LogMaker, tx_number: int, *, lot: int | None, states: tuple[int, ...] = (), command: str = "") -> int:
     """A request of the next format, with this lot; without one it is of today's."""
     submission = submission_of(request_of(tx_number, states), command or f"c{len(maker.values)}")
-    fields = (maker.activation_id, len(maker.values), 1_000, submission, FOR_EVER, NO_OFFSET)
+    fields = (maker.activation_id, len(maker.values), 1_000, submission, FOR_EVER)
     if lot is None:
         return maker.raw(encode_record(request_record(PRESENT.records, *fields)))
     present = request_record(NEXT.records, *fields)
@@ -125,7 +124,7 @@ def test_the_added_field_has_its_place_and_its_bound(last: list[int]) -> None:
     """Goal: no element less, none more, none above its bound."""
     maker = raised()
     submission = submission_of(request_of(2), "c")
-    present = request_record(NEXT.records, maker.activation_id, 0, 1, submission, FOR_EVER, NO_OFFSET)
+    present = request_record(NEXT.records, maker.activation_id, 0, 1, submission, FOR_EVER)
     offset = maker.raw(msgspec.msgpack.encode([1, *msgspec.structs.astuple(present), *last]))
     assert run_product(maker.log).voids == {offset: VoidReason.UNDECODABLE.value}
 

@@ -145,5 +145,6 @@ def _acceptances_of(judged: list[Judged]) -> dict[bytes, bytes]:
             at = one.offset.to_bytes(8, "big")
             key = b"c" + one.change_id
             key += at if key in entries else b""
-            entries[key] = one.request.tx_id + one.content_digest + one.judged_us.to_bytes(8, "big") + at
+            when = one.judged_us.to_bytes(8, "big") + one.ledger_offset.to_bytes(8, "big")
+            entries[key] = one.request.tx_id + one.content_digest + when + at
     return entries

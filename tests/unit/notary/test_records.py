@@ -31,7 +31,7 @@ from tests.worlds.beginning import LEDGER
 from tests.worlds.notary_logs import PARTY, activation, request_of, submission_of, tx
 
 BARRIER = BarrierRecord(7, activation(7), "R1", Database("postgres", "1", 1), 2, 3)
-REQUEST = request_record(2, activation(7), 3, 1_000, submission_of(request_of(1, (1, 2), (3,))), 60_000_000, -1)
+REQUEST = request_record(2, activation(7), 3, 1_000, submission_of(request_of(1, (1, 2), (3,))), 60_000_000)
 LIFE = SignOfLifeRecord(2, activation(7), 4, 1_000)
 
 
@@ -109,8 +109,6 @@ BROKEN_2 = {
     "an act with an element more": _extended(ACT),
     "a negative period": _of_2(REQUEST, deduplication_us=-1),
     "a period that no column can hold": _of_2(REQUEST, deduplication_us=2**63),
-    "an offset below -1": _of_2(REQUEST, after_offset=-2),
-    "an offset that no log has": _of_2(REQUEST, after_offset=2**63),
     "an act without a name": _of_2(ACT, name=""),
     "an act with a long name": _of_2(ACT, name="n" * 513),
     "an act of nobody": _of_2(ACT, operator=""),

@@ -12,7 +12,7 @@ from pipeline.judging.columns import BAD_REQUEST, REQUEST, UNDECODABLE, decode
 from replica.checker.judge import JudgedRequest, JudgedVoid, ReferenceJudge
 from replica.notary.canonical import CONTENT_AT, encode_request
 from replica.notary.errors import BadRequest
-from replica.notary.records import NO_OFFSET, encode_record, request_record
+from replica.notary.records import encode_record, request_record
 from replica.notary.requests import DERIVED
 from replica.notary.terms import decode_canonical
 from tests.worlds.notary_logs import FOR_EVER, begun, request_of, run_product, submission_of
@@ -70,7 +70,7 @@ def log_with(request: bytes, **fields: Any) -> list[bytes]:
     """A log whose last record is that of this request, with these fields; nothing else is wrong with it."""
     maker = begun()
     submission = msgspec.structs.replace(submission_of(request_of(1, (1, 2))), request=request)
-    record = request_record(2, maker.activation_id, 40, 5, submission, FOR_EVER, NO_OFFSET)
+    record = request_record(2, maker.activation_id, 40, 5, submission, FOR_EVER)
     maker.raw(encode_record(msgspec.structs.replace(record, **fields)))
     return maker.values
 

@@ -37,9 +37,9 @@ from tests.worlds.notary_logs import (
 
 
 def _counted(request: Request, offset: int, judged_us: int = 50, digest: bytes = b"d" * 32) -> CountedRequest:
-    record = request_record(2, activation(1), offset, judged_us, submission_of(request), 0, -1)
+    record = request_record(2, activation(1), offset, judged_us, submission_of(request), 0)
     change = sha256(b"%d" % offset).digest()
-    return CountedRequest(offset, record, request, digest, Terms("user", "c", (PARTY,)), change, judged_us, 3)
+    return CountedRequest(offset, offset, record, request, digest, Terms("user", "c", (PARTY,)), change, judged_us, 3)
 
 
 def _spent(by: int, offset: int) -> bytes:
@@ -288,12 +288,12 @@ def test_both_times_of_a_period_are_the_highest_stamps_so_far() -> None:
     assert [run.verdicts[at].outcome for at in (within, after)] == [DEDUPLICATED, Outcome.NOTARISED]
 
 
-@pytest.mark.parametrize(("after", "outcome"), [(-1, DEDUPLICATED), (2, DEDUPLICATED), (3, Outcome.NOTARISED)])
-def test_an_acceptance_counts_after_the_offset_that_the_record_names(after: int, outcome: Outcome) -> None:
-    """Goal: above it, not at it. Method: an acceptance at offset 3, and offsets on both sides."""
+@pytest.mark.parametrize(("after", "outcome"), [(0, DEDUPLICATED), (1, Outcome.NOTARISED), (2, Outcome.NOTARISED)])
+def test_an_acceptance_counts_after_the_ledger_offset_that_was_signed(after: int, outcome: Outcome) -> None:
+    """Goal: above it, not at it. Method: an acceptance at ledger offset 1, and offsets on both sides."""
     maker = begun()
     assert maker.submit(request_of(1), command="c") == 3
-    again = maker.submit(request_of(1), command="c", after_offset=after)
+    again = maker.submit(request_of(1), command="c", after=after)
     assert run_product(maker.log).verdicts[again].outcome is outcome
 
 
@@ -305,7 +305,7 @@ def test_an_offset_above_the_records_own_leaves_nothing_to_count() -> None:
     maker = begun()
     maker.submit(request_of(1), command="c")
     for after in (len(maker.values), FOR_EVER):
-        again = maker.submit(request_of(1), command="c", after_offset=after)
+        again = maker.submit(request_of(1), command="c", after=after)
         assert run_product(maker.log).verdicts[again].outcome is Outcome.NOTARISED
 
 
@@ -364,11 +364,10 @@ def test_an_acceptance_is_stored_as_the_formats_say() -> None:
     requests = [run.counted[at] for at in (3, 4)]
     key = b"c" + requests[0].change_id
     assert run.acceptances == {
-        key: tx(1) + requests[0].content_digest + (7).to_bytes(8, "big") + (3).to_bytes(8, "big"),
+        key: tx(1) + requests[0].content_digest + b"".join(number.to_bytes(8, "big") for number in (7, 1, 3)),
         key + (4).to_bytes(8, "big"): tx(2)
         + requests[1].content_digest
-        + (9).to_bytes(8, "big")
-        + (4).to_bytes(8, "big"),
+        + b"".join(number.to_bytes(8, "big") for number in (9, 2, 4)),
     }
 
 
@@ -389,8 +388,8 @@ def test_notes_about_others_count_and_change_no_verdict() -> None:
 def test_a_request_is_not_judged_where_its_acceptance_or_its_key_was_not_looked_up() -> None:
     """Goal: a command whose acceptance was not looked up would pass for fresh. Method: one for two requests; likewise
     of registrations."""
-    record = request_record(2, activation(1), 7, 50, submission_of(request_of(1)), FOR_EVER, -1)
-    entry = CountedRequest(7, record, request_of(1), b"d" * 32, Terms("user", "c", (PARTY,)), bytes(32), 50, 3)
+    record = request_record(2, activation(1), 7, 50, submission_of(request_of(1)), FOR_EVER)
+    entry = CountedRequest(7, 1, record, request_of(1), b"d" * 32, Terms("user", "c", (PARTY,)), bytes(32), 50, 3)
     with pytest.raises(InvariantBroken, match="1 commands for 2 requests"):
         judge([entry, entry], [keys_of(entry)] * 2, [None] * 2, [None], [IN_FORCE] * 2)
     with pytest.raises(InvariantBroken, match="1 keys for 2 requests"):

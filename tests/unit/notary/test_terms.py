@@ -90,22 +90,19 @@ _NONE, _OFFSET = Terms("user", "c", (PARTY,)), Terms("user", "c", (PARTY,), None
 
 
 @pytest.mark.parametrize(
-    ("signed", "period_us", "after", "counts"),
+    ("signed", "period_us", "counts"),
     [
-        (TERMS, 60, -1, True),
-        (TERMS, 61, -1, False),
-        (TERMS, 60, 0, False),
-        (_NONE, 7, -1, True),
-        (_NONE, 7, 0, False),
-        (_OFFSET, FOR_EVER_US, 3, True),
-        (_OFFSET, FOR_EVER_US, -1, True),
-        (_OFFSET, 60, 3, False),
+        (TERMS, 60, True),
+        (TERMS, 61, False),
+        (_NONE, 7, True),
+        (_OFFSET, FOR_EVER_US, True),
+        (_OFFSET, 60, False),
     ],
 )
-def test_a_record_has_the_terms_that_were_signed_for(signed: Terms, period_us: int, after: int, counts: bool) -> None:
+def test_a_record_has_the_terms_that_were_signed_for(signed: Terms, period_us: int, counts: bool) -> None:
     """Goal: nobody who relays a request changes its terms. Method: product and reference judge."""
     maker = begun()
-    maker.submit(REQUEST, command="c", deduplication_us=period_us, after_offset=after, terms=signed)
+    maker.submit(REQUEST, command="c", deduplication_us=period_us, terms=signed)
     run = run_product(maker.log)
     assert run.voids == ({} if counts else {3: "undecodable"})
     judged = list(ReferenceJudge().judge(maker.log))[3]
@@ -120,7 +117,7 @@ def test_bytes_without_a_command_are_no_canonical_bytes(raw: bytes) -> None:
         decode_canonical(raw)
     maker = begun()
     sent = msgspec.structs.replace(submission_of(REQUEST), request=raw)
-    maker.raw(encode_record(request_record(2, maker.activation_id, 1, 1_000, sent, 60, -1)))
+    maker.raw(encode_record(request_record(2, maker.activation_id, 1, 1_000, sent, 60)))
     assert run_product(maker.log).voids == {3: "undecodable"}
     assert isinstance(list(ReferenceJudge().judge(maker.log))[3], JudgedVoid)
 

@@ -33,7 +33,7 @@ def index_of(log: Log) -> MemoryIndex:
 def held_against(found: Log, old: Log, *, index: bool = True, published: int = -1) -> Kept:
     """The log as it is found, held against what an index, or completions, know of the old one."""
     applied = Applier(MemoryIndex(), TOPIC).apply(old)
-    completions = [one for one in completions_of(applied) if one.log_offset <= published]
+    completions = [one for _, one in completions_of(applied) if one.log_offset <= published]
     evidence = Evidence(("r1", index_of(old)) if index else None, completions, [], NO_SALVAGES)
     return kept_of(begin(TOPIC), len(found), lambda first, end: found[first:end], evidence)
 

@@ -11,7 +11,7 @@ from pipeline.tables.dense import (
     decisions_of,
     dense_batches,
     dense_of,
-    judged_parts,
+    judged_of,
     read_dense,
     records_of,
     row_batches,
@@ -122,7 +122,7 @@ def test_a_run_that_does_not_end_in_bytes_is_refused() -> None:
 def test_a_stretch_with_a_gap_gets_no_rows() -> None:
     """Goal: ledger offsets are counted through a stretch, so it has no gap. Method: leave a record out."""
     records = records_of(pa.Table.from_batches([dense_of(range(len(VALUES)), VALUES)]))
-    (judged,) = judged_parts(OrderedJudge(MemoryIndex(), begin(TOPIC), 0, NO_SALVAGES), records)
+    judged = judged_of(OrderedJudge(MemoryIndex(), begin(TOPIC), NO_SALVAGES), records)
     with pytest.raises(InvariantBroken, match="a task got"):
         rows_of_stretch(decisions_of(judged), [(1, VALUES[1]), (3, VALUES[3])])
 
@@ -135,7 +135,7 @@ def test_a_task_may_read_parts_of_the_log_in_any_order() -> None:
         for pick in picks
     ]
     records = records_of(pa.Table.from_batches(list(dense_batches(iter(tasks)))))
-    (judged,) = judged_parts(OrderedJudge(MemoryIndex(), begin(TOPIC), 0, NO_SALVAGES), records)
+    judged = judged_of(OrderedJudge(MemoryIndex(), begin(TOPIC), NO_SALVAGES), records)
     found = pa.Table.from_batches(
         [row for task in tasks for row in row_batches(decisions_of(judged), NOTHING, iter([task]))]
     )
@@ -148,7 +148,7 @@ def test_a_task_may_read_parts_of_the_log_in_any_order() -> None:
 def test_a_task_makes_the_rows_that_each_table_lacks() -> None:
     """Goal: a batch that is repeated doubles no row. Method: tables that reach different offsets in the batch."""
     records = records_of(pa.Table.from_batches([dense_of(range(len(VALUES)), VALUES)]))
-    (judged,) = judged_parts(OrderedJudge(MemoryIndex(), begin(TOPIC), 0, NO_SALVAGES), records)
+    judged = judged_of(OrderedJudge(MemoryIndex(), begin(TOPIC), NO_SALVAGES), records)
     task = pa.RecordBatch.from_pydict({"offset": range(len(VALUES)), "value": pa.array(VALUES, pa.binary())})
     reached = NOTHING | {VERDICTS: 9, COMPLETIONS: len(VALUES)}
     found = pa.Table.from_batches(list(row_batches(decisions_of(judged), reached, iter([task]))))

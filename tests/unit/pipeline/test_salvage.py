@@ -76,7 +76,7 @@ def lost_again(**changes: object) -> tuple[LostTail, Salvage, Survivors]:
     index = read(log, held)
     entries = {key: value for key, value in index.entries() if recorded_at(value) >= tail.archived}
     told = completions_in(tail.log, tail.archived, tail.published)
-    told += [one for one in completions_of(applied) if one.log_offset > found.last]
+    told += [one for _, one in completions_of(applied) if one.log_offset > found.last]
     survivors = msgspec.structs.replace(
         tail.survivors(),
         base=msgspec.structs.replace(tail.base, topic_id=RESTORED),

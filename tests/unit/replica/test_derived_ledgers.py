@@ -22,7 +22,7 @@ from replica.notary.formats import Formats, of_barrier
 from replica.notary.granters import Claim, Release
 from replica.notary.position import begin
 from replica.notary.reading import read_records
-from replica.store.reader import Row
+from replica.store.interface import Row
 from replica.store.sqlite.reader import SqliteReader
 from replica.store.sqlite.tables import FILE
 from tests.next_version.release import NEXT, PRESENT, registered
@@ -57,7 +57,7 @@ async def successor(*replicas: Replica) -> Replica:
 def decided(world: World) -> list[Row]:
     topic = world.shared.topic
     applied = Applier(MemoryIndex(), topic.topic_id).apply(topic.records(0, topic.end_offset))
-    return list(enumerate(completions_of(applied), 1))
+    return completions_of(applied)
 
 
 @pytest.mark.parametrize("damaged", [False, True])

@@ -187,8 +187,8 @@ async def test_activations_begin_when_their_barriers_were_appended(tmp_path: Pat
     ledger = LedgerFile(tmp_path / FILE, TOPIC)
     begun = [Begun(1, "r1", 0, 0), Begun(2, "r2", 1, 0), Begun(3, "", 3, 25 * second)]
     begun += [Begun(4, "r3", 4, 25 * second), Begun(5, "r1", 5, 25 * second)]
-    end = msgspec.structs.replace(at(5), stamp_us=25 * second)
-    ledger.append([completion(command(1), 2, recorded_us=25 * second)], begun, end)
+    end = msgspec.structs.replace(at(5, 1), stamp_us=25 * second)
+    ledger.append([(1, completion(command(1), 2, recorded_us=25 * second))], begun, end)
     ledger.close()
     log = WordsHere(end=6)
     log.appended = {0: 10 * second, 1: 20 * second, 3: 30 * second, 4: 40 * second, 5: 50 * second}

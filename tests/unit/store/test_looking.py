@@ -36,7 +36,7 @@ def files(tmp_path: Path) -> list[Path]:
     for path, last in ((paths[1], 4), (paths[2], 9)):
         path.parent.mkdir()
         file = LedgerFile(path, TOPIC)
-        file.append(completions(1, last), [Begun(1, "r1", 0, 0)], at(last))
+        file.append(list(enumerate(completions(1, last), 1)), [Begun(1, "r1", 0, 0)], at(last, last))
         file.close()
     return paths
 
@@ -65,7 +65,7 @@ async def test_history_is_what_the_log_has(files: list[Path]) -> None:
     one that was killed, one that gave the lease up, one that goes on."""
     file = LedgerFile(files[2], TOPIC)
     begun = [Begun(2, "r2", 10, BEGAN_US + 20 * S), Begun(3, "", 11, BEGAN_US + 30 * S)]
-    file.append([], [*begun, Begun(4, "r3", 12, BEGAN_US + 30 * S)], at(12))
+    file.append([], [*begun, Begun(4, "r3", 12, BEGAN_US + 30 * S)], at(12, 9))
     file.close()
     async with EmbeddedLedgers(files).board("test") as board:
         newest, released, killed = await board.history(10)
@@ -112,7 +112,7 @@ def test_tools_read_one_ledger_by_its_address(files: list[Path]) -> None:
     address = addresses["the ledger of r3"]
     state = published_state(address)
     assert (state.topic_id, state.ledger_end, state.pruned_to) == (TOPIC, 9, 0)
-    assert state.position == encode_position(at(9))
+    assert state.position == encode_position(at(9, 9))
     assert list(export_range(address, 2, 5)) == list(enumerate(completions(3, 5), 3))
     assert list(export_range(address, -1, 1)) == list(enumerate(completions(1, 1), 1))
     with pytest.raises(StoreMismatch, match="no replica of this machine"):

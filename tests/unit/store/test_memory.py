@@ -28,6 +28,7 @@ from tests.contracts.store_contract import (
     at,
     command,
     completion,
+    publish,
 )
 from tests.contracts.store_machine import StoreMachine, memory_world
 
@@ -110,13 +111,13 @@ async def test_what_a_lost_session_did_is_unknown_but_whole(
 ) -> None:
     """Goal: no statement of a dead session takes effect. Method: kill the sessions, then publish."""
     store = await activated(new_store)
-    assert await store.publish([completion(command(1), 7)], at(7)) == 1
+    assert await publish(store, [completion(command(1), 7)], 7) == 0
     server.end_all()
     with pytest.raises(LockLost):
-        await store.publish([completion(command(2), 8)], at(8))
+        await publish(store, [completion(command(2), 8)], 8, 1)
     with pytest.raises(LockLost):
         await store.published()
-    assert database.published() == Published(at(7), 1)
+    assert database.published() == Published(at(7, 1), 1)
 
 
 async def test_grants_are_kept_for_people(new_store: NewStore, database: MemoryDatabase) -> None:

@@ -48,6 +48,7 @@ from tests.contracts.store_contract import (
     command,
     completion,
     ends_on,
+    publish,
 )
 from tests.contracts.store_machine import StoreMachine, StoreWorld, memory_world
 from tests.oracle import driver
@@ -173,7 +174,7 @@ async def test_a_page_of_large_conflicts_is_bounded_in_bytes(new_store: NewStore
     store = await activated(new_store)
     details = [b"x" * 1_000_000] * 6 + [b""] * 600
     done = [completion(command(n), n, REJECTED, detail=detail) for n, detail in enumerate(details)]
-    await store.publish(done, at(len(done)))
+    await publish(store, done, len(done))
     sizes, after = [], 0
     while after < len(details):
         page = await reader.read(after, len(details))
@@ -187,7 +188,7 @@ async def test_a_reader_comes_back_after_its_server_ended_it(
 ) -> None:
     """Goal: a connection that ended while nobody read costs no caller an error. Method: kill it, read."""
     store = await activated(new_store)
-    await store.publish([completion(command(1), 7)], at(7))
+    await publish(store, [completion(command(1), 7)], 7)
     assert len(await reader.read(0, 1)) == 1
     server.end(server.sessions[-1], KILLED)
     assert len(await reader.read(0, 1)) == 1
@@ -226,7 +227,7 @@ async def test_a_restored_topic_is_adopted_while_nobody_is_active(
 ) -> None:
     """Goal: the position goes with the topic, and not under an active replica. Method: held lock, refused, adopted."""
     store = await activated(new_store)
-    await store.publish([completion(command(1), 7)], at(7))
+    await publish(store, [completion(command(1), 7)], 7)
     number, seen = lock_id("NOTARY", Counter.PARTICIPANT_WRITE), []
     await opened[-1].try_lock()
     with pytest.raises(StoreMismatch, match="a replica is active") as refused:
@@ -241,7 +242,7 @@ async def test_a_restored_topic_is_adopted_while_nobody_is_active(
         adopt_topic(render_oracle(LOGIN), number, "other", refuse)
     assert (await read_status(LOGIN)).topic_id == TOPIC
     adopted = adopt_topic(render_oracle(LOGIN), number, "other", seen.append)
-    assert adopted == msgspec.structs.replace(at(7), topic_id="other")
+    assert adopted == msgspec.structs.replace(at(7, 1), topic_id="other")
     assert seen == [adopted]
     state = published_state(render_oracle(LOGIN))
     assert (state.topic_id, state.ledger_end) == ("other", 1)
@@ -262,7 +263,7 @@ async def test_every_field_is_stored_as_it_was(new_store: NewStore, server: Orac
         completion(of, 7, REJECTED, recorded_us=2**62, detail=bytes(range(256))),
         completion(command(2), 8, detail=b""),
     ]
-    await store.publish(done, at(8))
+    await publish(store, done, 8)
     with export_completions(LOGIN) as export:
         assert list(export.rows) == [(1, done[0]), (2, done[1])]
         assert (export.topic_id, export.published_offset, export.ledger_end) == (TOPIC, 8, 2)
@@ -285,12 +286,12 @@ async def test_each_transaction_is_one_commit_in_a_bounded_number_of_round_trips
     for size in (1, 300):
         batch = [command(1_000 * size + number) for number in range(size)]
         server.calls.clear()
-        await store.publish([completion(of, size) for of in batch], at(size))
+        await publish(store, [completion(of, size) for of in batch], size, size // 300)
         assert names(server) == ["counters", "complete", "move_position*"]
         assert [len(call.rows) for call in server.calls] == [1, size, 1]
     server.calls.clear()
-    await store.publish([], at(500))
-    await store.publish([completion(command(1), 501, REJECTED)], at(501))
+    await publish(store, [], 500, 301)
+    await publish(store, [completion(command(1), 501, REJECTED)], 501, 301)
     assert names(server) == [
         *("counters", "move_position*"),
         *("counters", "complete", "move_position*"),
@@ -330,7 +331,7 @@ async def test_a_publication_on_a_session_that_ends_is_whole_or_nothing(
     store = await activated(new_store)
     server.failures[name] = [failure]
     with pytest.raises(LockLost, match=f"ORA-{failure[0]:05}"):
-        await store.publish([completion(command(1), 7)], at(7))
+        await publish(store, [completion(command(1), 7)], 7)
     assert rows(server, "SELECT ledger_end, published_offset FROM participant") == [(0, -1)]
     assert rows(server, "SELECT count(*) FROM completion") == [(0,)]
 
@@ -362,9 +363,9 @@ async def test_an_error_in_a_transaction_undoes_it_and_keeps_the_session(
     store = await activated(new_store)
     server.failures["move_position"] = [failure]
     with pytest.raises(error, match=f"ORA-{failure[0]:05}"):
-        await store.publish([completion(command(1), 7)], at(7))
+        await publish(store, [completion(command(1), 7)], 7)
     assert rows(server, "SELECT count(*) FROM completion") == [(0,)]
-    assert await store.publish([completion(command(1), 7)], at(7)) == 1
+    assert await publish(store, [completion(command(1), 7)], 7) == 0
 
 
 async def test_a_write_that_nobody_waits_for_any_more_reaches_its_end(
@@ -373,7 +374,7 @@ async def test_a_write_that_nobody_waits_for_any_more_reaches_its_end(
     """Goal: a write is never cancelled; its session is closed. Method: no answer; the user's task is cancelled."""
     store = await activated(new_store)
     server.stalled.add("move_position")
-    task = asyncio.create_task(store.publish([completion(command(1), 7)], at(7)))
+    task = asyncio.create_task(publish(store, [completion(command(1), 7)], 7))
     while not server.named("move_position"):
         await asyncio.sleep(0)
     task.cancel()
@@ -411,7 +412,7 @@ async def test_a_database_without_a_schema_says_what_to_do(bare_server: OracleSe
 async def test_status_tells_people_where_things_are(new_store: NewStore) -> None:
     """Goal: one look shows who leads and how far. Method: an activation, one completion."""
     store = await activated(new_store)
-    await store.publish([completion(command(1), 7)], at(7))
+    await publish(store, [completion(command(1), 7)], 7)
     status = await read_status(LOGIN)
     assert (status.topic_id, status.epoch, status.replica) == (TOPIC, 1, "r")
     assert (status.published_offset, status.ledger_end) == (7, 1)

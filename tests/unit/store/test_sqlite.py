@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from itertools import count
@@ -16,7 +16,7 @@ import pytest
 
 from replica.notary.errors import InvariantBroken, StoreMismatch, StoreUnavailable
 from replica.notary.position import BEGIN, Position
-from replica.store.interface import Completion, ParticipantStore
+from replica.store.interface import ParticipantStore, Published, Row
 from replica.store.sqlite.file import Begun, LedgerFile
 from replica.store.sqlite.ledger import EmbeddedLedger, open_or_make_anew
 from replica.store.sqlite.reader import SqliteReader
@@ -39,8 +39,8 @@ class WritingStore(EmbeddedStore):
         super().__init__(ledger, TOPIC, RAISED)
         self._fed = ledger
 
-    async def publish(self, completions: list[Completion], position: Position) -> int:  # type: ignore[override]
-        if self._end is not None:  # else it refuses
+    async def publish(self, completions: Sequence[Row], position: Position) -> int:
+        if self._was_asked:  # else it refuses
             self._fed.feed(completions, [], self._fed.fed_offset, position)
         return await super().publish(completions, position)
 
@@ -101,18 +101,19 @@ class TestSqliteReader(ReaderContract):
     """See ReaderContract."""
 
 
-def some(count: int, first: int = 0) -> list[Completion]:
-    return [
+def some(count: int, first: int = 0) -> list[Row]:
+    done = [
         completion(command(n), 10 + n, REJECTED, detail=b"d" * n, recorded_us=n)
         if n % 3
         else completion(command(n), 10 + n, recorded_us=n)
         for n in range(first, first + count)
     ]
+    return list(enumerate(done, first + 1))
 
 
 def fill(folder: Path, count: int = 20) -> Path:
     file = LedgerFile(folder / FILE, TOPIC)
-    file.append(some(count), [Begun(1, "r1", 0, 0)], at(10 + count))
+    file.append(some(count), [Begun(1, "r1", 0, 0)], at(10 + count, count))
     file.close()
     return folder / FILE
 
@@ -145,11 +146,14 @@ def test_rows_and_position_are_one_transaction(tmp_path: Path) -> None:
     file = LedgerFile(path, TOPIC)
     before = file.progress()
     with pytest.raises(LedgerDamaged):
-        file.append(some(2, 20), [Begun(1, "twice", 0, 0)], at(40))
+        file.append(some(2, 20), [Begun(1, "twice", 0, 0)], at(40, 22))
     with pytest.raises(InvariantBroken):
-        file.append(some(2, 20), [], at(30))
+        file.append(some(2, 20), [], at(30, 22))
+    with pytest.raises(InvariantBroken):
+        file.append(some(2, 19), [], at(40, 21))
     assert (file.progress(), len(list(file.rows()))) == (before, 20)
-    assert file.append(some(2, 20), [Begun(2, "r2", 31, 9)], at(40)) == 22
+    file.append(some(2, 20), [Begun(2, "r2", 31, 9)], at(40, 22))
+    assert file.progress() == Published(at(40, 22), 22)
     file.close()
 
 
@@ -159,7 +163,7 @@ def test_what_a_crash_leaves_is_the_ledger_up_to_some_transaction(tmp_path: Path
     file = LedgerFile(tmp_path / FILE, TOPIC)
     whole = some(40)
     for n in range(0, 40, 4):
-        file.append(whole[n : n + 4], [], at(10 + n))
+        file.append(whole[n : n + 4], [], at(10 + n, n + 4))
     main, wal = ((tmp_path / f"{FILE}{suffix}").read_bytes() for suffix in ("", "-wal"))
     file.close()
     chance = random.Random(7)
@@ -175,9 +179,9 @@ def test_what_a_crash_leaves_is_the_ledger_up_to_some_transaction(tmp_path: Path
             (folder / f"{FILE}-wal").write_bytes(bytes(left))
             after = open_or_make_anew(folder, TOPIC)
             rows, progress = list(after.rows()), after.progress()
-            assert rows == list(enumerate(whole[: len(rows)], 1))
+            assert rows == whole[: len(rows)]
             assert progress.ledger_end == len(rows)
-            assert progress.position == (at(10 + len(rows) - 4) if rows else None)
+            assert progress.position == (at(10 + len(rows) - 4, len(rows)) if rows else None)
             lengths.add(len(rows))
             after.close()
     assert {0, 40} < lengths <= set(range(0, 41, 4))
@@ -209,7 +213,7 @@ def test_a_file_that_is_not_ours_is_put_aside(tmp_path: Path, damage: str) -> No
         connection.close()
     file = open_or_make_anew(tmp_path, TOPIC)
     assert file.progress().position is None
-    assert file.append(some(20), [], at(30)) == 20
+    file.append(some(20), [], at(30, 20))
     file.close()
     assert path.with_name(f"{FILE}.damaged").exists() == (damage != "empty")
 
@@ -217,7 +221,7 @@ def test_a_file_that_is_not_ours_is_put_aside(tmp_path: Path, damage: str) -> No
 async def test_a_turned_bit_is_never_an_answer(tmp_path: Path) -> None:
     """Goal: a disk that lies is found when the row is read. Method: turn bits all over the file, read all."""
     raw = fill(tmp_path, 200).read_bytes()
-    right = list(enumerate(some(200), 1))
+    right = some(200)
     chance, found = random.Random(3), 0
     for round_number in range(60):
         folder = tmp_path / str(round_number)
@@ -242,9 +246,9 @@ async def test_a_file_that_somebody_holds_is_waited_for_and_then_refused(tmp_pat
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable):
-        file.append(some(1, 20), [], at(31))
+        file.append(some(1, 20), [], at(31, 21))
     other.execute("ROLLBACK")
-    assert file.append(some(1, 20), [], at(31)) == 21
+    file.append(some(1, 20), [], at(31, 21))
     other.close()
     file.close()
 
@@ -279,20 +283,21 @@ async def test_it_is_fed_from_below_and_straddling_its_position(tmp_path: Path) 
                 upper = min(70, offset + chance.randrange(1, 15))
                 if upper <= offset:
                     break
-                ledger.feed([c for c in whole if offset < c.log_offset <= upper], [], offset, at(upper))
+                new = [row for row in whole if offset < row[1].log_offset <= upper]
+                ledger.feed(new, [], offset, at(upper, max(0, min(60, upper - 9))))
                 offset = upper
             reached = max(reached, offset)
             if chance.random() < 0.3:
                 await ledger.reached(reached)
         await ledger.reached(70)
-        assert list(ledger._file.rows()) == list(enumerate(whole, 1))
+        assert list(ledger._file.rows()) == whole
 
 
 async def test_another_record_at_its_position_stops_it(ledger: EmbeddedLedger) -> None:
     """Goal: a ledger of another history is never continued. Method: feed the same offset with another digest."""
-    ledger.feed(some(3), [], BEGIN, at(20))
+    ledger.feed(some(3), [], BEGIN, at(20, 3))
     with pytest.raises(InvariantBroken):
-        ledger.feed(some(3), [], BEGIN, msgspec.structs.replace(at(20), digest=b"e" * 32))
+        ledger.feed(some(3), [], BEGIN, msgspec.structs.replace(at(20, 3), digest=b"e" * 32))
 
 
 async def test_a_run_that_leaves_a_gap_is_refused(tmp_path: Path) -> None:
@@ -304,7 +309,7 @@ async def test_a_run_that_leaves_a_gap_is_refused(tmp_path: Path) -> None:
             with pytest.raises(InvariantBroken, match=r"INTERNAL: .* begins after offset"):
                 ledger.feed([], [], gap, at(covered))
             assert ledger.fed_offset == before
-            ledger.feed(some(10, run), [], before, at(covered))
+            ledger.feed(some(10, run), [], before, at(covered, run + 10))
             if covered == 29:
                 await ledger.reached(29)
         assert (await ledger.reached(39)).ledger_end == 30
@@ -318,14 +323,14 @@ async def test_nobody_waits_for_a_ledger_that_has_ended(
     in each way; ask again, and feed it, once it has ended."""
     monkeypatch.setattr("replica.store.sqlite.ledger._WAITING_MAX", 0)
     file = open_or_make_anew(tmp_path, TOPIC)
-    file.append(some(5), [Begun(1, "r1", 0, 0)], at(15))
+    file.append(some(5), [Begun(1, "r1", 0, 0)], at(15, 5))
     ledger = EmbeddedLedger(file)
     task = asyncio.create_task(ledger.run())
     waiting = [asyncio.create_task(one) for one in (ledger.room(), ledger.reached(99))]
     await asyncio.sleep(0)
     expected: type[Exception] = LedgerDamaged
     if end == "damage":
-        ledger.feed([], [Begun(1, "twice", 16, 0)], 15, at(16))
+        ledger.feed([], [Begun(1, "twice", 16, 0)], 15, at(16, 5))
     elif end == "pruning finds damage":
         file._connection.execute("UPDATE completion SET checksum = checksum + 1")
         with pytest.raises(StoreUnavailable):
@@ -344,7 +349,7 @@ async def test_nobody_waits_for_a_ledger_that_has_ended(
             with pytest.raises(expected):
                 await wait()
     with pytest.raises(expected):
-        ledger.feed([], [], 15, at(17))
+        ledger.feed([], [], 15, at(17, 5))
     await ledger.stop()
 
 
@@ -354,7 +359,7 @@ async def test_the_follower_waits_where_the_disk_does_not_keep_up(
     """Goal: memory is bounded. Method: a bound of ten; feed without a writer, then with one."""
     monkeypatch.setattr("replica.store.sqlite.ledger._WAITING_MAX", 10)
     ledger = EmbeddedLedger(open_or_make_anew(tmp_path, TOPIC))
-    ledger.feed(some(12), [], BEGIN, at(30))
+    ledger.feed(some(12), [], BEGIN, at(30, 12))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await ledger.room()
@@ -369,36 +374,24 @@ async def test_a_ledger_that_is_further_than_what_is_published_counts_nothing_tw
     feed two runs, publish the first, ask as pruning does, publish the second."""
     store = EmbeddedStore(ledger, TOPIC, RAISED)
     assert (await store.published()).ledger_end == 0
-    ledger.feed(some(2), [], BEGIN, at(11))
-    ledger.feed(some(3, 2), [], 11, at(20))
-    assert await store.publish(some(2), at(11)) == 2
+    ledger.feed(some(2), [], BEGIN, at(11, 2))
+    ledger.feed(some(3, 2), [], 11, at(20, 5))
+    assert await store.publish(some(2), at(11, 2)) == 0
     assert (await ledger.reached(20)).ledger_end == 5
     await store.published()
-    assert await store.publish(some(3, 2), at(20)) == 5
+    assert await store.publish(some(3, 2), at(20, 5)) == 0
 
 
-async def test_what_others_logged_while_an_activation_opened_keeps_its_offsets(ledger: EmbeddedLedger) -> None:
-    """Goal: where every replica serves, records are logged while a claim opens its activation. Method: ask twice, as
-    the opening does, and feed a run in between; publish what comes after it."""
-    store = EmbeddedStore(ledger, TOPIC, RAISED)
-    assert (await store.published()).ledger_end == 0
-    ledger.feed(some(2), [], BEGIN, at(11))
-    await ledger.reached(11)
-    assert (await store.published()).ledger_end == 2
-    ledger.feed(some(3, 2), [], 11, at(20))
-    assert await store.publish(some(3, 2), at(20)) == 5
-
-
-async def test_a_store_that_has_other_completions_is_refused(ledger: EmbeddedLedger) -> None:
-    """Goal: an offset is never answered that the ledger has for another record. Method: publish what was not fed."""
+async def test_a_store_that_lacks_completions_is_refused(ledger: EmbeddedLedger) -> None:
+    """Goal: nothing passes for published that the ledger has not. Method: publish what was not fed."""
     store = EmbeddedStore(ledger, TOPIC, RAISED)
     with pytest.raises(StoreMismatch):
         await store.bind("topic-2")
     await store.published()
-    ledger.feed(some(3), [], BEGIN, at(20))
-    assert await store.publish(some(2), at(20)) == 2
+    ledger.feed(some(3), [], BEGIN, at(20, 3))
+    assert await store.publish(some(3), at(20, 3)) == 0
     with pytest.raises(InvariantBroken):
-        await store.publish(some(1, 9), at(20))
+        await store.publish(some(1, 3), at(20, 4))
 
 
 async def test_rows_go_after_front_ends_have_heard_and_those_that_were_left_at_the_next_start(

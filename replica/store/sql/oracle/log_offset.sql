@@ -1,3 +1,0 @@
--- The record that a completion comes from. Rows below the bound are deleted later, and count as gone before.
-SELECT log_offset FROM completion
-WHERE ledger_offset = :ledger_offset AND ledger_offset > (SELECT pruned_to FROM participant)
