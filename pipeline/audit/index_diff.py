@@ -108,14 +108,14 @@ def _diff(until: int, found: Iterable[Difference], first_max: int) -> IndexDiff:
 
 def _recording(export: Export, until: int) -> Iterator[_Recorded]:
     """The entries that the completions must have."""
-    for _, one in export.rows:
+    for ledger_offset, one in export.rows:
         if one.log_offset > until:
             return  # the ledger has the log's order
         if one.outcome != NOTARISED:
             continue
         if one.notarised_offset == one.log_offset:
             yield _Recorded(one, (TX_KEY + one.tx_id,), one.content_digest + one.log_offset.to_bytes(8, "big"))
-        acceptance = encode_acceptance(one.tx_id, one.content_digest, one.recorded_us, one.log_offset)
+        acceptance = encode_acceptance(one.tx_id, one.content_digest, one.recorded_us, ledger_offset, one.log_offset)
         yield _Recorded(one, (later_key(one.change_id, one.log_offset), first_key(one.change_id)), acceptance)
 
 

@@ -8,6 +8,7 @@ acceptance of a command has the key `c` + change id. Each later one has that key
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 from replica.notary.requests import DIGEST_BYTES, TX_ID_BYTES
@@ -29,7 +30,7 @@ class Acceptance(NamedTuple):
     offset: int
 
 
-encode_acceptance = _VALUE.pack
+encode_acceptance: Callable[[bytes, bytes, int, int, int], bytes] = _VALUE.pack
 """The value of an entry, from the fields of an Acceptance. It ends in the log offset, as all values of an index do."""
 
 
