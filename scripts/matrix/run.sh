@@ -17,7 +17,6 @@ POSTGRES="tests/integration/test_lock_postgres.py tests/integration/test_electio
 DEBIAN="tests/integration/test_haproxy.py tests/integration/test_lock_postgres.py"
 PURE="tests/unit tests/golden" # left out of a turn: they take as long as all the rest of a cell
 STANDBYS=tests/integration/log_postgres/test_replication.py # and a dump: Maven's repository has the server without its tools
-BY_MODULE="-n 2 --dist loadfile"
 
 tests() { .venv/bin/pytest -q -m "$MARKS" "$@"; }
 
@@ -30,19 +29,18 @@ run_cell() {
     case $cell in
     kafka-*)
         scripts/jars/fetch.sh "$cell" || return
-        NOTARY_KAFKA_LIBS=$PWD/.tools/$cell/libs tests $BY_MODULE $KAFKA &&
-            NOTARY_KAFKA_LIBS=$PWD/.tools/$cell/libs tests $CLUSTER
+        NOTARY_KAFKA_LIBS=$PWD/.tools/$cell/libs tests $KAFKA $CLUSTER
         ;;
     postgres-*)
         scripts/jars/fetch.sh "$cell" || return
         rm -rf "$server"
         mkdir -p "$server"
         unzip -p ".tools/$cell/libs/"*.jar postgres-linux-x86_64.txz | tar -xJ -C "$server" || return
-        NOTARY_POSTGRES_BIN=$server/bin tests $BY_MODULE --ignore "$STANDBYS" -k "not dump" $POSTGRES &&
+        NOTARY_POSTGRES_BIN=$server/bin tests --ignore "$STANDBYS" -k "not dump" $POSTGRES &&
             NOTARY_POSTGRES_BIN=$server/bin tests --log-kind postgres $CLUSTER
         ;;
     debian-13)
-        scripts/matrix/debian_13.sh .venv/bin/pytest -q -m "$MARKS" $BY_MODULE $PURE $DEBIAN &&
+        scripts/matrix/debian_13.sh .venv/bin/pytest -q -m "$MARKS" -n 2 --dist loadfile $PURE $DEBIAN &&
             scripts/matrix/debian_13.sh .venv/bin/pytest -q -m "$MARKS" $CLUSTER
         ;;
     *) stop "no cell $cell; there are: ${CELLS[*]}" ;;
