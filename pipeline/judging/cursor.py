@@ -73,15 +73,6 @@ class Walk:
         self.expect((size > 0) & (value >= 0), size)
         return value
 
-    def uint_or_minus_one(self) -> Array:
-        """An integer from -1 to 2**63 - 1."""
-        minus_one = self.bytes() == 0xFF
-        at, fits = self.at, self.fits.copy()
-        value = self.uint()
-        self.at = np.where(minus_one, np.minimum(at + 1, self._last), self.at)
-        self.fits = np.where(minus_one, fits, self.fits)
-        return np.where(minus_one, -1, value)
-
     def binary(self) -> tuple[Array, Array]:
         """A byte string: where it is, and its size."""
         head_bytes = _BIN_HEAD[self.bytes()]

@@ -1,6 +1,7 @@
 """Reads published completions over connections that cannot write, for the ledger API's streams and queries.
 
-The caller gets the ledger end from the active. All completions up to it are committed, without a gap.
+The caller gets the ledger end from the active. All completions above the bound of pruning and up to it are committed,
+without a gap.
 """
 
 from __future__ import annotations

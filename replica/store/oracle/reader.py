@@ -50,7 +50,7 @@ class OracleReader(OneConnectionReader):
         return check_dense([(row[0], completion_of(row)) for row in rows], after, until)
 
     async def first_at(self, log_offset: int, ledger_end: int) -> int:
-        """See CompletionReader. A binary search: ledger offsets are dense, and log offsets rise with them."""
+        """See CompletionReader. A binary search: above the bound ledger offsets are dense, and log offsets rise."""
         ((pruned_to,),) = await self._ask("pruned_to", {})
         low, high = int(pruned_to) + 1, max(int(pruned_to), ledger_end) + 1
         while low < high:
